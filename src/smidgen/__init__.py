@@ -1,0 +1,44 @@
+"""A smidgen of Bayes: calibrated uncertainty from a small, well-chosen subset of weights.
+
+subset = smidgen.select.sparse_kfac(model, percent=10)
+posterior = smidgen.fit.laplace(model, train_loader, subset)
+posterior = smidgen.fit.tune_precision(posterior, model, val_loader)
+predictive = smidgen.predict(posterior, model, batch)
+smidgen.save(posterior, "my-posterior")
+"""
+
+from smidgen import evaluate, fit, select
+from smidgen.affine import coverage
+from smidgen.errors import SmidgenError, SmidgenWarning
+from smidgen.likelihood import Bernoulli, Categorical, Gaussian
+from smidgen.posterior import Posterior
+from smidgen.prediction import point_outputs, predict, predict_batches
+from smidgen.predictive import Predictive
+from smidgen.problem import Problem
+from smidgen.record import Record
+from smidgen.store import load, save
+from smidgen.subset import Subset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "Posterior",
+    "Predictive",
+    "Problem",
+    "Record",
+    "SmidgenError",
+    "SmidgenWarning",
+    "Subset",
+    "coverage",
+    "evaluate",
+    "fit",
+    "load",
+    "point_outputs",
+    "predict",
+    "predict_batches",
+    "save",
+    "select",
+]

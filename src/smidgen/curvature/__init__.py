@@ -1,0 +1,1 @@
+"""Curvature: what passes over the data see of the chosen weights."""

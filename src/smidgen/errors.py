@@ -1,0 +1,33 @@
+"""Every error that smidgen raises on purpose.
+
+A message says what is wrong, shows the value and names the next step. The command line
+prints the message and nothing else.
+"""
+
+
+class SmidgenError(Exception):
+    """Anything smidgen refuses to do."""
+
+
+class ArgumentError(SmidgenError, ValueError):
+    """An argument is outside what it may be."""
+
+
+class SubsetError(SmidgenError, ValueError):
+    """A subset names weights that are not there, or none at all."""
+
+
+class StructureError(SmidgenError, ValueError):
+    """A posterior structure cannot hold this subset or this model."""
+
+
+class DataError(SmidgenError, ValueError):
+    """The data cannot be used as they are."""
+
+
+class StoreError(SmidgenError):
+    """A saved artifact is missing, damaged or belongs to another model."""
+
+
+class SmidgenWarning(UserWarning):
+    """Something the user should look at, though the result stands."""

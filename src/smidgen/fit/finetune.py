@@ -1,0 +1,190 @@
+"""The MAP: a plain, seeded fine-tune with early stopping on validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sized
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.guard import untouched
+from smidgen.likelihood import Categorical, Likelihood
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.types import Batch
+
+Criterion = Literal["accuracy", "nll"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to on the validation data."""
+
+    number: int
+    train_nll: float
+    nll: float
+    accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Finetuned:
+    """A new model, the history of its making and the epoch whose weights it has."""
+
+    model: nn.Module
+    history: tuple[Epoch, ...]
+    best: Epoch
+
+
+def finetune(
+    model: nn.Module | Problem,
+    train: Iterable[Batch],
+    validation: Iterable[Batch],
+    *,
+    epochs: int = 5,
+    learning_rate: float = 5e-5,
+    weight_decay: float = 0.01,
+    patience: int = 2,
+    stop_on: Criterion = "accuracy",
+    seed: int = 0,
+    progress: bool = True,
+) -> Finetuned:
+    """Fine-tune a copy of a model with AdamW; the caller's model stays as it is.
+
+    Args:
+        model: The pretrained model, or its `Problem`.
+        train: Training batches, read once per epoch; a loader with a length.
+        validation: Held-out batches that decide when to stop.
+        epochs: Most epochs to run.
+        learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
+            linearly to zero.
+        weight_decay: Decay of all weights of two axes or more.
+        patience: Stop after this many epochs without gain.
+        stop_on: What a gain is: higher accuracy or lower NLL.
+        seed: Seed of dropout; the order of batches is the loader's.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        The model of the best epoch, in evaluation mode.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+        DataError: If a loader yields nothing, or the loss is not finite.
+    """
+    if epochs < 1 or patience < 1 or not learning_rate > 0:
+        raise ArgumentError(
+            f"epochs and patience must be 1 or more and learning_rate > 0, got {epochs}, "
+            f"{patience} and {learning_rate}."
+        )
+    if stop_on not in ("accuracy", "nll"):
+        raise ArgumentError(f"stop_on must be 'accuracy' or 'nll', got {stop_on!r}.")
+    if not isinstance(train, Sized) or not len(train):
+        raise DataError("the training loader must have a length of 1 or more batches.")
+    given = as_problem(model)
+    with untouched(given.model):
+        settled, _ = given.settled(train)
+    copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
+    run = _Run(copy, learning_rate, weight_decay, epochs * len(train))
+    with torch.random.fork_rng(), torch.enable_grad():
+        torch.manual_seed(seed)
+        history, weights = [], {}
+        best: Epoch | None = None
+        for number in range(1, epochs + 1):
+            label = f"fine-tuning, epoch {number} of {epochs}"
+            train_nll = run.epoch(track(train, label, show=progress))
+            nll, accuracy = evaluate_point(copy, validation)
+            epoch = Epoch(number, train_nll, nll, accuracy)
+            history.append(epoch)
+            if best is None or _gains(epoch, best, stop_on):
+                best = epoch
+                weights = {k: v.clone() for k, v in copy.model.state_dict().items()}
+            elif number - best.number >= patience:
+                break
+    assert best is not None
+    copy.model.load_state_dict(weights)
+    copy.model.eval()
+    return Finetuned(copy.model, tuple(history), best)
+
+
+def evaluate_point(problem: Problem, batches: Iterable[Batch]) -> tuple[float, float]:
+    """Mean NLL and accuracy of the point prediction (accuracy 0 for regression)."""
+    assert problem.likelihood is not None
+    nll, hits, seen = 0.0, 0.0, 0
+    with untouched(problem.model), torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch)
+            targets, kept = problem.read(batch, outputs)
+            if targets is None:
+                raise DataError("validation needs labels, and a batch has none.")
+            scores = problem.likelihood.log_prob(outputs[kept], targets[kept])
+            nll -= float(scores.double().sum())
+            hits += _hits(problem.likelihood, outputs[kept], targets[kept])
+            seen += int(kept.sum())
+    if not seen:
+        raise DataError("the validation loader yielded no labelled example.")
+    return nll / seen, hits / seen
+
+
+def _hits(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> float:
+    if not isinstance(likelihood, Categorical):
+        return 0.0
+    return float((outputs.argmax(-1) == targets).sum())
+
+
+def _gains(epoch: Epoch, best: Epoch, stop_on: Criterion) -> bool:
+    if stop_on == "nll":
+        return epoch.nll < best.nll
+    return epoch.accuracy > best.accuracy
+
+
+class _Run:
+    """AdamW with warm-up, linear decay and clipping, over several epochs."""
+
+    def __init__(self, problem: Problem, rate: float, decay: float, steps: int) -> None:
+        self.problem = problem
+        trained = [p for p in problem.model.parameters() if p.requires_grad]
+        if not trained:
+            raise ArgumentError("model must have weights with requires_grad, got none.")
+        groups = [
+            {"params": [p for p in trained if p.dim() > 1], "weight_decay": decay},
+            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, lr=rate)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimiser, _warm_up_then_fall(steps)
+        )
+        self.trained = trained
+
+    def epoch(self, batches: Iterable[Batch]) -> float:
+        model, likelihood = self.problem.model, self.problem.likelihood
+        assert likelihood is not None
+        model.train()
+        total, seen = 0.0, 0
+        for batch in batches:
+            outputs = self.problem.training_outputs(batch)
+            targets, kept = self.problem.read(batch, outputs.detach())
+            if targets is None:
+                raise DataError("fine-tuning needs labels, and a batch has none.")
+            loss = -likelihood.log_prob(outputs[kept], targets[kept]).mean()
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.trained, 1.0)
+            self.optimiser.step()
+            self.schedule.step()
+            total += float(loss.detach()) * int(kept.sum())
+            seen += int(kept.sum())
+        return total / max(seen, 1)
+
+
+def _warm_up_then_fall(steps: int) -> Callable[[int], float]:
+    warm = max(1, steps // 10)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return max(0.0, (steps - step) / max(1, steps - warm))
+
+    return factor

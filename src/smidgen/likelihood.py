@@ -1,0 +1,181 @@
+"""`Likelihood`: what outputs mean. The only place that knows class from regression.
+
+For a likelihood with outputs f (B, C), the Hessian of -log p in f is Λ. Its square-root
+columns are what a curvature pass back-propagates (DESIGN 4.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import log, pi
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+
+
+@dataclass(frozen=True)
+class Likelihood(ABC):
+    """What the outputs of a model mean. `outputs` is C, the number of outputs."""
+
+    outputs: int
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
+
+    @abstractmethod
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-probability of each target, (B,)."""
+
+    @abstractmethod
+    def check(self, logits: Tensor, targets: Tensor) -> None:
+        """Raise `DataError` if outputs or targets cannot be of this likelihood."""
+
+    @property
+    def scale(self) -> float:
+        """What the Hessian is divided by: the noise variance, 1 without noise."""
+        return 1.0
+
+    def _check_outputs(self, logits: Tensor) -> None:
+        if logits.dim() != 2 or logits.shape[1] != self.outputs:
+            raise DataError(
+                f"outputs must have shape (batch, {self.outputs}), got "
+                f"{tuple(logits.shape)}. Pass forward= that returns such outputs."
+            )
+        if not torch.isfinite(logits).all():
+            raise DataError(
+                "the model's outputs contain NaN or infinity. Check its weights and "
+                "the inputs of this batch."
+            )
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of C classes; targets are class numbers."""
+
+    kind: ClassVar[str] = "categorical"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 2:
+            raise ArgumentError(
+                f"a categorical likelihood needs 2 outputs or more, got {self.outputs}. "
+                "Use Bernoulli for one logit, Gaussian for regression."
+            )
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C).
+
+        With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
+        L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
+
+        Returns:
+            The columns.
+        """
+        probs = logits.softmax(-1)
+        # q_{j-1}: the mass of class j and all after it, summed from the small end.
+        tail = probs.flip(-1).cumsum(-1).flip(-1)
+        before, after = tail[:, :-1], tail[:, 1:]
+        head = probs[:, :-1]
+        tiny = torch.finfo(probs.dtype).tiny
+        diagonal = (head * after / before.clamp_min(tiny)).sqrt()
+        below = (head / (after * before).clamp_min(tiny)).sqrt()
+        columns = -probs[:, None, :] * below[:, :, None]
+        columns = columns.triu(1)
+        columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        return columns.transpose(0, 1)
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-softmax at the target class, (B,)."""
+        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+
+    def check(self, logits: Tensor, targets: Tensor) -> None:
+        """Refuse targets that are not class numbers of this model."""
+        self._check_outputs(logits)
+        if targets.is_floating_point() or targets.dim() != 1:
+            raise DataError(
+                "labels must be a vector of class numbers, got "
+                f"{targets.dtype} of shape {tuple(targets.shape)}."
+            )
+        wrong = targets[(targets < 0) | (targets >= self.outputs)]
+        if wrong.numel():
+            raise DataError(
+                f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
+                f"has {self.outputs} classes; map the labels to them."
+            )
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """C independent yes/no labels, one logit each; targets are 0 or 1, (B, C)."""
+
+    kind: ClassVar[str] = "bernoulli"
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """One column per label, √(p(1 − p)): (C, B, C)."""
+        root = (logits.sigmoid() * (-logits).sigmoid()).sqrt()
+        return torch.diag_embed(root).transpose(0, 1)
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over labels of the log-probability, (B,)."""
+        signs = 2 * targets.to(logits.dtype) - 1
+        return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
+
+    def check(self, logits: Tensor, targets: Tensor) -> None:
+        """Refuse targets that are not 0 or 1 for each label."""
+        self._check_outputs(logits)
+        if targets.shape != logits.shape or not ((targets == 0) | (targets == 1)).all():
+            raise DataError(
+                f"labels must be 0 or 1 of shape {tuple(logits.shape)}, got shape "
+                f"{tuple(targets.shape)}."
+            )
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """Regression: targets (B, C) are outputs plus noise of this variance, σ².
+
+    Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
+    the noise never needs another pass.
+    """
+
+    noise: float = 1.0
+    kind: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise ArgumentError(f"noise is a variance and must be > 0, got {self.noise}.")
+
+    @property
+    def scale(self) -> float:
+        """The noise variance σ²."""
+        return self.noise
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """The identity, for unit noise: (C, B, C)."""
+        eye = torch.eye(self.outputs, dtype=logits.dtype, device=logits.device)
+        return eye[:, None, :].expand(-1, logits.shape[0], -1)
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over outputs of the log-density, (B,)."""
+        residuals = targets.reshape(logits.shape).to(logits.dtype) - logits
+        constant = log(2 * pi * self.noise)
+        return -0.5 * (residuals.square() / self.noise + constant).sum(-1)
+
+    def check(self, logits: Tensor, targets: Tensor) -> None:
+        """Refuse targets that are not finite numbers, one for each output."""
+        self._check_outputs(logits)
+        if targets.numel() != logits.numel() or not torch.isfinite(targets).all():
+            raise DataError(
+                f"targets must be finite numbers of shape {tuple(logits.shape)}, got "
+                f"shape {tuple(targets.shape)}."
+            )
+
+
+KINDS: dict[str, type[Likelihood]] = {
+    each.kind: each for each in (Categorical, Bernoulli, Gaussian)
+}

@@ -1,0 +1,157 @@
+"""From Gaussian outputs to probabilities: E[softmax(f)] for f ~ N(mean, covariance).
+
+Plain functions of tensors. The temperature T divides the mean before they are called,
+the covariance stays as it is: for the probit that is dividing its logits by T.
+"""
+
+from __future__ import annotations
+
+from math import pi
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError
+
+LINKS = ("probit", "diagonal-probit", "sampling")
+DRAWS = 256
+"""Draws of the logits when sampling and not told otherwise."""
+
+
+def damping(variance: Tensor) -> Tensor:
+    """Probit approximation's factor κ = (1 + π/8·v)^(−1/2) on a logit of variance v."""
+    return (1 + pi / 8 * variance).rsqrt()
+
+
+def resolve(link: str, outputs: int) -> str:
+    """Pick the link for C classes.
+
+    Args:
+        link: "auto" or one of `LINKS`.
+        outputs: The number of classes.
+
+    Returns:
+        The exact two-class probit for two classes, sampling for more, unless named.
+
+    Raises:
+        ArgumentError: If the link is unknown or cannot serve that many classes.
+    """
+    if link == "auto":
+        return "probit" if outputs == 2 else "sampling"
+    if link not in LINKS:
+        raise ArgumentError(f"link must be 'auto' or one of {LINKS}, got {link!r}.")
+    if link == "probit" and outputs != 2:
+        raise ArgumentError(
+            f"link 'probit' is for two classes, got {outputs}. Use 'sampling' or "
+            "'diagonal-probit'."
+        )
+    return link
+
+
+def directions(link: str, outputs: int) -> Tensor:
+    """Combinations of the logits, (K, C), whose covariance a link needs.
+
+    Returns:
+        All logits for the diagonal probit; else the differences to class 0, one fewer.
+    """
+    eye = torch.eye(outputs, dtype=torch.float64)
+    return eye if link == "diagonal-probit" else eye[1:] - eye[0]
+
+
+def class_log_probs(
+    link: str,
+    logits: Tensor,
+    covariance: Tensor,
+    *,
+    temperature: float | Tensor = 1.0,
+    normals: Tensor | None = None,
+) -> Tensor:
+    """Apply a link to the moments of the logits.
+
+    Args:
+        link: One of `LINKS`.
+        logits: Mean logits, (..., C).
+        covariance: Covariance of the link's directions, (..., K, K).
+        temperature: Divides the mean.
+        normals: Standard normals (S, C−1), for sampling.
+
+    Returns:
+        Log-probabilities, (..., C).
+    """
+    mean = logits / temperature
+    if link == "diagonal-probit":
+        return diagonal_probit(mean, covariance)
+    contrasts = mean[..., 1:] - mean[..., :1]
+    if link == "probit":
+        return two_class_probit(contrasts[..., 0], covariance[..., 0, 0])
+    if normals is None:
+        normals = standard_normals(DRAWS, contrasts.shape[-1])
+    return sampled_contrasts(contrasts, covariance, normals)
+
+
+def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
+    """The paper's equation 12: softmax of logits, each damped by its own variance.
+
+    Args:
+        logits: Mean outputs, (..., C).
+        covariance: Their covariance, (..., C, C); only the diagonal is used.
+
+    Returns:
+        Log-probabilities, (..., C).
+    """
+    variance = covariance.diagonal(dim1=-2, dim2=-1)
+    return (logits * damping(variance)).log_softmax(-1)
+
+
+def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
+    """Two classes, through the one number that matters, f₁ − f₀.
+
+    Args:
+        difference: Mean of f₁ − f₀, (...).
+        variance: Its variance, (...).
+
+    Returns:
+        Log-probabilities, (..., 2).
+    """
+    damped = difference * damping(variance)
+    return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
+
+
+def standard_normals(
+    draws: int, outputs: int, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw (S, K) standard normals in fp64; without a generator, from a fixed seed."""
+    if draws < 1:
+        raise ArgumentError(f"draws must be 1 or more, got {draws}.")
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    return torch.randn(draws, outputs, dtype=torch.float64, generator=generator)
+
+
+def sampled_contrasts(contrasts: Tensor, covariance: Tensor, normals: Tensor) -> Tensor:
+    """Average the softmax over draws of the differences to class 0.
+
+    Args:
+        contrasts: Mean of f_c − f₀ for c ≥ 1, (..., C−1).
+        covariance: Their covariance, (..., C−1, C−1).
+        normals: Standard normals shared by all examples, (S, C−1).
+
+    Returns:
+        Log-probabilities, (..., C).
+    """
+    log_probs = logit_draws(contrasts, covariance, normals).log_softmax(-1)
+    return log_probs.logsumexp(-2) - torch.tensor(float(len(normals))).log()
+
+
+def logit_draws(contrasts: Tensor, covariance: Tensor, normals: Tensor) -> Tensor:
+    """Draw logits with class 0 at zero: (..., S, C)."""
+    root = matrix_root(covariance)
+    noise = torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
+    drawn = contrasts[..., None, :] + noise
+    return torch.cat([torch.zeros_like(drawn[..., :1]), drawn], -1)
+
+
+def matrix_root(covariance: Tensor) -> Tensor:
+    """A root R with R Rᵀ = covariance, also when that is singular."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * values.clamp_min(0).sqrt()[..., None, :]

@@ -1,0 +1,86 @@
+"""`Posterior`: a Gaussian over a subset of the weights, centred at the trained values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from smidgen.errors import ArgumentError
+from smidgen.likelihood import Likelihood
+from smidgen.operators import Kronecker
+from smidgen.subset import Subset
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How precision and temperature were chosen: validation NLL over the whole grid.
+
+    `nll` is of the precision alone, `joint_nll` with the best temperature of each.
+    For regression the second number is the noise variance instead.
+    """
+
+    precisions: tuple[float, ...]
+    nll: tuple[float, ...]
+    joint_nll: tuple[float, ...]
+    temperatures: tuple[float, ...]
+    map_nll: float
+    temperature_nll: float
+    map_temperature: float
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """N(trained weights, (curvature + τI)⁻¹) over a subset; all else stays fixed.
+
+    Args:
+        subset: The stochastic weights.
+        likelihood: What the model's outputs mean; its noise scales the curvature.
+        operators: The curvature of each affine map, by the map's name.
+        precision: Prior precision τ.
+        temperature: Divides the predictive's logits.
+        fingerprint: Hash of the model's weights.
+        num_data: Examples the curvature was summed over.
+        structure: How the curvature is kept: "kron".
+        approximation: How positions share weights: "expand" or "reduce".
+        tuning: How precision and temperature were chosen, if they were.
+    """
+
+    subset: Subset
+    likelihood: Likelihood
+    operators: Mapping[str, Kronecker]
+    precision: float
+    fingerprint: str
+    num_data: int
+    temperature: float = 1.0
+    structure: str = "kron"
+    approximation: str = "expand"
+    tuning: Tuning | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("precision", "temperature"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
+        object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
+
+    @property
+    def floats(self) -> int:
+        """Floats of the factors: Σ (p·n)² + (p·m)² over the maps."""
+        return sum(each.floats for each in self.operators.values())
+
+    def with_precision(self, precision: float) -> Posterior:
+        """Return the same curvature under another prior."""
+        return replace(self, precision=precision)
+
+    def with_temperature(self, temperature: float) -> Posterior:
+        """Return the same posterior with another temperature on its logits."""
+        return replace(self, temperature=temperature)
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior({self.structure}, {self.subset.size:,} weights in "
+            f"{len(self.operators)} maps, {self.floats:,} floats, "
+            f"precision {self.precision:.3g}, temperature {self.temperature:.3g})"
+        )

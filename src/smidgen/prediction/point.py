@@ -1,0 +1,44 @@
+"""Point predictions and targets of a loader: the MAP, for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import DataError
+from smidgen.guard import untouched
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.types import Batch
+
+
+def point_outputs(
+    model: nn.Module | Problem, batches: Iterable[Batch], *, progress: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the model's plain outputs for all batches, and collect the targets.
+
+    Args:
+        model: The model, or its `Problem`. It is left as it was.
+        batches: Any iterable of batches, read once.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        Outputs (N, C) in fp64 and targets, or None if a batch has none; on the CPU.
+
+    Raises:
+        DataError: If there is no batch.
+    """
+    problem = as_problem(model)
+    outputs, targets = [], []
+    with untouched(problem.model), torch.no_grad():
+        for batch in track(batches, "predicting", show=progress):
+            outputs.append(problem.outputs(batch).double().cpu())
+            found = problem.targets(batch)
+            if found is not None:
+                targets.append(found.cpu())
+    if not outputs:
+        raise DataError("the data loader yielded no batch. Check the dataset's length.")
+    complete = len(targets) == len(outputs)
+    return torch.cat(outputs), torch.cat(targets) if complete else None

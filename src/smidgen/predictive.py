@@ -1,0 +1,233 @@
+"""`Predictive`: what a posterior says about each example of a batch.
+
+Shapes: B examples, C classes, labels or outputs. `logits` are the mean outputs of the
+linearised model; the predictive divides them by `temperature`, the covariance is as the
+posterior gives it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import e, pi, sqrt
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smidgen.links import logit_draws, standard_normals
+
+_NODES = 32
+_DRAWS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive(ABC):
+    """Predictions for B examples, on the CPU."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Total uncertainty in nats, (B,)."""
+
+    @property
+    @abstractmethod
+    def mutual_information(self) -> Tensor | None:
+        """Uncertainty that comes from the weights, in nats, (B,), where defined."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, list[object]]:
+        """List plain numbers, one entry per example, ready for JSON."""
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalPredictive(Predictive):
+    """Class probabilities.
+
+    `logit_covariance` is (B, C, C). Links that need only differences of logits store
+    the covariance of the *centred* logits, which gives every difference its variance.
+    """
+
+    log_probs: Tensor
+    logits: Tensor
+    logit_covariance: Tensor | None = None
+    temperature: float = 1.0
+    kind: ClassVar[str] = "categorical"
+
+    @classmethod
+    def from_logits(cls, logits: Tensor, temperature: float = 1.0) -> CategoricalPredictive:
+        """Wrap the point prediction softmax(logits / temperature)."""
+        logits = logits.detach().double().cpu()
+        log_probs = (logits / temperature).log_softmax(-1)
+        return cls(log_probs, logits, None, temperature)
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities, (B, C)."""
+        return self.log_probs.exp()
+
+    @property
+    def predicted(self) -> Tensor:
+        """The likeliest class, (B,)."""
+        return self.log_probs.argmax(-1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the likeliest class, (B,)."""
+        return self.probs.max(-1).values
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the class probabilities in nats, (B,)."""
+        return _entropy(self.log_probs)
+
+    @property
+    def mutual_information(self) -> Tensor | None:
+        """H[E p] − E H[p] under the Gaussian logits; None for a point prediction."""
+        if self.logit_covariance is None:
+            return None
+        means = (self.logits[:, 1:] - self.logits[:, :1]) / self.temperature
+        covariance = self.logit_covariance
+        between = covariance[:, 1:, 1:] + covariance[:, :1, :1]
+        between = between - covariance[:, 1:, :1] - covariance[:, :1, 1:]
+        nodes, weights = _nodes(means.shape[1])
+        log_probs = logit_draws(means, between, nodes).log_softmax(-1)
+        return _information(log_probs, weights)
+
+    def __len__(self) -> int:
+        return len(self.log_probs)
+
+    def to_dict(self) -> dict[str, list[object]]:
+        """List probabilities, class, confidence, entropy and information."""
+        listed = {
+            "probs": self.probs,
+            "predicted": self.predicted,
+            "confidence": self.confidence,
+            "logits": self.logits,
+            "entropy": self.entropy,
+        }
+        if self.logit_covariance is not None:
+            listed["logit_variance"] = self.logit_covariance.diagonal(dim1=1, dim2=2)
+        return _listed(listed, self.mutual_information)
+
+
+@dataclass(frozen=True, eq=False)
+class BernoulliPredictive(Predictive):
+    """Probabilities of C independent labels; `logit_variance` is (B, C)."""
+
+    probs: Tensor
+    logits: Tensor
+    logit_variance: Tensor | None = None
+    temperature: float = 1.0
+    kind: ClassVar[str] = "bernoulli"
+
+    @property
+    def entropy(self) -> Tensor:
+        """Sum over labels of the entropy in nats, (B,)."""
+        both = torch.stack([self.probs, 1 - self.probs], -1)
+        return _entropy(both.log()).sum(-1)
+
+    @property
+    def mutual_information(self) -> Tensor | None:
+        """Sum over labels of H[E p] − E H[p]; None for a point prediction."""
+        if self.logit_variance is None:
+            return None
+        nodes, weights = _nodes(1)
+        means = (self.logits / self.temperature)[..., None]
+        drawn = logit_draws(means, self.logit_variance[..., None, None], nodes)
+        return _information(drawn.log_softmax(-1), weights).sum(-1)
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def to_dict(self) -> dict[str, list[object]]:
+        """List probabilities, entropy and information."""
+        listed = {"probs": self.probs, "logits": self.logits, "entropy": self.entropy}
+        if self.logit_variance is not None:
+            listed["logit_variance"] = self.logit_variance
+        return _listed(listed, self.mutual_information)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPredictive(Predictive):
+    """A normal distribution for each output: `variance` is of the function, (B, C)."""
+
+    mean: Tensor
+    variance: Tensor
+    noise: float
+    kind: ClassVar[str] = "gaussian"
+
+    @property
+    def total_variance(self) -> Tensor:
+        """Variance of a new observation: of the function plus the noise."""
+        return self.variance + self.noise
+
+    @property
+    def entropy(self) -> Tensor:
+        """Differential entropy of the outputs in nats, (B,)."""
+        return 0.5 * (2 * pi * e * self.total_variance).log().sum(-1)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """½ Σ log(1 + variance / noise), (B,)."""
+        return 0.5 * (self.variance / self.noise).log1p().sum(-1)
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def to_dict(self) -> dict[str, list[object]]:
+        """List mean, variances, entropy and information."""
+        listed = {
+            "mean": self.mean,
+            "variance": self.variance,
+            "total_variance": self.total_variance,
+            "entropy": self.entropy,
+        }
+        return _listed(listed, self.mutual_information)
+
+
+def concatenate(predictives: Sequence[Predictive]) -> Predictive:
+    """Join predictives of one kind, batch after batch."""
+    first = predictives[0]
+    joined = {}
+    for name, value in vars(first).items():
+        if isinstance(value, Tensor):
+            value = torch.cat([getattr(each, name) for each in predictives])
+        joined[name] = value
+    return type(first)(**joined)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def _information(log_probs: Tensor, weights: Tensor) -> Tensor:
+    """H[E p] − E H[p] over the draws of (..., S, C) log-probabilities."""
+    mean = (weights[:, None] * log_probs.exp()).sum(-2)
+    expected = (weights * _entropy(log_probs)).sum(-1)
+    return (torch.special.entr(mean).sum(-1) - expected).clamp_min(0)
+
+
+def _nodes(dimensions: int) -> tuple[Tensor, Tensor]:
+    """Nodes (S, K) and weights (S,) of a K-dimensional standard normal."""
+    if dimensions == 1:
+        points, weights = np.polynomial.hermite.hermgauss(_NODES)
+        nodes = torch.from_numpy(points)[:, None] * sqrt(2)
+        return nodes, torch.from_numpy(weights) / sqrt(pi)
+    normals = standard_normals(_DRAWS, dimensions)
+    return normals, torch.full((_DRAWS,), 1 / _DRAWS, dtype=torch.float64)
+
+
+def _listed(
+    tensors: dict[str, Tensor], information: Tensor | None
+) -> dict[str, list[object]]:
+    if information is not None:
+        tensors = {**tensors, "mutual_information": information}
+    return {name: tensor.tolist() for name, tensor in tensors.items()}

@@ -1,0 +1,236 @@
+"""`Problem`: a model, how to read its batches, and what its outputs mean."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from smidgen.types import Batch, Forward
+
+IGNORED = -100
+"""The label of rows without a target, as Hugging Face has it."""
+
+_TARGET_KEYS = ("labels", "label", "targets", "target")
+
+
+def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor.
+
+    Args:
+        model: The model.
+        batch: A mapping is passed by keyword without its targets; of a tuple or list
+            the first item is passed.
+
+    Returns:
+        The outputs: `.logits`, `["logits"]`, the first of a tuple, or the tensor.
+
+    Raises:
+        DataError: If no tensor of outputs can be found in what the model returns.
+    """
+    if isinstance(batch, Mapping):
+        inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
+        if "use_cache" in inspect.signature(model.forward).parameters:
+            inputs["use_cache"] = False
+        found = model(**inputs)
+    else:
+        found = model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+    if isinstance(found, Mapping) and "logits" in found:
+        found = found["logits"]
+    elif not isinstance(found, Tensor) and hasattr(found, "logits"):
+        found = found.logits
+    elif isinstance(found, (tuple, list)):
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise DataError(
+            f"the model returned {type(found).__name__}, without logits. Pass "
+            "Problem(model, forward=...) with a function that returns them."
+        )
+    return found
+
+
+def batch_targets(batch: Batch) -> Tensor | None:
+    """Find the targets of a batch: its labels, or the second of a pair."""
+    if isinstance(batch, Mapping):
+        for key in _TARGET_KEYS:
+            if batch.get(key) is not None:
+                return torch.as_tensor(batch[key])
+        return None
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return torch.as_tensor(batch[1])
+    return None
+
+
+def batch_mask(batch: Batch) -> Tensor | None:
+    """Find which positions (B, T) are not padding, if the batch says so."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything a pass over data needs to know; every verb takes it for a model.
+
+    Args:
+        model: A trained model; never changed.
+        likelihood: What its outputs mean; inferred from the first batch if left out.
+        forward: Computes outputs (B, C) from the model and a batch.
+        targets: Finds the targets of a batch, or None.
+        mask: Finds which positions (B, T) are not padding, or None.
+    """
+
+    model: nn.Module
+    likelihood: Likelihood | None = None
+    forward: Forward = model_outputs
+    targets: Callable[[Batch], Tensor | None] = batch_targets
+    mask: Callable[[Batch], Tensor | None] = batch_mask
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Compute outputs (B, C) on detached weights: no weight gets a gradient.
+
+        Returns:
+            The outputs. Autograd records only what a tap makes require gradients.
+        """
+        weights = {f"model.{n}": p.detach() for n, p in self.model.named_parameters()}
+        call = _Call(self.model, self.forward)
+        return _rows(functional_call(call, weights, (_moved(batch, self.device),)))
+
+    def training_outputs(self, batch: Batch) -> Tensor:
+        """Compute outputs (B, C) on the model's own weights, for training them."""
+        return _rows(self.forward(self.model, _moved(batch, self.device)))
+
+    def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Check the targets against the outputs and find the rows that have one.
+
+        Args:
+            batch: The batch.
+            outputs: Its outputs, (B, C).
+
+        Returns:
+            The targets (B, ...), or None, and which rows are kept, (B,).
+
+        Raises:
+            ArgumentError: If the likelihood has not been settled.
+        """
+        if self.likelihood is None:
+            raise ArgumentError(
+                "the problem has no likelihood yet. Call settled() with the first "
+                "batch, or pass Problem(model, likelihood=...)."
+            )
+        everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
+        targets = self.targets(batch)
+        if targets is None:
+            self.likelihood.check(outputs, _harmless(self.likelihood, outputs))
+            return None, everything
+        targets = targets.to(outputs.device)
+        if targets.is_floating_point() or targets.dim() != 1:
+            kept = everything
+        else:
+            kept = targets != IGNORED
+        self.likelihood.check(outputs[kept], targets[kept])
+        return targets, kept
+
+    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Iterator[Batch]]:
+        """Infer the likelihood from the first batch, and give all batches back.
+
+        Args:
+            batches: Any iterable, also one that can be read only once.
+
+        Returns:
+            The problem with a likelihood, and an iterator over all batches.
+
+        Raises:
+            DataError: If there is no batch at all.
+        """
+        iterator = iter(batches)
+        try:
+            first = next(iterator)
+        except StopIteration:
+            raise DataError(
+                "the data loader yielded no batch. Check the dataset's length and "
+                "drop_last."
+            ) from None
+        everything = chain([first], iterator)
+        if self.likelihood is not None:
+            return self, everything
+        with torch.no_grad():
+            outputs = self.outputs(first)
+        found = _inferred(self.model, outputs, self.targets(first))
+        return replace(self, likelihood=found), everything
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter lives."""
+        return next(self.model.parameters(), torch.empty(0)).device
+
+
+def as_problem(model: nn.Module | Problem) -> Problem:
+    """Take a model for a problem with the default ways of reading batches."""
+    if isinstance(model, Problem):
+        return model
+    if isinstance(model, nn.Module):
+        return Problem(model)
+    raise ArgumentError(
+        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}."
+    )
+
+
+class _Call(nn.Module):
+    """Lets `functional_call` swap the weights under a user's own forward."""
+
+    def __init__(self, model: nn.Module, compute: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.compute(self.model, batch)
+
+
+def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
+    if outputs.dim() != 2:
+        raise DataError(
+            f"outputs must have shape (batch, classes), got {tuple(outputs.shape)}. "
+            "Pass Problem(model, forward=...) that returns one row for each example."
+        )
+    count = outputs.shape[1]
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    floating = targets is not None and targets.is_floating_point()
+    if kind == "multi_label_classification":
+        return Bernoulli(count)
+    if kind == "regression" or floating:
+        return Gaussian(count)
+    if count == 1:
+        return Bernoulli(1) if targets is not None else Gaussian(1)
+    return Categorical(count)
+
+
+def _rows(outputs: Tensor) -> Tensor:
+    """Give every example a row, in at least fp32: a bf16 softmax is too coarse."""
+    if outputs.dim() == 1:
+        outputs = outputs[:, None]
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def _harmless(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    """Targets that pass every check, so that only the outputs are checked."""
+    if isinstance(likelihood, Categorical):
+        return torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device)
+    return torch.zeros_like(outputs)
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch.detach().to(device)
+    if isinstance(batch, Mapping):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_moved(each, device) for each in batch)
+    return batch

@@ -1,0 +1,60 @@
+"""A progress bar without a dependency: late, quiet when piped, silent when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+# A bar that flashes by is noise: it appears once the work has taken this long.
+_DELAY_SECONDS = 1.0
+_REFRESH_SECONDS = 0.1
+_WIDTH = 24
+
+
+def track(
+    items: Iterable[Item], label: str, *, total: int | None = None, show: bool = True
+) -> Iterator[Item]:
+    """Yield the items and draw how many have passed, on a terminal's error stream.
+
+    Args:
+        items: Anything iterable, also without a length.
+        label: What is being done, as a gerund: "fitting".
+        total: How many items there will be, if the iterable does not know.
+        show: Draw nothing when false.
+
+    Yields:
+        The items, unchanged.
+    """
+    if not show or not sys.stderr.isatty():
+        yield from items
+        return
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    start = last = time.monotonic()
+    drawn = False
+    try:
+        for count, item in enumerate(items, 1):
+            yield item
+            now = time.monotonic()
+            if now - start > _DELAY_SECONDS and now - last > _REFRESH_SECONDS:
+                sys.stderr.write("\r" + _line(label, count, total, now - start))
+                sys.stderr.flush()
+                last, drawn = now, True
+    finally:
+        if drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+def _line(label: str, count: int, total: int | None, seconds: float) -> str:
+    if not total:
+        return f"{label}: {count} done, {seconds:.0f} s\x1b[K"
+    share = min(1.0, count / total)
+    full = round(share * _WIDTH)
+    bar = "━" * full + "╌" * (_WIDTH - full)
+    left = seconds * (1 - share) / share
+    return f"{label} {bar} {count}/{total}, {left:.0f} s left\x1b[K"

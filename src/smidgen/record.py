@@ -1,0 +1,124 @@
+"""`Record`: what was run, with what, on what, and the numbers it gave."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from smidgen.errors import StoreError
+
+SCHEMA = 1
+_PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run as plain JSON: nothing in it needs a model to be read.
+
+    Args:
+        kind: What was run: "demo", "evaluate", "study".
+        config: Every choice that shaped the run.
+        results: The numbers.
+        seed: The seed of the run, if it had one.
+        status: "complete", or what happened instead.
+    """
+
+    kind: str
+    config: Mapping[str, Any]
+    results: Mapping[str, Any]
+    seed: int | None = None
+    status: str = "complete"
+    versions: Mapping[str, str] = field(default_factory=_versions)
+    machine: Mapping[str, Any] = field(default_factory=_machine)
+    created: str = field(default_factory=_now)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Write as indented JSON; NaN and infinity are refused.
+
+        Returns:
+            The text.
+
+        Raises:
+            StoreError: If a value is not finite or not plain.
+        """
+        try:
+            return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"the record holds a value JSON cannot: {error}.") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file whole or not at all, making its folder if need be."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = self.to_json()
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """Read a record.
+
+        Args:
+            path: The JSON file.
+
+        Returns:
+            The record.
+
+        Raises:
+            StoreError: If the file is missing, is not a record or has another schema.
+        """
+        try:
+            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            schema = fields.get("schema")
+            if schema == SCHEMA:
+                return cls(**fields)
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise StoreError(
+                f"{path} is not a smidgen record ({error}). Make one with "
+                "'smidgen evaluate' or 'smidgen demo'."
+            ) from error
+        raise StoreError(
+            f"{path} has record schema {schema}, this smidgen reads {SCHEMA}. Use the "
+            "version that wrote it."
+        )

@@ -1,0 +1,21 @@
+"""The last affine map that runs in the model's module order: the classic baseline."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from smidgen.affine import affine_coverage
+from smidgen.subset import Subset, Whole
+
+
+def last_layer(model: nn.Module) -> Subset:
+    """Choose all weights of the last affine map.
+
+    Args:
+        model: The trained model; it is only looked at.
+
+    Returns:
+        The whole weight and bias of the last map, in the order of the modules.
+    """
+    found = affine_coverage(model)
+    return Subset(found.universe, {name: Whole() for name in found.maps[-1].shapes})

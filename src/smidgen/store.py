@@ -1,0 +1,261 @@
+"""A posterior is a folder: `config.json`, `posterior.safetensors` and a `README.md` card.
+
+No pickle. A save is whole or not at all: everything is written to a temporary folder
+beside the target, which is then renamed. A load checks the schema, the file's hash, all
+shapes, all index bounds and the hash of the base model's weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from smidgen.affine import MapBlock, blocks
+from smidgen.errors import SmidgenError, StoreError
+from smidgen.fingerprint import fingerprint
+from smidgen.likelihood import KINDS, Likelihood
+from smidgen.operators import Kronecker
+from smidgen.posterior import Posterior, Tuning
+from smidgen.problem import Problem, as_problem
+from smidgen.subset import Subset
+
+SCHEMA = 1
+_CONFIG, _TENSORS, _CARD = "config.json", "posterior.safetensors", "README.md"
+_OPERATOR_FIELDS = tuple(each.name for each in fields(Kronecker))
+
+
+def save(posterior: Posterior, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a posterior to a folder, whole or not at all.
+
+    Args:
+        posterior: The posterior.
+        folder: Where to; it must not exist yet, or `overwrite` must be given.
+        overwrite: Replace a posterior that is there already.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StoreError: If something is there already and may not be replaced.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (overwrite and _is_posterior(folder)):
+        raise StoreError(
+            f"{folder} exists already. Choose another folder, or pass overwrite=True if "
+            "it holds a posterior to be replaced."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        _write(posterior, temporary)
+        os.chmod(temporary, 0o755)
+        _put(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
+    """Read a posterior and check that it belongs to this model.
+
+    Args:
+        folder: What `save` wrote.
+        model: The base model, with the very weights it was fitted to.
+
+    Returns:
+        The posterior.
+
+    Raises:
+        StoreError: If the folder is missing, damaged, or of another model.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    tensors = _read_tensors(folder, config)
+    base = as_problem(model).model
+    found = fingerprint(base)
+    if config["fingerprint"] != found:
+        raise StoreError(
+            f"{folder} was fitted to another model: its weights' hash is "
+            f"{config['fingerprint'][:12]}…, this model's is {found[:12]}…. Load the "
+            "model it was fitted to."
+        )
+    try:
+        subset = Subset.from_tensors(tensors, config["subset"])
+        operators = {
+            block.map.name: _operator(tensors, block, as_problem(model).device)
+            for block in blocks(base, subset)
+        }
+        return Posterior(
+            subset=subset,
+            likelihood=_likelihood(config["likelihood"]),
+            operators=operators,
+            precision=config["precision"],
+            temperature=config["temperature"],
+            fingerprint=found,
+            num_data=config["num_data"],
+            structure=config["structure"],
+            approximation=config["approximation"],
+            tuning=_tuning(config["tuning"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"{folder / _CONFIG} is incomplete: {error!r}.") from error
+    except StoreError:
+        raise
+    except SmidgenError as error:
+        raise StoreError(f"{folder} does not fit this model: {error}") from error
+
+
+def _is_posterior(folder: Path) -> bool:
+    return (folder / _CONFIG).is_file() and (folder / _TENSORS).is_file()
+
+
+def _write(posterior: Posterior, folder: Path) -> None:
+    tensors, header = posterior.subset.to_tensors()
+    for name, operator in posterior.operators.items():
+        for part in _OPERATOR_FIELDS:
+            value: Tensor = getattr(operator, part)
+            tensors[f"{part}/{name}"] = value.detach().cpu().contiguous()
+    save_file(tensors, str(folder / _TENSORS), metadata={"format": "smidgen"})
+    config = {
+        "schema": SCHEMA,
+        "method": "laplace",
+        "structure": posterior.structure,
+        "approximation": posterior.approximation,
+        "precision": posterior.precision,
+        "temperature": posterior.temperature,
+        "likelihood": {
+            "kind": posterior.likelihood.kind,
+            **asdict(posterior.likelihood),
+        },
+        "num_data": posterior.num_data,
+        "fingerprint": posterior.fingerprint,
+        "tensors_sha256": _file_hash(folder / _TENSORS),
+        "tuning": asdict(posterior.tuning) if posterior.tuning else None,
+        "subset": header,
+    }
+    text = json.dumps(config, indent=1, allow_nan=False)
+    (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+    (folder / _CARD).write_text(_card(posterior), encoding="utf-8")
+
+
+def _put(temporary: Path, folder: Path) -> None:
+    """Rename into place; a folder that was there is moved aside until that worked."""
+    if not folder.exists():
+        os.rename(temporary, folder)
+        return
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
+    os.rename(folder, aside / folder.name)
+    try:
+        os.rename(temporary, folder)
+    except BaseException:
+        os.rename(aside / folder.name, folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        schema = config["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{folder} is not a saved posterior ({error}). Make one with smidgen.save or "
+            "'smidgen fit'."
+        ) from error
+    if schema != SCHEMA:
+        raise StoreError(
+            f"{folder} has posterior schema {schema}, this smidgen reads {SCHEMA}. Use the "
+            "version that wrote it."
+        )
+    missing = {"fingerprint", "tensors_sha256", "subset"} - config.keys()
+    if missing:
+        raise StoreError(f"{folder / _CONFIG} lacks {', '.join(sorted(missing))}.")
+    return dict(config)
+
+
+def _read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    path = folder / _TENSORS
+    try:
+        intact = _file_hash(path) == config["tensors_sha256"]
+        tensors = load_file(str(path)) if intact else {}
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{path} cannot be read ({error}). Save it again.") from error
+    if not intact:
+        raise StoreError(
+            f"{path} was truncated or edited: its hash is not the one in {_CONFIG}. Save "
+            "the posterior again."
+        )
+    return tensors
+
+
+def _operator(
+    tensors: Mapping[str, Tensor], block: MapBlock, device: torch.device
+) -> Kronecker:
+    n, m = block.row_count, block.column_count
+    shapes = dict(zip(_OPERATOR_FIELDS, [(n, n), (n,), (m, m), (m,)], strict=True))
+    parts = []
+    for field, shape in shapes.items():
+        key = f"{field}/{block.map.name}"
+        if key not in tensors or tuple(tensors[key].shape) != shape:
+            got = tuple(tensors[key].shape) if key in tensors else "nothing"
+            raise StoreError(f"{key} must have shape {shape}, got {got}.")
+        parts.append(tensors[key].to(device))
+    return Kronecker(*parts)
+
+
+def _likelihood(config: Mapping[str, Any]) -> Likelihood:
+    settings = dict(config)
+    return KINDS[settings.pop("kind")](**settings)
+
+
+def _tuning(config: Mapping[str, Any] | None) -> Tuning | None:
+    if config is None:
+        return None
+    listed: dict[str, Any] = dict(config)
+    for name, value in config.items():
+        if isinstance(value, list):
+            listed[name] = tuple(value)
+    return Tuning(**listed)
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _card(posterior: Posterior) -> str:
+    subset = posterior.subset
+    return f"""---
+library_name: smidgen
+tags: [bayesian, laplace, uncertainty]
+---
+# A posterior over {subset.size:,} weights
+
+Laplace ({posterior.structure}, {posterior.approximation}) over {subset.size:,} of
+{subset.total:,} weights of affine maps ({subset.fraction:.3%}), fitted to
+{posterior.num_data:,} examples. Prior precision {posterior.precision:.4g}, temperature
+{posterior.temperature:.4g}; {posterior.floats:,} floats in the factors.
+
+```python
+import smidgen
+
+posterior = smidgen.load("this-folder", model)  # checks the base model's weights
+predictive = smidgen.predict(posterior, model, batch)
+```
+
+SHA-256 of the base model's weights: `{posterior.fingerprint}`
+"""

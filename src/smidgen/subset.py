@@ -1,0 +1,378 @@
+"""`Subset`: which weights are stochastic, or updated. The one object every method takes.
+
+A subset holds, for each parameter it touches, all of it (`Whole`), a block of rows and
+columns (`Block`) or single entries (`Entries`). Equal selections are stored in one form
+only, the tightest that fits, so equality is a comparison of values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from smidgen.errors import StoreError, SubsetError
+from smidgen.types import Shape
+
+_SCHEMA = 1
+_PRINTED_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Every entry of a parameter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The crossing of rows (first axis) and columns (all other axes, flattened)."""
+
+    rows: Tensor
+    columns: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Single entries, as indices into the flattened parameter."""
+
+    indices: Tensor
+
+
+Part = Whole | Block | Entries
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """A set of weights of a model, by parameter name.
+
+    Args:
+        universe: Names and shapes of the parameters it was chosen from; the
+            denominator of `fraction` and the frame of `complement`.
+        parts: What is chosen of each parameter. Names left out are not chosen.
+
+    Raises:
+        SubsetError: If a name is unknown, an index is out of range or given twice,
+            or nothing at all is chosen.
+    """
+
+    universe: Mapping[str, Shape]
+    parts: Mapping[str, Part]
+
+    def __post_init__(self) -> None:
+        universe = {name: tuple(shape) for name, shape in self.universe.items()}
+        parts = {}
+        for name in universe:
+            if name in self.parts:
+                parts[name] = _canonical(name, self.parts[name], universe[name])
+        unknown = [name for name in self.parts if name not in universe]
+        if unknown:
+            raise SubsetError(
+                f"subset names the parameter {unknown[0]!r}, which is not among the "
+                f"{len(universe)} it may choose from. Names look like "
+                f"{next(iter(universe), 'none')!r}."
+            )
+        if not parts:
+            raise SubsetError(
+                "subset is empty: no weight is chosen. Raise percent, fraction or "
+                "count, or name at least one parameter."
+            )
+        object.__setattr__(self, "universe", MappingProxyType(universe))
+        object.__setattr__(self, "parts", MappingProxyType(parts))
+
+    @property
+    def size(self) -> int:
+        """How many weights are chosen."""
+        return sum(self.sizes().values())
+
+    @property
+    def total(self) -> int:
+        """How many weights there were to choose from."""
+        return sum(prod(shape) for shape in self.universe.values())
+
+    @property
+    def fraction(self) -> float:
+        """The chosen share of the universe, in (0, 1]."""
+        return self.size / self.total
+
+    def sizes(self) -> dict[str, int]:
+        """Count the chosen weights of each parameter."""
+        return {n: _size(part, self.universe[n]) for n, part in self.parts.items()}
+
+    def indices(self, name: str) -> Tensor:
+        """List the chosen entries of one parameter, flattened and ascending."""
+        if name not in self.parts:
+            return torch.empty(0, dtype=torch.int64)
+        return _flat(self.parts[name], self.universe[name])
+
+    def union(self, other: Subset) -> Subset:
+        """Choose what either chooses; the universes are joined."""
+        universe = self._joined(other)
+        return _combine(universe, self, other, _union)
+
+    def intersection(self, other: Subset) -> Subset:
+        """Choose what both choose; the universes are joined."""
+        universe = self._joined(other)
+        return _combine(universe, self, other, _intersection)
+
+    def complement(self) -> Subset:
+        """Choose what this one leaves, within its universe."""
+        parts = {}
+        for name, shape in self.universe.items():
+            chosen = torch.zeros(prod(shape), dtype=torch.bool)
+            chosen[self.indices(name)] = True
+            left = (~chosen).nonzero().flatten()
+            if left.numel():
+                parts[name] = Entries(left)
+        return Subset(self.universe, parts)
+
+    def __or__(self, other: Subset) -> Subset:
+        return self.union(other)
+
+    def __and__(self, other: Subset) -> Subset:
+        return self.intersection(other)
+
+    def __invert__(self) -> Subset:
+        return self.complement()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subset):
+            return NotImplemented
+        return (
+            dict(self.universe) == dict(other.universe)
+            and self.parts.keys() == other.parts.keys()
+            and all(_same(part, other.parts[n]) for n, part in self.parts.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.universe.items()), tuple(self.sizes().items())))
+
+    def __repr__(self) -> str:
+        return (
+            f"Subset({self.size:,} of {self.total:,} weights, {self.fraction:.3%}, "
+            f"in {len(self.parts)} parameters)"
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            f"  {name}: {_describe(part, self.universe[name])}"
+            for name, part in list(self.parts.items())[:_PRINTED_ROWS]
+        ]
+        hidden = len(self.parts) - len(rows)
+        if hidden:
+            rows.append(f"  … and {hidden} more")
+        return "\n".join([repr(self), *rows])
+
+    def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, object]]:
+        """Split into index tensors (int32 where they fit) and a JSON-able header."""
+        tensors: dict[str, Tensor] = {}
+        kinds: dict[str, str] = {}
+        for name, part in self.parts.items():
+            kinds[name] = type(part).__name__.lower()
+            for field, value in vars(part).items():
+                tensors[f"{field}/{name}"] = _narrow(value)
+        header: dict[str, object] = {
+            "universe": {name: list(shape) for name, shape in self.universe.items()},
+            "parts": kinds,
+        }
+        return tensors, header
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], header: Mapping[str, object]
+    ) -> Subset:
+        """Rebuild what `to_tensors` took apart, checking every index.
+
+        Args:
+            tensors: Index tensors by `field/parameter`.
+            header: The universe and the kind of each part.
+
+        Returns:
+            The subset.
+
+        Raises:
+            StoreError: If the header or a tensor is missing or malformed.
+        """
+        fields = {"whole": (), "block": ("rows", "columns"), "entries": ("indices",)}
+        kinds = {"whole": Whole, "block": Block, "entries": Entries}
+        try:
+            universe = {n: tuple(s) for n, s in dict(header["universe"]).items()}  # type: ignore[call-overload]
+            parts = {
+                name: kinds[kind](*(tensors[f"{f}/{name}"].long() for f in fields[kind]))
+                for name, kind in dict(header["parts"]).items()  # type: ignore[call-overload]
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the stored subset is incomplete ({error!r}). Save it again."
+            ) from error
+        return cls(universe, parts)
+
+    def to_file(self, path: str | Path) -> None:
+        """Write one safetensors file: indices only, the header in its metadata."""
+        tensors, header = self.to_tensors()
+        metadata = {"smidgen-subset": json.dumps({"schema": _SCHEMA, **header})}
+        # safetensors refuses a file of no tensors at all: a subset of whole parameters.
+        tensors["schema"] = torch.tensor([_SCHEMA], dtype=torch.int32)
+        save_file(tensors, str(path), metadata=metadata)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Subset:
+        """Read a subset that `to_file` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The subset.
+
+        Raises:
+            StoreError: If the file is missing, damaged or not a subset.
+        """
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                header = json.loads((file.metadata() or {})["smidgen-subset"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise StoreError(
+                f"{path} is not a subset file ({error}). Write one with Subset.to_file."
+            ) from error
+        if header.get("schema") != _SCHEMA:
+            raise StoreError(
+                f"{path} has subset schema {header.get('schema')}, this smidgen reads "
+                f"{_SCHEMA}. Use the version that wrote it."
+            )
+        return cls.from_tensors(tensors, header)
+
+    def _joined(self, other: Subset) -> dict[str, Shape]:
+        for name, shape in other.universe.items():
+            if self.universe.get(name, shape) != shape:
+                raise SubsetError(
+                    f"subsets disagree on the shape of {name!r}: "
+                    f"{self.universe[name]} and {shape}. They belong to two models."
+                )
+        return {**self.universe, **other.universe}
+
+
+def _combine(
+    universe: Mapping[str, Shape],
+    left: Subset,
+    right: Subset,
+    combine: Callable[[Part | None, Part | None, Shape], Part | None],
+) -> Subset:
+    parts = {}
+    for name, shape in universe.items():
+        part = combine(left.parts.get(name), right.parts.get(name), shape)
+        if part is not None:
+            parts[name] = part
+    return Subset(universe, parts)
+
+
+def _union(left: Part | None, right: Part | None, shape: Shape) -> Part | None:
+    if left is None or right is None:
+        return left or right
+    if isinstance(left, Whole) or isinstance(right, Whole):
+        return Whole()
+    both = torch.cat([_flat(left, shape), _flat(right, shape)])
+    return Entries(both.unique())
+
+
+def _intersection(left: Part | None, right: Part | None, shape: Shape) -> Part | None:
+    if left is None or right is None:
+        return None
+    if isinstance(left, Whole):
+        return right
+    if isinstance(right, Whole):
+        return left
+    indices = _flat(left, shape)
+    shared = indices[torch.isin(indices, _flat(right, shape))]
+    return Entries(shared) if shared.numel() else None
+
+
+def _axes(shape: Shape) -> tuple[int, int]:
+    """Rows and flattened columns of a parameter."""
+    return (shape[0], prod(shape[1:])) if shape else (1, 1)
+
+
+def _size(part: Part, shape: Shape) -> int:
+    if isinstance(part, Whole):
+        return prod(shape)
+    if isinstance(part, Block):
+        return part.rows.numel() * part.columns.numel()
+    return part.indices.numel()
+
+
+def _flat(part: Part, shape: Shape) -> Tensor:
+    if isinstance(part, Whole):
+        return torch.arange(prod(shape))
+    if isinstance(part, Block):
+        return (part.rows[:, None] * _axes(shape)[1] + part.columns).flatten()
+    return part.indices
+
+
+def _canonical(name: str, part: Part, shape: Shape) -> Part:
+    """Check a part and store it in the tightest form that fits."""
+    rows, columns = _axes(shape)
+    if isinstance(part, Whole):
+        return part
+    if isinstance(part, Block):
+        if len(shape) < 2:
+            raise SubsetError(
+                f"a block needs a parameter of two axes or more, {name!r} has shape "
+                f"{shape}. Use Entries."
+            )
+        block = Block(
+            _checked(part.rows, rows, f"rows of {name!r}"),
+            _checked(part.columns, columns, f"columns of {name!r}"),
+        )
+    else:
+        indices = _checked(part.indices, prod(shape), f"indices of {name!r}")
+        entries = Entries(indices)
+        if len(shape) < 2:
+            return Whole() if indices.numel() == prod(shape) else entries
+        block = Block((indices // columns).unique(), (indices % columns).unique())
+        if _size(block, shape) != indices.numel():
+            return entries
+    return Whole() if _size(block, shape) == prod(shape) else block
+
+
+def _checked(indices: Tensor | Iterable[int], bound: int, what: str) -> Tensor:
+    given = torch.as_tensor(indices, dtype=torch.int64).detach().cpu().flatten()
+    ordered = given.unique()
+    if not ordered.numel():
+        raise SubsetError(f"{what} are empty. Leave the parameter out instead.")
+    if ordered.numel() < given.numel():
+        values, counts = given.unique(return_counts=True)
+        raise SubsetError(
+            f"{what} must be distinct, got {int(values[counts > 1][0])} twice."
+        )
+    if ordered[0] < 0 or ordered[-1] >= bound:
+        wrong = int(ordered[0] if ordered[0] < 0 else ordered[-1])
+        raise SubsetError(f"{what} must be in [0, {bound}), got {wrong}.")
+    return ordered
+
+
+def _same(left: Part, right: Part) -> bool:
+    return type(left) is type(right) and all(
+        torch.equal(value, getattr(right, field)) for field, value in vars(left).items()
+    )
+
+
+def _narrow(indices: Tensor) -> Tensor:
+    fits = int(indices[-1]) < 2**31
+    return indices.to(torch.int32) if fits else indices
+
+
+def _describe(part: Part, shape: Shape) -> str:
+    frame = " × ".join(f"{n:,}" for n in shape)
+    if isinstance(part, Whole):
+        return f"all of {frame}"
+    if isinstance(part, Block):
+        return f"{part.rows.numel():,} rows × {part.columns.numel():,} columns of {frame}"
+    return f"{part.indices.numel():,} entries of {frame}"

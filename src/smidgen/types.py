@@ -1,0 +1,20 @@
+"""Names for the shapes of data that pass between rooms. No logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+Shape: TypeAlias = tuple[int, ...]
+"""The shape of a parameter."""
+
+Batch: TypeAlias = Any
+"""Whatever a data loader yields: a mapping, an (inputs, targets) pair, or one's own."""
+
+Forward: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+"""Computes the outputs (B, C) of a model for a batch."""
+
+Scalars: TypeAlias = dict[str, float]
+"""Named numbers."""

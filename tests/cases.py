@@ -1,0 +1,184 @@
+"""Models × batch layouts × likelihoods, as data. A new selector or model gets a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
+from transformers.utils import logging as transformers_logging
+
+import smidgen
+from smidgen.problem import model_outputs
+
+transformers_logging.set_verbosity_error()
+
+
+class OneBlock(nn.Module):
+    """A one-block transformer with a padding mask, written out."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.attention_output = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6, bias=False)
+        self.classifier = nn.Linear(6, classes)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embed(input_ids)
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / 6**0.5
+        scores = scores.masked_fill(~attention_mask.bool()[:, None, :], -1e9)
+        x = self.norm(x + self.attention_output(scores.softmax(-1) @ self.value(x)))
+        x = x + self.down(nn.functional.gelu(self.up(x)))
+        return self.classifier(x[:, 0])
+
+
+class Shared(nn.Module):
+    """One hidden map that runs twice, and a second module tied to it."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(4, 5)
+        self.hidden = nn.Linear(5, 5)
+        self.twin = nn.Linear(5, 5)
+        self.twin.weight, self.twin.bias = self.hidden.weight, self.hidden.bias
+        self.leave = nn.Linear(5, outputs)
+
+    def forward(self, x):
+        x = torch.tanh(self.enter(x))
+        x = torch.tanh(self.hidden(x))
+        x = torch.tanh(self.hidden(x))
+        return self.leave(torch.tanh(self.twin(x)))
+
+
+class InPlace(nn.Module):
+    """Changes its first activation in place, as ReLU(inplace=True) does."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, outputs)
+        )
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def bert(classes: int) -> nn.Module:
+    config = BertConfig(
+        vocab_size=17,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=16,
+        num_labels=classes,
+    )
+    return BertForSequenceClassification(config)
+
+
+def gpt2(classes: int) -> nn.Module:
+    config = GPT2Config(
+        vocab_size=17,
+        n_embd=8,
+        n_layer=1,
+        n_head=2,
+        n_inner=12,
+        n_positions=16,
+        num_labels=classes,
+        pad_token_id=0,
+    )
+    return GPT2ForSequenceClassification(config)
+
+
+def vectors(outputs: int, targets: str, generator: torch.Generator):
+    x = torch.randn(6, 4, dtype=torch.float64, generator=generator)
+    return (x, _targets(6, outputs, targets, generator))
+
+
+def padded_tokens(outputs: int, targets: str, generator: torch.Generator):
+    lengths = torch.tensor([7, 3, 5, 1])
+    mask = (torch.arange(7) < lengths[:, None]).long()
+    ids = torch.randint(1, 11, (4, 7), generator=generator) * mask
+    labels = _targets(4, outputs, targets, generator)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def _targets(rows, outputs, kind, generator):
+    if kind == "categorical":
+        return torch.randint(0, outputs, (rows,), generator=generator)
+    drawn = torch.randn(rows, outputs, dtype=torch.float64, generator=generator)
+    return (drawn > 0).double() if kind == "bernoulli" else drawn
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a batch of its data and what its outputs mean."""
+
+    name: str
+    build: Callable[[int], nn.Module]
+    outputs: int
+    batch_of: Callable
+    kind: str = "categorical"
+
+    def make(self):
+        """Build the model in float64 and one batch, both from a fixed seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = self.build(self.outputs).double().eval()
+            for parameter in model.parameters():
+                # Trained-looking weights: biases are not zero, logits not tiny.
+                parameter.data.add_(0.3 * torch.randn_like(parameter))
+        batch = self.batch_of(self.outputs, self.kind, torch.Generator().manual_seed(3))
+        return model, batch
+
+    def problem(self, model):
+        kinds = {
+            "categorical": smidgen.Categorical,
+            "bernoulli": smidgen.Bernoulli,
+            "gaussian": smidgen.Gaussian,
+        }
+        return smidgen.Problem(model, kinds[self.kind](self.outputs))
+
+    forward = staticmethod(model_outputs)
+
+
+def linear(outputs):
+    return nn.Linear(4, outputs)
+
+
+def mlp(outputs):
+    return nn.Sequential(
+        nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 5), nn.GELU(), nn.Linear(5, outputs)
+    )
+
+
+CASES = [
+    Case("linear-2", linear, 2, vectors),
+    Case("linear-regression", linear, 2, vectors, "gaussian"),
+    Case("mlp-2", mlp, 2, vectors),
+    Case("mlp-4", mlp, 4, vectors),
+    Case("mlp-labels", mlp, 3, vectors, "bernoulli"),
+    Case("mlp-regression", mlp, 1, vectors, "gaussian"),
+    Case("shared-3", Shared, 3, vectors),
+    Case("in-place-2", InPlace, 2, vectors),
+    Case("one-block-2", OneBlock, 2, padded_tokens),
+    Case("one-block-3", OneBlock, 3, padded_tokens),
+    Case("bert-2", bert, 2, padded_tokens),
+    Case("gpt2-2", gpt2, 2, padded_tokens),
+]
+
+SELECTORS = {
+    "sparse-kfac-100": lambda model: smidgen.select.sparse_kfac(model, percent=100),
+    "sparse-kfac-40": lambda model: smidgen.select.sparse_kfac(model, percent=40),
+    "last-layer": smidgen.select.last_layer,
+}

@@ -1,0 +1,120 @@
+"""Slow, dense and obvious: what the fast paths are compared with.
+
+Everything here goes through `torch.func` on the whole model, in float64, one example and
+one class at a time where that is clearer. Nothing is imported from `smidgen.curvature`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.func import functional_call, jacrev
+
+
+def output_hessian(kind: str, logits: torch.Tensor) -> torch.Tensor:
+    """Hessian of -log p in the outputs of one example (C,), by its textbook formula."""
+    if kind == "categorical":
+        probs = logits.softmax(-1)
+        return probs.diag() - torch.outer(probs, probs)
+    if kind == "bernoulli":
+        return (logits.sigmoid() * (1 - logits.sigmoid())).diag()
+    return torch.eye(len(logits), dtype=logits.dtype)
+
+
+def output_jacobian(model, forward, batch, names):
+    """Dense Jacobian of the outputs in the named parameters: {name: (B, C, *shape)}."""
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+    chosen = {n: parameters[n] for n in names}
+    wrapper = _Wrapper(model, forward)
+
+    def outputs(weights):
+        everything = {f"model.{n}": p for n, p in {**parameters, **weights}.items()}
+        return functional_call(wrapper, everything, (batch,))
+
+    return jacrev(outputs)(chosen)
+
+
+class _Wrapper(torch.nn.Module):
+    def __init__(self, model, forward):
+        super().__init__()
+        self.model, self.compute = model, forward
+
+    def forward(self, batch):
+        return self.compute(self.model, batch)
+
+
+def subset_jacobian(model, forward, batch, subset) -> torch.Tensor:
+    """Jacobian (B, C, |S|) over the chosen entries, parameter after parameter."""
+    found = output_jacobian(model, forward, batch, list(subset.parts))
+    return torch.cat(
+        [found[n].flatten(2)[:, :, subset.indices(n)] for n in subset.parts], -1
+    )
+
+
+def seen_by_map(model, forward, batch, module_names):
+    """Inputs (B, T, m) and output Jacobians ∂f/∂a (B, C, T, n) of a map, use after use.
+
+    The Jacobian comes from adding a zero to the map's output and differentiating in it.
+    """
+    shapes, inputs = [], []
+
+    def record(_, args, out):
+        shapes.append(out.shape)
+        inputs.append(args[0].detach())
+
+    _hooked(model, forward, batch, module_names, record)
+
+    def outputs(zeros):
+        left = list(zeros)
+        return _hooked(model, forward, batch, module_names, lambda *a: a[2] + left.pop(0))
+
+    zeros = tuple(torch.zeros(s, dtype=torch.float64) for s in shapes)
+    found = jacrev(outputs)(zeros)
+    batch_size = found[0].shape[0]
+    uses = []
+    for x, jacobian in zip(inputs, found, strict=True):
+        own = torch.stack([jacobian[b, :, b] for b in range(batch_size)])  # (B, C, ..., n)
+        n, m = own.shape[-1], x.shape[-1]
+        uses.append((x.reshape(batch_size, -1, m), own.reshape(*own.shape[:2], -1, n)))
+    return torch.cat([x for x, _ in uses], 1), torch.cat([d for _, d in uses], 2)
+
+
+def _hooked(model, forward, batch, module_names, hook):
+    modules = dict(model.named_modules())
+    handles = [modules[name].register_forward_hook(hook) for name in module_names]
+    try:
+        return forward(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def kfac_factors(x, jacobian, hessians, lengths_mask, approximation, bias):
+    """A and G by loops over examples and positions.
+
+    x (B, T, m), jacobian (B, C, T, n), hessians (B, C, C), lengths_mask (B, T) bool.
+    """
+    if bias:
+        x = torch.cat([torch.ones(*x.shape[:2], 1, dtype=x.dtype), x], -1)
+    batch, positions = x.shape[:2]
+    a = torch.zeros(x.shape[-1], x.shape[-1], dtype=torch.float64)
+    g = torch.zeros(jacobian.shape[-1], jacobian.shape[-1], dtype=torch.float64)
+    count = 0
+    for b in range(batch):
+        kept = [t for t in range(positions) if lengths_mask[b, t]]
+        if approximation == "expand":
+            for t in kept:
+                a += torch.outer(x[b, t], x[b, t])
+                g += jacobian[b, :, t].T @ hessians[b] @ jacobian[b, :, t]
+                count += 1
+        else:
+            mean = sum(x[b, t] for t in kept) / len(kept)
+            total = sum(jacobian[b, :, t] for t in kept)
+            a += torch.outer(mean, mean)
+            g += total.T @ hessians[b] @ total
+            count += 1
+    return a / count, g
+
+
+def linear_regression_posterior(x, noise, precision):
+    """Covariance of the weights of y = x w + noise, in closed form."""
+    return torch.linalg.inv(x.T @ x / noise + precision * torch.eye(x.shape[1]).double())

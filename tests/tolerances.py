@@ -1,0 +1,14 @@
+"""The only file with numeric tolerances; each is a policy, not a guess per test."""
+
+# Algebra and autodiff in float64 against a dense oracle in float64.
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+# The same quantity through an iterative solver.
+SOLVER = {"rtol": 1e-5, "atol": 1e-7}
+# float32 factors and eigenvectors against float64.
+SINGLE = {"rtol": 2e-4, "atol": 2e-6}
+# Quadrature or a normal approximation of a sigmoid: how far the probit may be off.
+PROBIT = {"rtol": 0.0, "atol": 0.02}
+# Monte Carlo: standard errors that a fixed-seed estimate may be away.
+Z = 4.0
+# Peak memory of fit and predict at 10 percent, against a plain forward and backward pass.
+PEAK_MEMORY_RATIO = 1.3

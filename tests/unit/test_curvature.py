@@ -1,0 +1,190 @@
+"""Factors and output covariances against dense oracles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import smidgen
+from smidgen.affine import blocks, coverage
+from smidgen.curvature.factors import kronecker_factors
+from smidgen.curvature.functional import output_moments
+from smidgen.problem import batch_mask
+from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
+from tests.oracles import kfac_factors, output_hessian, seen_by_map, subset_jacobian
+from tests.tolerances import EXACT
+
+
+def mask_for(batch, positions):
+    mask = batch_mask(batch)
+    if mask is None or mask.shape[1] != positions:
+        return None
+    return mask
+
+
+@pytest.mark.parametrize("approximation", ["expand", "reduce"])
+@pytest.mark.parametrize("percent", [100, 45])
+def test_factors_equal_loops_over_examples_and_positions(case, approximation, percent):
+    model, batch = case.make()
+    subset = smidgen.select.sparse_kfac(model, percent=percent)
+    chosen = blocks(model, subset)
+    found = kronecker_factors(
+        case.problem(model), [batch], chosen, approximation=approximation
+    )
+    outputs = case.forward(model, batch).detach()
+    hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
+    for block in chosen:
+        x, jacobian = seen_by_map(model, case.forward, batch, block.map.modules)
+        mask = mask_for(batch, x.shape[1])
+        if mask is None:
+            mask = torch.ones(x.shape[:2], dtype=torch.bool)
+        a, g = kfac_factors(
+            x[..., block.columns],
+            jacobian[..., block.rows],
+            hessians,
+            mask,
+            approximation,
+            block.bias,
+        )
+        operator = found.operators[block.map.name]
+        torch.testing.assert_close(operator.dense(), torch.kron(g, a), **EXACT)
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector):
+    model, batch = case.make()
+    subset = SELECTORS[selector](model)
+    chosen = blocks(model, subset)
+    problem = case.problem(model)
+    factors = kronecker_factors(problem, [batch], chosen)
+    precisions = torch.tensor([0.01, 3.0], dtype=torch.float64)
+    directions = torch.randn(
+        2, case.outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    (moments,) = output_moments(
+        problem,
+        [batch],
+        chosen,
+        factors.operators,
+        directions=directions,
+        precisions=precisions,
+    )
+    expected = torch.zeros_like(moments.covariance)
+    for block in chosen:
+        shapes = block.map.shapes
+        part = smidgen.Subset(
+            subset.universe, {n: p for n, p in subset.parts.items() if n in shapes}
+        )
+        jacobian = ordered_jacobian(model, case, batch, block, part)
+        jacobian = torch.einsum("kc,bcp->bkp", directions, jacobian)
+        dense = factors.operators[block.map.name].dense()
+        for index, precision in enumerate(precisions):
+            covariance = torch.linalg.inv(
+                dense + precision * torch.eye(len(dense)).double()
+            )
+            expected[index] += jacobian @ covariance @ jacobian.transpose(1, 2)
+    torch.testing.assert_close(moments.covariance, expected, **EXACT)
+    torch.testing.assert_close(moments.outputs, case.forward(model, batch).detach())
+
+
+def ordered_jacobian(model, case, batch, block, part):
+    """The dense Jacobian in the order of the factors: rows, and in each bias then columns."""
+    flat = subset_jacobian(model, case.forward, batch, part)
+    n, m = block.row_count, block.columns.numel()
+    pieces = {}
+    start = 0
+    for name in part.parts:
+        size = part.indices(name).numel()
+        pieces[name] = flat[..., start : start + size]
+        start += size
+    weight = pieces[block.map.weight].unflatten(
+        -1, (m, n) if block.map.transposed else (n, m)
+    )
+    if block.map.transposed:
+        weight = weight.transpose(-1, -2)
+    if block.bias:
+        weight = torch.cat([pieces[block.map.bias][..., None], weight], -1)
+    return weight.flatten(2)
+
+
+def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():
+    """Nested selections: factors of the smaller are principal blocks of the larger's."""
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    dense = {}
+    for percent in (30, 70):
+        chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
+        found = kronecker_factors(problem, [batch], chosen)
+        dense[percent] = {b.map.name: (b, found.operators[b.map.name]) for b in chosen}
+    for name, (small, operator) in dense[30].items():
+        large, wider = dense[70][name]
+        rows = [large.rows.tolist().index(i) for i in small.rows.tolist()]
+        columns = [large.columns.tolist().index(j) for j in small.columns.tolist()]
+        if small.bias:
+            columns = [0] + [j + 1 for j in columns]
+        width = large.column_count
+        index = torch.tensor([i * width + j for i in rows for j in columns])
+        torch.testing.assert_close(
+            operator.dense(), wider.dense()[index][:, index], **EXACT
+        )
+
+
+def test_rows_labelled_minus_100_are_left_out():
+    model, batch = Case("one-block", OneBlock, 3, padded_tokens).make()
+    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=60))
+    keep = torch.tensor([0, 2])
+    masked = dict(batch, labels=batch["labels"].clone())
+    masked["labels"][[1, 3]] = -100
+    kept = {k: v[keep] for k, v in batch.items()}
+    left = kronecker_factors(problem, [masked], chosen)
+    right = kronecker_factors(problem, [kept], chosen)
+    assert left.num_data == right.num_data == 2
+    for name in left.operators:
+        torch.testing.assert_close(
+            left.operators[name].dense(), right.operators[name].dense(), **EXACT
+        )
+
+
+def test_factors_do_not_depend_on_the_batching():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    # Trimmed to its own length, the short half has less padding than in the whole.
+    halves = [
+        {k: v[:2] for k, v in batch.items()},
+        {k: (v[2:, :5] if v.dim() == 2 else v[2:]) for k, v in batch.items()},
+    ]
+    whole = kronecker_factors(problem, [batch], chosen)
+    parts = kronecker_factors(problem, iter(halves), chosen)
+    for name in whole.operators:
+        torch.testing.assert_close(
+            whole.operators[name].dense(), parts.operators[name].dense(), **EXACT
+        )
+
+
+def test_frozen_weights_are_treated_like_others():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    free = kronecker_factors(problem, [batch], chosen)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    frozen = kronecker_factors(problem, [batch], chosen)
+    for name in free.operators:
+        torch.testing.assert_close(
+            free.operators[name].dense(), frozen.operators[name].dense(), **EXACT
+        )
+
+
+def test_coverage_names_what_is_left_out():
+    tied = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5, bias=False))
+    tied[1].weight = tied[0].weight
+    attention = torch.nn.MultiheadAttention(4, 2)
+    norm = torch.nn.LayerNorm(4)
+    found = coverage(torch.nn.ModuleList([tied, attention, norm, torch.nn.Linear(4, 3)]))
+    assert [each.name for each in found.maps] == ["3"]
+    assert "tied to 0.0 (Embedding)" in found.left_out["0.1"]
+    assert "MultiheadAttention" in found.left_out["1.out_proj"]
+    assert "LayerNorm is not an affine map" in found.left_out["2"]
+    assert "left out" in str(found)

@@ -1,4 +1,4 @@
-"""Models × batch layouts × likelihoods, as data. A new selector or model gets a row here."""
+"""Models × batch layouts × likelihoods, as data. A new selector gets a row here."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ import torch
 
 from tests.cases import CASES
 
+# Two workers of one thread each are faster than two that fight for the cores.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request):

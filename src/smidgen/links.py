@@ -6,7 +6,7 @@ the covariance stays as it is: for the probit that is dividing its logits by T.
 
 from __future__ import annotations
 
-from math import pi
+from math import log, pi
 
 import torch
 from torch import Tensor
@@ -140,7 +140,7 @@ def sampled_contrasts(contrasts: Tensor, covariance: Tensor, normals: Tensor) ->
         Log-probabilities, (..., C).
     """
     log_probs = logit_draws(contrasts, covariance, normals).log_softmax(-1)
-    return log_probs.logsumexp(-2) - torch.tensor(float(len(normals))).log()
+    return log_probs.logsumexp(-2) - log(len(normals))
 
 
 def logit_draws(contrasts: Tensor, covariance: Tensor, normals: Tensor) -> Tensor:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
+from tests.oracles import kfac_factors, output_hessian, seen_by_map, subset_jacobian
+from tests.tolerances import EXACT
 
 import smidgen
 from smidgen.affine import blocks, coverage
 from smidgen.curvature.factors import kronecker_factors
 from smidgen.curvature.functional import output_moments
 from smidgen.problem import batch_mask
-from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
-from tests.oracles import kfac_factors, output_hessian, seen_by_map, subset_jacobian
-from tests.tolerances import EXACT
 
 
 def mask_for(batch, positions):
@@ -88,7 +88,7 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector):
 
 
 def ordered_jacobian(model, case, batch, block, part):
-    """The dense Jacobian in the order of the factors: rows, and in each bias then columns."""
+    """The dense Jacobian in the order of the factors: in each row bias, then columns."""
     flat = subset_jacobian(model, case.forward, batch, part)
     n, m = block.row_count, block.columns.numel()
     pieces = {}

@@ -22,6 +22,7 @@ from smidgen.curvature.factors import (
 )
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.fingerprint import fingerprint
+from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
@@ -72,11 +73,11 @@ def laplace(
     given = as_problem(model)
     _refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
-    followed = track(batches, "fitting", show=progress)
-    problem, everything = given.settled(followed)
-    factors = kronecker_factors(
-        problem, everything, chosen, approximation=approximation, num_data=num_data
-    )
+    with untouched(given.model):
+        problem, everything = given.settled(track(batches, "fitting", show=progress))
+        factors = kronecker_factors(
+            problem, everything, chosen, approximation=approximation, num_data=num_data
+        )
     _mention_idle(factors)
     likelihood = problem.likelihood
     assert likelihood is not None

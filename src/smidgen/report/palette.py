@@ -1,0 +1,79 @@
+"""One look per method, the same in every figure and beside every name.
+
+The colours are those of Okabe and Ito, told apart by all common kinds of colour vision;
+markers and dashes say the same once more for print without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+INK = "#1f2328"
+SOFT = "#6b7076"
+FAINT = "#d9d8d3"
+PAPER = "#ffffff"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn.
+
+    Args:
+        colour: Of lines and markers.
+        marker: Its shape, by its matplotlib letter.
+        dash: Lengths of strokes and gaps in line widths; empty for an unbroken line.
+    """
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] = ()
+
+
+_KNOWN = {
+    "map": Look("#5f6368", "o", (1.2, 1.6)),
+    "temperature": Look("#d55e00", "s", (4.5, 1.8)),
+    "last-layer": Look("#009e73", "^", (6.0, 1.6, 1.2, 1.6)),
+    "sparse-kfac": Look("#0072b2", "D"),
+}
+_OTHERS = (
+    Look("#aa4499", "v", (3.0, 1.2)),
+    Look("#b8860b", "o", (8.0, 2.0)),
+    Look("#56b4e9", "s", (2.0, 1.0)),
+    Look("#1f2328", "^", (5.0, 1.5)),
+)
+_SHAPES = {
+    "s": "9.8,1.8 16.2,1.8 16.2,8.2 9.8,8.2",
+    "D": "13,1 17,5 13,9 9,5",
+    "^": "13,1.2 17,8.4 9,8.4",
+    "v": "13,8.8 17,1.6 9,1.6",
+}
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """Give every method its look; methods smidgen knows keep theirs always.
+
+    Args:
+        names: The methods of a record, in order.
+
+    Returns:
+        A look by name, of those given and those known.
+    """
+    others = [name for name in dict.fromkeys(names) if name not in _KNOWN]
+    given = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
+    return {**_KNOWN, **given}
+
+
+def key(look: Look, *, marker: bool = True) -> str:
+    """Draw a look as a small SVG, to stand beside a name."""
+    dash = " ".join(f"{2 * length:g}" for length in look.dash)
+    line = f'<path d="M0 5H25.2" stroke-width="2" stroke-dasharray="{dash or "none"}"/>'
+    shape = ""
+    if marker and look.marker in _SHAPES:
+        shape = f'<polygon points="{_SHAPES[look.marker]}"/>'
+    elif marker:
+        shape = '<circle cx="13" cy="5" r="3.6"/>'
+    return (
+        '<svg class="key" viewBox="0 0 26 10" aria-hidden="true" '
+        f'fill="{look.colour}" stroke="{look.colour}" stroke-width="0">{line}{shape}</svg>'
+    )

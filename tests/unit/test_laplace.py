@@ -1,0 +1,271 @@
+"""The whole path: closed forms, 100 percent = KFAC, tuning = brute force, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from tests.cases import Case, OneBlock, mlp, padded_tokens, vectors
+from tests.oracles import linear_regression_posterior
+from tests.tolerances import EXACT, SINGLE, SOLVER
+from torch import nn
+
+import smidgen
+from smidgen.affine import coverage
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.fit.tuning import GRID
+from smidgen.subset import Entries, Subset, Whole
+
+EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+
+
+def loader(outputs=2, rows=48, seed=0, kind="categorical"):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 4, dtype=torch.float64, generator=generator)
+    noise = torch.randn(rows, outputs, dtype=torch.float64, generator=generator)
+    y = x[:, :outputs] + 0.7 * noise
+    if kind == "categorical":
+        y = y.argmax(-1)
+    return [(x[i : i + 16], y[i : i + 16]) for i in range(0, rows, 16)]
+
+
+def drawn_from(model, batches, temperature, seed):
+    """The same inputs with labels drawn from the model itself at a temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for x, _ in batches:
+        probs = (model(x).detach() / temperature).softmax(-1)
+        drawn.append((x, torch.multinomial(probs, 1, generator=generator).squeeze(1)))
+    return drawn
+
+
+def test_linear_regression_equals_the_closed_form():
+    model, _ = Case("linear", lambda n: nn.Linear(4, n), 1, vectors).make()
+    batches = loader(outputs=1, kind="gaussian")
+    posterior = smidgen.fit.laplace(
+        model, batches, smidgen.select.last_layer(model), precision=0.3
+    )
+    x = torch.cat([b[0] for b in batches])
+    y = torch.cat([b[1] for b in batches])
+    design = torch.cat([torch.ones(len(x), 1).double(), x], 1)
+    noise = float((y - model(x).detach()).square().mean())
+    assert posterior.likelihood.noise == pytest.approx(noise)
+    covariance = linear_regression_posterior(design, noise, 0.3)
+    predictive = smidgen.predict(posterior, model, batches[0])
+    rows = design[:16]
+    torch.testing.assert_close(
+        predictive.variance, (rows @ covariance * rows).sum(-1, keepdim=True), **EXACT
+    )
+
+
+def test_all_of_sparse_kfac_is_kfac():
+    """100 percent equals a subset of whole parameters, to the last bit of the selection."""
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    sparse = smidgen.select.sparse_kfac(model, percent=100)
+    universe = coverage(model).universe
+    whole = Subset(universe, {name: Whole() for name in universe})
+    assert sparse == whole
+    left = smidgen.predict(smidgen.fit.laplace(model, [batch], sparse), model, batch)
+    right = smidgen.predict(smidgen.fit.laplace(model, [batch], whole), model, batch)
+    torch.testing.assert_close(left.log_probs, right.log_probs, **EXACT)
+
+
+def test_single_precision_agrees_with_double():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    double = smidgen.predict(smidgen.fit.laplace(model, [batch], subset), model, batch)
+    model = model.float()
+    posterior = smidgen.fit.laplace(model, [batch], subset)
+    assert next(iter(posterior.operators.values())).row_vectors.dtype == torch.float32
+    single = smidgen.predict(posterior, model, batch)
+    torch.testing.assert_close(single.log_probs, double.log_probs, **SINGLE)
+
+
+def test_bf16_models_get_fp32_factors():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    model = model.to(torch.bfloat16)
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(model, [batch], subset)
+    assert next(iter(posterior.operators.values())).row_vectors.dtype == torch.float32
+    assert torch.isfinite(smidgen.predict(posterior, model, batch).probs).all()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "link"),
+    [(2, "probit"), (2, "diagonal-probit"), (3, "sampling"), (3, "diagonal-probit")],
+)
+@pytest.mark.parametrize("what", ["joint", "precision", "temperature"])
+@EDGES_ARE_FINE
+def test_tuning_equals_refitting_every_candidate(outputs, link, what):
+    """The curve of the one pass is the NLL of predicting anew at each grid point."""
+    model, _ = Case("mlp", mlp, outputs, vectors).make()
+    validation = drawn_from(model, loader(outputs, rows=96, seed=1), 0.7, seed=4)
+    targets = torch.cat([y for _, y in validation])
+    posterior = smidgen.fit.laplace(
+        model, loader(outputs), smidgen.select.sparse_kfac(model, percent=60), precision=0.5
+    )
+    grid = [0.05, 0.5, 5.0]
+    tuned = smidgen.fit.tune_precision(
+        posterior, model, validation, what=what, precisions=grid, link=link
+    )
+    tried = [0.5] if what == "temperature" else grid
+    assert tuned.tuning.precisions == pytest.approx(tried)
+    for index, precision in enumerate(tried):
+        candidate = posterior.with_precision(precision)
+
+        def nll(temperature, candidate=candidate):
+            predictive = smidgen.predict_batches(
+                candidate.with_temperature(temperature),
+                model,
+                validation,
+                link=link,
+                draws=64,
+            )
+            return float(-predictive.log_probs.gather(1, targets[:, None]).mean())
+
+        assert tuned.tuning.nll[index] == pytest.approx(nll(1.0), rel=1e-9)
+        found = minimize_scalar(lambda t, nll=nll: nll(2.718281828**t), bounds=(-4, 4))
+        assert tuned.tuning.joint_nll[index] == pytest.approx(found.fun, rel=SOLVER["rtol"])
+    curve = tuned.tuning.nll if what == "precision" else tuned.tuning.joint_nll
+    assert tuned.precision == pytest.approx(tried[curve.index(min(curve))])
+    if what == "precision":
+        assert tuned.temperature == 1.0
+
+
+@EDGES_ARE_FINE
+def test_regression_tuning_equals_refitting_every_candidate():
+    model, _ = Case("mlp", mlp, 1, vectors).make()
+    train, validation = loader(1, kind="gaussian"), loader(1, seed=1, kind="gaussian")
+    targets = torch.cat([y for _, y in validation])
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(model, train, subset)
+    tuned = smidgen.fit.tune_precision(posterior, model, validation)
+    predictive = smidgen.predict_batches(tuned, model, validation)
+    nll = float(smidgen.evaluate.nll(predictive, targets).mean())
+    assert nll == pytest.approx(min(tuned.tuning.joint_nll), rel=1e-9)
+    alone = smidgen.fit.tune_precision(posterior, model, validation, what="precision")
+    assert alone.likelihood.noise == posterior.likelihood.noise
+    predictive = smidgen.predict_batches(alone, model, validation)
+    nll = float(smidgen.evaluate.nll(predictive, targets).mean())
+    assert nll == pytest.approx(min(alone.tuning.nll), rel=1e-9)
+    with pytest.raises(ArgumentError, match="'temperature' is for classification"):
+        smidgen.fit.tune_precision(posterior, model, validation, what="temperature")
+
+
+def test_the_edge_of_the_grid_is_mentioned():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    posterior = smidgen.fit.laplace(model, loader(), smidgen.select.last_layer(model))
+    # Labels surer than the model: any variance hurts, so the largest precision wins.
+    sure = drawn_from(model, loader(seed=1), 0.2, seed=4)
+    with pytest.warns(SmidgenWarning, match="at the upper edge of its grid"):
+        smidgen.fit.tune_precision(
+            posterior, model, sure, what="precision", precisions=[0.1, 1.0]
+        )
+
+
+def test_the_default_grid_spans_what_was_promised():
+    assert GRID[0] == pytest.approx(1e-4)
+    assert GRID[-1] == pytest.approx(1e6)
+
+
+def test_temperature_is_that_of_a_scalar_search():
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(400, 3, dtype=torch.float64, generator=generator)
+    noise = torch.rand(400, 3, dtype=torch.float64, generator=generator)
+    targets = (logits / 3 - (-noise.log()).log()).argmax(-1)  # Gumbel: drawn at T = 3
+    found = smidgen.fit.temperature(logits, targets)
+
+    def nll(t):
+        scores = (logits / t).log_softmax(-1)
+        return float(-scores.gather(1, targets[:, None]).mean())
+
+    best = minimize_scalar(nll, bounds=(0.1, 20), options={"xatol": 1e-10})
+    assert found == pytest.approx(best.x, rel=SOLVER["rtol"])
+    assert 2 < found < 4
+
+
+def test_a_separable_set_keeps_the_temperature_in_its_range():
+    logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
+    assert 0.01 <= smidgen.fit.temperature(logits, torch.tensor([0, 1])) < 1
+
+
+def test_any_iterable_and_any_forward_will_do():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    subset = smidgen.select.sparse_kfac(model, percent=50)
+    expected = smidgen.predict(smidgen.fit.laplace(model, [batch], subset), model, batch)
+    problem = smidgen.Problem(
+        model,
+        forward=lambda net, own: net(own["ids"], own["mask"]),
+        targets=lambda own: own["y"],
+        mask=lambda own: own["mask"].bool(),
+    )
+    own = {"ids": batch["input_ids"], "mask": batch["attention_mask"], "y": batch["labels"]}
+    posterior = smidgen.fit.laplace(problem, (each for each in [own]), subset)
+    found = smidgen.predict(posterior, problem, own)
+    torch.testing.assert_close(found.log_probs, expected.log_probs, **EXACT)
+
+
+def test_a_sample_of_the_data_can_stand_for_all():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    part = smidgen.fit.laplace(model, loader(), subset, num_data=96)
+    whole = smidgen.fit.laplace(model, loader() + loader(), subset)
+    for name in whole.operators:
+        torch.testing.assert_close(
+            part.operators[name].dense(), whole.operators[name].dense(), **EXACT
+        )
+
+
+def test_maps_that_never_run_are_mentioned():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    model.register_module("idle", nn.Linear(2, 2).double())
+    model.forward = lambda x: nn.Sequential(*list(model)[:-1])(x)
+    with pytest.warns(SmidgenWarning, match="never ran.*idle"):
+        smidgen.fit.laplace(model, loader(), smidgen.select.sparse_kfac(model, percent=50))
+
+
+def scattered(model):
+    universe = coverage(model).universe
+    return Subset(universe, {"0.weight": Entries(torch.tensor([0, 5, 9]))})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"batches": []}, DataError, "yielded no batch"),
+        ({"structure": "dense"}, StructureError, "structure must be one of.*'dense'"),
+        ({"approximation": "sum"}, ArgumentError, "approximation must be one of.*'sum'"),
+        ({"precision": 0.0}, ArgumentError, "precision must be > 0 and finite, got 0.0"),
+        ({"subset": scattered}, StructureError, "3 scattered entries.*sparse_kfac"),
+        ({"model": 3}, ArgumentError, "must be a torch.nn.Module.*got int"),
+        ({"batches": loader(outputs=3)}, DataError, r"labels must be in \[0, 2\), got 2"),
+    ],
+)
+def test_bad_arguments_are_named(change, error, message):
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    subset = change.pop("subset", smidgen.select.last_layer)(model)
+    given = {"model": model, "batches": loader(), "subset": subset, **change}
+    with pytest.raises(error, match=message):
+        smidgen.fit.laplace(**given)
+
+
+def test_nan_weights_are_refused_by_name():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    model[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(DataError, match="NaN or infinity in '0.weight'"):
+        smidgen.fit.laplace(model, loader(), subset)
+    with pytest.raises(ArgumentError, match="NaN in '0.weight'"):
+        smidgen.select.sparse_kfac(model, percent=10)
+
+
+@pytest.mark.parametrize("percent", [0, 101, -3, float("nan")])
+def test_percent_is_checked(percent):
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    with pytest.raises(ArgumentError, match=r"percent must be in \(0, 100\], got"):
+        smidgen.select.sparse_kfac(model, percent=percent)
+
+
+def test_a_model_without_affine_maps_is_refused():
+    with pytest.raises(StructureError, match="Sequential has no affine map"):
+        smidgen.select.sparse_kfac(nn.Sequential(nn.ReLU()), percent=10)

@@ -1,0 +1,89 @@
+"""Sparse-KFAC's rule by hand, its counts, ties and nesting."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.cases import bert, gpt2
+from torch import nn
+
+import smidgen
+from smidgen.affine import blocks, coverage
+
+
+def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():
+    model = nn.Linear(4, 3)
+    model.weight.data = torch.tensor(
+        [[0.1, -9.0, 0.0, 0.3], [0.2, 0.1, 0.5, 0.4], [8.0, 0.1, 0.2, 7.0]]
+    )
+    subset = smidgen.select.sparse_kfac(model, percent=50)  # 2 of 3 rows, 2 of 4 columns
+    (block,) = blocks(model, subset)
+    assert block.rows.tolist() == [0, 2]
+    assert block.columns.tolist() == [0, 1]
+    assert block.bias
+    assert subset.indices("bias").tolist() == [0, 2]
+    assert subset.size == 2 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("percent", "rows", "columns"),
+    [(0.01, 1, 1), (10, 3, 4), (10.0001, 4, 4), (33, 10, 13), (100, 30, 37)],
+)
+def test_counts_are_rounded_up_and_never_zero(percent, rows, columns):
+    model = nn.Linear(37, 30)
+    (block,) = blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
+    assert (block.rows.numel(), block.columns.numel()) == (rows, columns)
+
+
+def test_ties_go_to_the_lower_index():
+    model = nn.Linear(4, 4)
+    nn.init.ones_(model.weight)
+    (block,) = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    assert block.rows.tolist() == block.columns.tolist() == [0, 1]
+
+
+def test_selections_are_nested():
+    model = bert(2)
+    previous = None
+    for percent in (1, 5, 12, 40, 100):
+        subset = smidgen.select.sparse_kfac(model, percent=percent)
+        if previous is not None:
+            assert previous | subset == subset
+        previous = subset
+
+
+def test_conv1d_rows_are_its_outputs():
+    model = gpt2(2)
+    each = next(m for m in coverage(model).maps if m.name.endswith("c_attn"))
+    assert (each.outputs, each.inputs, each.transposed) == (24, 8, True)
+    weight = model.get_parameter(each.weight)
+    with torch.no_grad():
+        weight.zero_()
+        weight[3, 17] = 5.0  # input 3, output 17
+    subset = smidgen.select.sparse_kfac(model, percent=1)
+    block = next(b for b in blocks(model, subset) if b.map == each)
+    assert (block.rows.tolist(), block.columns.tolist()) == ([17], [3])
+
+
+def test_groups_are_those_of_the_paper():
+    groups = {m.name: m.group for m in coverage(bert(2)).maps}
+    attention = [name for name, group in groups.items() if group == "attention"]
+    assert len(attention) == 4
+    assert groups["classifier"] == groups["bert.pooler.dense"] == "mlp"
+
+
+def test_the_last_layer_is_the_classifier_whole():
+    subset = smidgen.select.last_layer(bert(3))
+    assert dict(subset.sizes()) == {"classifier.weight": 24, "classifier.bias": 3}
+
+
+def test_the_denominator_counts_affine_maps_only():
+    model = bert(2)
+    total = smidgen.select.sparse_kfac(model, percent=10).total
+    affine = sum(
+        p.numel()
+        for m in model.modules()
+        if isinstance(m, nn.Linear)
+        for p in m.parameters()
+    )
+    assert total == affine < sum(p.numel() for p in model.parameters())

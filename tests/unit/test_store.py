@@ -1,0 +1,194 @@
+"""Saved posteriors come back equal; damaged, foreign or half-written ones are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.cases import Case, OneBlock, bert, padded_tokens
+from tests.tolerances import EXACT
+
+import smidgen
+from smidgen import store
+from smidgen.errors import StoreError
+from smidgen.record import Record
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    subset = smidgen.select.sparse_kfac(model, percent=40)
+    posterior = smidgen.fit.laplace(model, [batch], subset, precision=0.7)
+    smidgen.save(posterior.with_temperature(1.3), tmp_path / "saved")
+    return posterior.with_temperature(1.3), model, batch, tmp_path / "saved"
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_a_posterior_comes_back_equal(case, tmp_path):
+    model, batch = case.make()
+    problem = case.problem(model)
+    subset = smidgen.select.sparse_kfac(model, percent=40)
+    posterior = smidgen.fit.laplace(problem, [batch], subset)
+    posterior = smidgen.fit.tune_precision(posterior, problem, [batch])
+    smidgen.save(posterior, tmp_path / "saved")
+    loaded = smidgen.load(tmp_path / "saved", model)
+    assert loaded.subset == posterior.subset
+    assert loaded.likelihood == posterior.likelihood
+    assert loaded.tuning == posterior.tuning
+    assert repr(loaded) == repr(posterior)
+    before = smidgen.predict(posterior, problem, batch).to_dict()
+    after = smidgen.predict(loaded, problem, batch).to_dict()
+    for name, values in before.items():
+        torch.testing.assert_close(torch.tensor(after[name]), torch.tensor(values), **EXACT)
+
+
+def test_the_folder_holds_three_files_and_no_pickle(fitted):
+    _, _, _, folder = fitted
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "posterior.safetensors",
+    ]
+    card = (folder / "README.md").read_text()
+    assert "library_name: smidgen" in card
+
+
+def test_another_model_is_refused(fitted):
+    _, model, _, folder = fitted
+    with torch.no_grad():
+        model.classifier.bias[0] += 1e-6
+    with pytest.raises(StoreError, match="was fitted to another model"):
+        smidgen.load(folder, model)
+    with pytest.raises(StoreError, match="was fitted to another model"):
+        smidgen.load(folder, bert(2))
+
+
+def truncate(folder):
+    path = folder / "posterior.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def edit(folder):
+    path = folder / "posterior.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def reshape(folder):
+    """An edit that keeps the file's hash right: shapes are checked on their own."""
+    path = folder / "posterior.safetensors"
+    tensors = load_file(path)
+    key = next(k for k in tensors if k.startswith("row_values/"))
+    tensors[key] = torch.cat([tensors[key], tensors[key]])
+    save_file(tensors, path)
+    rehash(folder)
+
+
+def out_of_bounds(folder):
+    path = folder / "posterior.safetensors"
+    tensors = load_file(path)
+    key = next(k for k in tensors if k.startswith("rows/"))
+    tensors[key] = tensors[key] + 1000
+    save_file(tensors, path)
+    rehash(folder)
+
+
+def rehash(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["tensors_sha256"] = store._file_hash(folder / "posterior.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def old_schema(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
+
+
+def lose(name):
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, "was truncated or edited"),
+        (edit, "was truncated or edited"),
+        (reshape, r"row_values/.* must have shape"),
+        (out_of_bounds, r"must be in \[0,"),
+        (old_schema, "has posterior schema 99"),
+        (lose("config.json"), "is not a saved posterior"),
+        (lose("posterior.safetensors"), "cannot be read"),
+        (shutil.rmtree, "is not a saved posterior"),
+    ],
+)
+def test_damage_is_found(fitted, damage, message):
+    _, model, _, folder = fitted
+    damage(folder)
+    with pytest.raises(StoreError, match=message):
+        smidgen.load(folder, model)
+
+
+def test_nothing_is_overwritten_unless_told(fitted, tmp_path):
+    posterior, model, _, folder = fitted
+    before = (folder / "config.json").read_text()
+    with pytest.raises(StoreError, match="exists already"):
+        smidgen.save(posterior.with_precision(9.0), folder)
+    assert (folder / "config.json").read_text() == before
+    smidgen.save(posterior.with_precision(9.0), folder, overwrite=True)
+    assert smidgen.load(folder, model).precision == 9.0
+    other = tmp_path / "notes"
+    other.mkdir()
+    (other / "diary.txt").write_text("mine")
+    with pytest.raises(StoreError, match="exists already"):
+        smidgen.save(posterior, other, overwrite=True)
+    assert (other / "diary.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", ["save_file", "_card", "os.rename"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step, existing):
+    posterior, model, _, folder = fitted
+    target = folder if existing else tmp_path / "new"
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    if step == "os.rename":
+        calls = []
+        original = os.rename
+
+        def second_fails(*args):
+            calls.append(args)
+            if len(calls) == (2 if existing else 1):
+                raise KeyboardInterrupt
+            original(*args)
+
+        monkeypatch.setattr(os, "rename", second_fails)
+    else:
+        monkeypatch.setattr(store, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        smidgen.save(posterior.with_precision(9.0), target, overwrite=True)
+    monkeypatch.undo()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"]
+    assert smidgen.load(folder, model).precision == 0.7
+
+
+def test_records_come_back_equal_and_refuse_what_json_cannot_hold(tmp_path):
+    record = Record("demo", {"percent": 10}, {"nll": 0.25}, seed=3)
+    path = record.save(tmp_path / "deep" / "record.json")
+    assert Record.load(path) == record
+    assert record.versions["torch"]
+    assert record.machine["cores"] >= 1
+    with pytest.raises(StoreError, match="JSON cannot"):
+        Record("demo", {}, {"nll": float("nan")}).save(path)
+    assert Record.load(path) == record
+    path.write_text("{}")
+    with pytest.raises(StoreError, match="has record schema None"):
+        Record.load(path)
+    with pytest.raises(StoreError, match="is not a smidgen record"):
+        Record.load(tmp_path / "missing.json")

@@ -1,0 +1,121 @@
+"""The caller's model is never changed, also not by an exception in the middle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import smidgen
+from smidgen.errors import DataError
+
+EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+
+
+def shuffling(batch):
+    """A loader that draws from the global RNG, as a shuffling one does."""
+    torch.rand(1)
+    yield batch
+
+
+def disturbed(case):
+    """A model in a state that a careless pass would tidy up."""
+    model, batch = case.make()
+    model.train()
+    next(iter(model.children()), model).eval()
+    parameters = list(model.parameters())
+    parameters[0].requires_grad_(False)
+    parameters[-1].grad = torch.ones_like(parameters[-1])
+    return model, batch
+
+
+@EDGES_ARE_FINE
+def test_the_whole_path_leaves_the_model_as_it_was(case, unchanged, tmp_path):
+    model, batch = disturbed(case)
+    problem = case.problem(model)
+    with unchanged(model):
+        subset = smidgen.select.sparse_kfac(model, percent=50)
+        posterior = smidgen.fit.laplace(problem, shuffling(batch), subset)
+        posterior = smidgen.fit.tune_precision(posterior, problem, shuffling(batch))
+        smidgen.predict(posterior, problem, batch)
+        smidgen.point_outputs(problem, [batch])
+        smidgen.save(posterior, tmp_path / "posterior")
+        smidgen.load(tmp_path / "posterior", model)
+
+
+@EDGES_ARE_FINE
+def test_finetuning_works_on_a_copy(unchanged, case):
+    model, batch = disturbed(case)
+    problem = case.problem(model)
+    with unchanged(model):
+        found = smidgen.fit.finetune(
+            problem, [batch], [batch], epochs=2, learning_rate=1e-2
+        )
+    assert found.model is not model
+    moved = [
+        name
+        for name, parameter in found.model.named_parameters()
+        if not torch.equal(parameter, model.get_parameter(name))
+    ]
+    assert moved
+
+
+class Trap(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["loader", "forward", "backward"])
+def test_an_exception_in_the_middle_changes_nothing(case, unchanged, where):
+    model, batch = disturbed(case)
+    subset = smidgen.select.sparse_kfac(model, percent=50)
+
+    class Explosive(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise Trap
+
+    def forward(net, own):
+        outputs = case.forward(net, own)
+        if where == "forward":
+            raise Trap
+        return Explosive.apply(outputs) if where == "backward" else outputs
+
+    def batches():
+        yield batch
+        if where == "loader":
+            raise Trap
+
+    problem = smidgen.Problem(model, case.problem(model).likelihood, forward=forward)
+    with unchanged(model), pytest.raises(Trap):
+        smidgen.fit.laplace(problem, batches(), subset)
+
+
+def test_no_weight_gradient_is_computed(monkeypatch):
+    """The graph starts at the first tapped activation: weights are not part of it."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    )
+    asked = []
+    original = torch.autograd.grad
+
+    def spying(outputs, inputs, **kwargs):
+        asked.extend(inputs)
+        return original(outputs, inputs, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", spying)
+    batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+    smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    assert [tuple(each.shape) for each in asked] == [(5, 2)]
+
+
+def test_a_batch_the_model_cannot_read_is_named():
+    class Odd(torch.nn.Linear):
+        def forward(self, x):
+            return {"answer": super().forward(x)}
+
+    model = Odd(3, 2)
+    with pytest.raises(DataError, match="the model returned dict, without logits"):
+        smidgen.fit.laplace(model, [torch.randn(2, 3)], smidgen.select.last_layer(model))

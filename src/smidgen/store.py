@@ -1,7 +1,6 @@
 """A posterior is a folder: `config.json`, `posterior.safetensors` and a `README.md` card.
 
-No pickle. A save is whole or not at all: everything is written to a temporary folder
-beside the target, which is then renamed. A load checks the schema, the file's hash, all
+No pickle. A save is whole or not at all. A load checks the schema, the file's hash, all
 shapes, all index bounds and the hash of the base model's weights.
 """
 
@@ -9,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from smidgen.affine import MapBlock, blocks
+from smidgen.atomic import new_folder
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.likelihood import KINDS, Likelihood
@@ -49,22 +46,11 @@ def save(posterior: Posterior, folder: str | Path, *, overwrite: bool = False) -
 
     Raises:
         StoreError: If something is there already and may not be replaced.
-    """
+    """  # noqa: DOC502
     folder = Path(folder)
-    if folder.exists() and not (overwrite and _is_posterior(folder)):
-        raise StoreError(
-            f"{folder} exists already. Choose another folder, or pass overwrite=True if "
-            "it holds a posterior to be replaced."
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        _write(posterior, temporary)
-        os.chmod(temporary, 0o755)
-        _put(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    check_free(folder, overwrite)
+    with new_folder(folder) as work:
+        _write(posterior, work)
     return folder
 
 
@@ -118,8 +104,14 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
         raise StoreError(f"{folder} does not fit this model: {error}") from error
 
 
-def _is_posterior(folder: Path) -> bool:
-    return (folder / _CONFIG).is_file() and (folder / _TENSORS).is_file()
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something, unless it is a posterior to be replaced."""
+    is_posterior = (folder / _CONFIG).is_file() and (folder / _TENSORS).is_file()
+    if folder.exists() and not (overwrite and is_posterior):
+        raise StoreError(
+            f"{folder} exists already. Choose another folder, or pass overwrite "
+            "(--overwrite) if it holds a posterior to be replaced."
+        )
 
 
 def _write(posterior: Posterior, folder: Path) -> None:
@@ -149,22 +141,6 @@ def _write(posterior: Posterior, folder: Path) -> None:
     text = json.dumps(config, indent=1, allow_nan=False)
     (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
     (folder / _CARD).write_text(_card(posterior), encoding="utf-8")
-
-
-def _put(temporary: Path, folder: Path) -> None:
-    """Rename into place; a folder that was there is moved aside until that worked."""
-    if not folder.exists():
-        os.rename(temporary, folder)
-        return
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-    os.rename(folder, aside / folder.name)
-    try:
-        os.rename(temporary, folder)
-    except BaseException:
-        os.rename(aside / folder.name, folder)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from smidgen.evaluate.calibration import (
     reliability_curve,
     risk_coverage,
 )
-from smidgen.evaluate.detection import auroc
+from smidgen.evaluate.detection import auroc, bootstrap_auroc
 from smidgen.evaluate.intervals import (
     Interval,
     bootstrap,
@@ -27,6 +27,7 @@ __all__ = [
     "RiskCoverage",
     "auroc",
     "bootstrap",
+    "bootstrap_auroc",
     "bootstrap_calibration_error",
     "bootstrap_mean",
     "brier",

@@ -152,7 +152,8 @@ class _Run:
             {"params": [p for p in trained if p.dim() > 1], "weight_decay": decay},
             {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
         ]
-        self.optimiser = torch.optim.AdamW(groups, lr=rate)
+        # Fused: on a CPU the plain step takes a fifth of the time of a small model's batch.
+        self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimiser, _warm_up_then_fall(steps)
         )

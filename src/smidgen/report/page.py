@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -15,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from smidgen.atomic import write_text
 from smidgen.errors import DataError, SmidgenError
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
@@ -83,20 +82,7 @@ def write(record: Record, path: str | Path) -> Path:
     Returns:
         The path.
     """
-    path = Path(path)
-    text = render(record)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # JSON may carry half a surrogate pair, which no file can.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_text(path, render(record))
 
 
 def _environment() -> Environment:

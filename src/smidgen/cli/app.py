@@ -1,0 +1,89 @@
+"""The program `smidgen`: one sentence for every refusal, no traceback unless asked."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import click
+import typer
+
+from smidgen.cli import demo, evaluate, finetune, fit, predict, report
+from smidgen.cli.console import note, refuse
+from smidgen.errors import SmidgenError, SmidgenWarning
+
+app = typer.Typer(
+    name="smidgen",
+    help="A smidgen of Bayes: calibrated uncertainty from a small subset of weights.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+_DATA = "--train train.tsv --val dev.tsv --text sentence"
+_COMMANDS: dict[Callable[..., None], str] = {
+    demo.demo: "smidgen demo --quick",
+    finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
+    fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",
+    predict.predict: "smidgen predict map posterior --data new.tsv --json found.json",
+    evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --report page.html",
+    report.report: "smidgen report runs/demo/record.json --out report.html",
+}
+for _command, _example in _COMMANDS.items():
+    app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
+
+
+@app.callback()
+def _root(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Refusals are one sentence; --debug, anywhere, shows the traceback too."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program and leave with its exit code.
+
+    Args:
+        arguments: The words of the command; those of the shell if left out.
+
+    Raises:
+        SystemExit: Always: 0 done, 1 refused, 2 wrong usage, 130 interrupted.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    words = [word for word in given if word != "--debug"]
+    raise SystemExit(_run(words, debug))
+
+
+def _run(words: list[str], debug: bool) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", SmidgenWarning)
+        warnings.showwarning = _shown
+        try:
+            code = typer.main.get_command(app).main(
+                args=words, prog_name="smidgen", standalone_mode=False
+            )
+            return int(code or 0)
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except (KeyboardInterrupt, click.Abort):
+            refuse("interrupted. Nothing half-written was left behind.")
+            return 130
+        except SmidgenError as error:
+            if debug:
+                raise
+            refuse(str(error))
+            return 1
+        except Exception as error:
+            if debug:
+                raise
+            refuse(f"{type(error).__name__}: {error}. Run again with --debug to see where.")
+            return 1
+
+
+def _shown(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, SmidgenWarning):
+        note(str(message))

@@ -1,0 +1,67 @@
+"""What the terminal shows: steps, tables, notes and refusals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from smidgen.atomic import write_text
+from smidgen.record import Record
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Steps:
+    """Says each step with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, step: str) -> None:
+        """Print one step."""
+        seconds = time.monotonic() - self.started
+        out.print(f"[dim]{seconds:5.0f} s[/dim]  {escape(step)}")
+
+
+def note(message: str) -> None:
+    """Print something worth a look; the result stands."""
+    err.print(f"[yellow]note:[/yellow] {escape(message)}")
+
+
+def refuse(message: str) -> None:
+    """Print why the program stops."""
+    err.print(f"[red]smidgen:[/red] {escape(message)}")
+
+
+def show_record(record: Record) -> None:
+    """Print the table of a record and its verdict."""
+    from smidgen.report import score_rows, verdict
+    from smidgen.report.tables import COLUMNS
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for column in COLUMNS:
+        table.add_column(column.heading, justify="right")
+    for row in score_rows(record):
+        cells = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in row.cells]
+        table.add_row(row.label, *cells)
+    out.print()
+    out.print(table)
+    out.print()
+    for line in verdict(record):
+        out.print(f"• {escape(line)}")
+
+
+def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Write what a command found for a machine to read, if a file was named."""
+    if path is not None:
+        write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        out.print(f"wrote {escape(str(path))}")

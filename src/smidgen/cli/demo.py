@@ -1,0 +1,47 @@
+"""`smidgen demo`: the main job on embedded defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smidgen.cli.console import Steps, out, show_record
+from smidgen.errors import ArgumentError
+
+
+def demo(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer sentences: about a minute.")
+    ] = False,
+    percent: Annotated[
+        float, typer.Option(help="Percent of rows and of columns of each map.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(help="Seed of data, head and training.")] = 0,
+    folder: Annotated[
+        Path, typer.Option("--out", help="Where record.json and report.html go.")
+    ] = Path("runs/demo"),
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the record to this file.")
+    ] = None,
+) -> None:
+    """Make a real transformer calibrated on about one percent of its weights.
+
+    Raises:
+        ArgumentError: If percent is not in (0, 100].
+    """
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
+    from smidgen.report import write
+    from smidgen.study.demo import QUICK, DemoSettings, run_demo
+
+    settings = replace(QUICK if quick else DemoSettings(), percent=percent, seed=seed)
+    record = run_demo(settings, say=Steps())
+    record.save(folder / "record.json")
+    if json_file is not None:
+        record.save(json_file)
+    page = write(record, folder / "report.html")
+    show_record(record)
+    out.print(f"\nThe whole story: {page}  (numbers: {folder / 'record.json'})")

@@ -1,0 +1,105 @@
+"""`smidgen finetune`: the point estimate everything starts from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.texts import (
+    BatchSize,
+    Json,
+    Label,
+    MaxLength,
+    Model,
+    Overwrite,
+    Pair,
+    Text,
+    batches_of,
+    read_table,
+)
+from smidgen.errors import ArgumentError
+from smidgen.fit.finetune import Criterion
+
+if TYPE_CHECKING:
+    from smidgen.integrations.text import TextTable
+
+
+def finetune(
+    model: Model,
+    train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
+    val: Annotated[Path, typer.Option(help="Held-out data that decide when to stop.")],
+    folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")],
+    text: Text = "text",
+    text_pair: Pair = None,
+    label: Label = "label",
+    epochs: Annotated[int, typer.Option(min=1, help="Most epochs.")] = 5,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Peak rate.")] = 5e-5,
+    patience: Annotated[int, typer.Option(min=1, help="Epochs without gain.")] = 2,
+    stop_on: Annotated[Criterion, typer.Option(help="What a gain is.")] = "accuracy",
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = 128,
+    seed: Annotated[int, typer.Option(help="Seed of head, order and dropout.")] = 0,
+    overwrite: Overwrite = False,
+    json_file: Json = None,
+) -> None:
+    """Fine-tune a classifier plainly: the point estimate everything starts from."""
+    from smidgen import fit
+    from smidgen.integrations import huggingface
+
+    huggingface.check_free(folder, overwrite)
+    say = Steps()
+    table = read_table(train, text, text_pair, label)
+    held_out = read_table(val, text, text_pair, label, table.label_names)
+    classes = _classes(table, train)
+    say(f"Loading {model} with {classes} classes")
+    network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
+    if table.label_names is not None:
+        network.config.id2label = dict(enumerate(table.label_names))
+        network.config.label2id = {n: i for i, n in enumerate(table.label_names)}
+    loaders = [
+        batches_of(
+            each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
+        )
+        for each in (table, held_out)
+    ]
+    say(f"Fine-tuning on {len(table):,} texts")
+    found = fit.finetune(
+        network,
+        loaders[0],
+        loaders[1],
+        epochs=epochs,
+        learning_rate=learning_rate,
+        patience=patience,
+        stop_on=stop_on,
+        seed=seed,
+    )
+    for epoch in found.history:
+        mark = "  ← kept" if epoch == found.best else ""
+        out.print(
+            f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
+            f"{epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}{mark}"
+        )
+    huggingface.save_model(found.model, tokenizer, folder, overwrite=overwrite)
+    say(f"Saved the model to {folder}")
+    history = [asdict(epoch) for epoch in found.history]
+    write_json(
+        json_file, {"model": str(folder), "best": asdict(found.best), "history": history}
+    )
+
+
+def _classes(table: TextTable, path: Path) -> int:
+    assert table.labels is not None
+    if any(isinstance(each, float) for each in table.labels):
+        raise ArgumentError(
+            f"--label must name a column of classes, got decimal numbers in {path}. "
+            "Regression goes through the Python interface."
+        )
+    known = len(table.label_names) if table.label_names is not None else 0
+    classes = max(known, int(max(table.labels)) + 1)
+    if classes < 2:
+        raise ArgumentError(f"{path} must hold 2 classes or more, got 1. Add the other.")
+    return classes

@@ -1,0 +1,96 @@
+"""`smidgen fit`: a posterior over a subset of the weights, tuned on held-out data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import smidgen
+from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.texts import (
+    BatchSize,
+    Json,
+    Label,
+    MaxLength,
+    Model,
+    Overwrite,
+    Pair,
+    Text,
+    batches_of,
+    label_names,
+    load_model,
+    read_table,
+)
+from smidgen.curvature.factors import Approximation
+from smidgen.fit.tuning import What
+from smidgen.posterior import Posterior
+from smidgen.store import check_free
+
+Selector = Literal["sparse-kfac", "last-layer"]
+
+
+def fit(
+    model: Model,
+    train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
+    val: Annotated[Path, typer.Option(help="Held-out data that choose the precision.")],
+    folder: Annotated[Path, typer.Option("--out", help="Where the posterior goes.")],
+    text: Text = "text",
+    text_pair: Pair = None,
+    label: Label = "label",
+    select: Annotated[Selector, typer.Option(help="Which weights.")] = "sparse-kfac",
+    percent: Annotated[float, typer.Option(help="Percent of rows and of columns.")] = 10.0,
+    tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
+    approximation: Annotated[
+        Approximation, typer.Option(help="How positions share weights.")
+    ] = "expand",
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = 128,
+    overwrite: Overwrite = False,
+    json_file: Json = None,
+) -> None:
+    """Fit a posterior over a subset of the weights and tune it on held-out data."""
+    check_free(folder, overwrite)
+    say = Steps()
+    network, tokenizer = load_model(model)
+    names = label_names(network)
+    tables = [read_table(path, text, text_pair, label, names) for path in (train, val)]
+    loaders = [batches_of(each, tokenizer, batch_size, max_length) for each in tables]
+    if select == "last-layer":
+        subset = smidgen.select.last_layer(network)
+    else:
+        subset = smidgen.select.sparse_kfac(network, percent=percent)
+    say(f"Fitting {subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})")
+    posterior = smidgen.fit.laplace(
+        network,
+        loaders[0],
+        subset,
+        approximation=approximation,
+    )
+    say(f"Tuning on {len(tables[1]):,} held-out texts")
+    posterior = smidgen.fit.tune_precision(posterior, network, loaders[1], what=tune)
+    smidgen.save(posterior, folder, overwrite=overwrite)
+    say(f"Saved the posterior to {folder}")
+    write_json(json_file, {"posterior": str(folder), **_summary(posterior, tune)})
+
+
+def _summary(posterior: Posterior, tune: What) -> dict[str, object]:
+    """Print what was chosen, and return it."""
+    tuning = posterior.tuning
+    assert tuning is not None
+    chosen = tuning.nll if tune == "precision" else tuning.joint_nll
+    out.print(
+        f"  precision {posterior.precision:.3g}, temperature {posterior.temperature:.3g}; "
+        f"{posterior.floats:,} floats\n  validation NLL {min(chosen):.4f}; MAP "
+        f"{tuning.map_nll:.4f}; temperature scaling {tuning.temperature_nll:.4f}"
+    )
+    return {
+        "weights": posterior.subset.size,
+        "fraction": posterior.subset.fraction,
+        "floats": posterior.floats,
+        "precision": posterior.precision,
+        "temperature": posterior.temperature,
+        "tuning": asdict(tuning),
+    }

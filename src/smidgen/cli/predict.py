@@ -1,0 +1,64 @@
+"""`smidgen predict`: calibrated probabilities and an uncertainty for each text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import smidgen
+from smidgen.cli.console import out, write_json
+from smidgen.cli.texts import (
+    BatchSize,
+    Json,
+    MaxLength,
+    Model,
+    Pair,
+    PosteriorFolder,
+    Text,
+    batches_of,
+    load_model,
+    read_table,
+)
+
+_SHOWN = 10
+
+
+def predict(
+    model: Model,
+    posterior: PosteriorFolder,
+    data: Annotated[Path, typer.Option(help="Texts; labels are not needed.")],
+    text: Text = "text",
+    text_pair: Pair = None,
+    batch_size: BatchSize = 16,
+    max_length: MaxLength = 128,
+    json_file: Json = None,
+) -> None:
+    """Predict texts with calibrated probabilities and an uncertainty for each."""
+    network, tokenizer = load_model(model)
+    loaded = smidgen.load(posterior, network)
+    table = read_table(data, text, text_pair, None)
+    loader = batches_of(table, tokenizer, batch_size, max_length)
+    found = smidgen.predict_batches(loaded, network, loader).to_dict()
+    names = [network.config.id2label[i] for i in range(network.config.num_labels)]
+    rows = [
+        {"text": words, "label": names[int(found["predicted"][i])]}  # type: ignore[call-overload]
+        | {key: values[i] for key, values in found.items()}
+        for i, words in enumerate(table.texts)
+    ]
+    _show_predictions(rows)
+    write_json(json_file, {"predictions": rows})
+
+
+def _show_predictions(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("label", "confidence", "entropy", "from weights", "text"):
+        table.add_column(heading, no_wrap=heading == "text", overflow="ellipsis")
+    for row in rows[:_SHOWN]:
+        numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
+        table.add_row(row["label"], *(f"{each:.3f}" for each in numbers), row["text"])
+    out.print(table)
+    if len(rows) > _SHOWN:
+        out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

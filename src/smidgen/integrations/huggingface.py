@@ -1,0 +1,330 @@
+"""Hugging Face classifiers: load one, feed it a text table, save it. No pickle."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import torch
+from huggingface_hub.utils import logging as hub_logging
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from smidgen.atomic import new_folder
+from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.text import TextTable
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Without one of these transformers makes up an empty vocabulary and says nothing.
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, SafetensorError)
+
+
+def load_classifier(
+    name_or_folder: str | Path, *, labels: int | None = None, seed: int = 0
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a sequence classifier and its tokenizer from safetensors.
+
+    Args:
+        name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
+        labels: The number of classes (1 for regression). A model without a head gets a
+            new one of this size. None asks for a model whose head is trained.
+        seed: Fixes the weights of a new head; the global generator is left as it was.
+
+    Returns:
+        The model in evaluation mode, and its tokenizer, which has a pad token and
+        gives token types only where the model has an embedding for them.
+
+    Raises:
+        ArgumentError: If the model cannot be found, is stored as a pickle, has no
+            tokenizer, or has a trained head of another size.
+    """
+    if labels is not None and (isinstance(labels, bool) or labels < 1):
+        raise ArgumentError(
+            f"labels must be at least 1, got {labels}. Give the number of classes."
+        )
+    with _quiet():
+        folder = _folder(str(name_or_folder))
+        _check_files(folder, str(name_or_folder))
+        try:
+            # Only the CPU generator is seeded: that is where transformers builds heads.
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                model, report = AutoModelForSequenceClassification.from_pretrained(
+                    folder,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    local_files_only=True,
+                    ignore_mismatched_sizes=True,
+                    output_loading_info=True,
+                    **({} if labels is None else {"num_labels": labels}),
+                )
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+        except _LOAD_ERRORS as error:
+            raise ArgumentError(
+                f"name_or_folder must be a classifier transformers can load, got "
+                f"{str(name_or_folder)!r} ({_reason(error)}). Save it again with "
+                "save_pretrained, or give another model."
+            ) from error
+    _check_weights(model, report, labels, str(name_or_folder))
+    _fit_tokenizer(model, tokenizer)
+    return model, tokenizer
+
+
+def text_loader(
+    table: TextTable,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    batch_size: int,
+    max_length: int,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> DataLoader[dict[str, Tensor]]:
+    """Tokenise once and yield batches padded to their longest text.
+
+    Args:
+        table: The texts, with labels or without.
+        tokenizer: The tokenizer of the model.
+        batch_size: Texts in a batch.
+        max_length: Tokens kept of a text or a pair.
+        shuffle: Draw a new order each time through, from the seed; else keep it.
+        seed: Fixes the orders; the global generator is never used.
+
+    Returns:
+        A loader of dicts: input_ids, attention_mask (B, T), token_type_ids where the
+        tokenizer gives them, and labels (B,) where the table has them.
+
+    Raises:
+        ArgumentError: If a batch is empty or the tokenizer cannot make the length.
+        DataError: If the table is empty.
+    """
+    if batch_size < 1:
+        raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
+    least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1
+    if not least <= max_length <= tokenizer.model_max_length:
+        raise ArgumentError(
+            f"max_length must be from {least} to {tokenizer.model_max_length} for this "
+            f"tokenizer, got {max_length}. Take a length in between."
+        )
+    if not len(table):
+        raise DataError("table must hold at least one text, got none. Fill it.")
+    encoded = tokenizer(
+        list(table.texts),
+        None if table.pairs is None else list(table.pairs),
+        truncation=True,
+        max_length=max_length,
+    )
+    columns = dict(encoded)
+    if table.labels is not None:
+        columns["labels"] = table.labels
+    rows = [
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+    ]
+    pad = DataCollatorWithPadding(tokenizer)
+
+    def collate(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
+        return dict(pad(batch))
+
+    # Unshuffled too: a loader without a generator draws from the global one.
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(
+        rows,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        shuffle=shuffle,
+        collate_fn=collate,
+        generator=generator,
+    )
+
+
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write a model and its tokenizer whole or not at all, as safetensors.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        folder: Where to, made if need be.
+        overwrite: Replace a model that is there.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ArgumentError: If something is there that must not be replaced.
+    """
+    folder = Path(folder)
+    check_free(folder, overwrite)
+    with new_folder(folder) as work, _quiet():
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        check_free(folder, overwrite)
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the bars and the load reports of Hugging Face, and give them back."""
+    level, hub_level = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers_logging.set_verbosity_error()
+        hub_logging.set_verbosity(logging.ERROR)
+        if bars:
+            transformers_logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            transformers_logging.set_verbosity(level)
+            hub_logging.set_verbosity(hub_level)
+            if bars:
+                transformers_logging.enable_progress_bar()
+
+
+def _folder(name: str) -> Path:
+    """The folder itself, or the one the hub's files are fetched into."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(name):
+        raise ArgumentError(
+            f"name_or_folder must be a folder that exists, got {name!r}. Check the "
+            "spelling."
+        )
+    try:
+        # Fetching first keeps pickles off the disk, and fails at once when offline
+        # where transformers would try again for half a minute.
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise ArgumentError(
+            f"name_or_folder must be a folder that exists or a model the Hugging Face "
+            f"hub gives, got {name!r} ({_reason(error)}). Check the spelling, or fetch "
+            "the model first and give its folder."
+        ) from error
+
+
+def _check_files(folder: Path, name: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise ArgumentError(
+            f"name_or_folder must be a transformers model, got {name!r} without a "
+            "config.json. Give a folder made by save_pretrained."
+        )
+    if not any((folder / file).is_file() for file in _WEIGHTS):
+        pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
+        found = "with pickled weights only" if pickled else "without model.safetensors"
+        raise ArgumentError(
+            f"name_or_folder must hold safetensors weights, got {name!r} {found}. "
+            "Convert the weights where you trust them and save them again."
+        )
+    if not any((folder / file).is_file() for file in _TOKENIZERS):
+        raise ArgumentError(
+            f"name_or_folder must hold a tokenizer, got {name!r} without one. Save it "
+            "there with tokenizer.save_pretrained."
+        )
+
+
+def _check_weights(
+    model: PreTrainedModel, report: dict[str, Any], labels: int | None, name: str
+) -> None:
+    """Refuse a model with weights that are random and were not asked for."""
+    mismatched = sorted(report["mismatched_keys"])
+    missing = sorted(report["missing_keys"])
+    if mismatched and labels is not None:
+        key, stored, _ = mismatched[0]
+        raise ArgumentError(
+            f"labels must be the size of the trained head of {name!r}, whose {key} has "
+            f"shape {tuple(stored)}, got {labels}. Leave labels out, or start from the "
+            "base model."
+        )
+    if mismatched or 2 * len(missing) > len(model.state_dict()):
+        raise ArgumentError(
+            f"name_or_folder must hold the weights of its config.json, got {name!r} "
+            f"where {len(missing) + len(mismatched)} do not fit. Save the model again."
+        )
+    if missing and labels is None:
+        raise ArgumentError(
+            f"name_or_folder must be a trained classifier if labels is not given, got "
+            f"{name!r} without {', '.join(missing)}. Give labels for a new head."
+        )
+
+
+def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give the fresh pair a pad token, and token types only to an embedding of them."""
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ArgumentError(
+                "the tokenizer must have a pad token or an end token, got neither. Set "
+                "tokenizer.pad_token and save it again."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    if getattr(model.config, "pad_token_id", None) is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+    # GPT-2 would look token types up among its words; DistilBERT takes none.
+    if getattr(model.config, "type_vocab_size", 0) < 2:
+        tokenizer.model_input_names = [
+            name for name in tokenizer.model_input_names if name != "token_type_ids"
+        ]
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something, unless it is a model to be replaced."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir() or folder.is_symlink():
+        raise ArgumentError(
+            f"folder must be free or a folder, got {str(folder)!r}. Give another."
+        )
+    if not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise ArgumentError(
+            f"folder must be free or empty, got {str(folder)!r} with files in it. Give "
+            "another, or overwrite=True to replace the model there."
+        )
+    if not (folder / "config.json").is_file():
+        raise ArgumentError(
+            f"folder must be a saved model to be replaced, got {str(folder)!r} without "
+            "a config.json. Give another."
+        )
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")[:200]

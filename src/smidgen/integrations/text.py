@@ -1,0 +1,370 @@
+"""Text tables: sentences or pairs of sentences with their labels, from common files.
+
+Delimited files and JSON go through the standard library and only Parquet through
+`datasets`. The CSV reader of `datasets` shifts every column by one when the rows are
+longer than the header, fills short rows and reads the text "007" as the number 7.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import datasets
+
+from smidgen.errors import ArgumentError, DataError
+
+Labels: TypeAlias = tuple[int, ...] | tuple[float, ...]
+"""Class numbers from 0, or the targets of a regression."""
+
+_Columns: TypeAlias = Mapping[str, Sequence[Any]]
+
+# Quotes are text in the tab-separated files of GLUE and of most research data.
+_DELIMITED: dict[str, tuple[str, Any]] = {
+    ".tsv": ("\t", csv.QUOTE_NONE),
+    ".txt": ("\t", csv.QUOTE_NONE),
+    ".csv": (",", csv.QUOTE_MINIMAL),
+}
+_JSON = (".jsonl", ".json", ".ndjson")
+_SUFFIXES = (*_DELIMITED, *_JSON, ".parquet")
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Texts in order, with what is known about them.
+
+    Args:
+        texts: The texts, or the first of each pair.
+        pairs: The second text of each pair.
+        labels: A class number or a regression target for each text.
+        label_names: The name of each class, by class number.
+
+    Raises:
+        DataError: If the columns differ in length.
+    """
+
+    texts: tuple[str, ...]
+    pairs: tuple[str, ...] | None = None
+    labels: Labels | None = None
+    label_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, column in (("pairs", self.pairs), ("labels", self.labels)):
+            if column is not None and len(column) != len(self.texts):
+                raise DataError(
+                    f"{name} must be as many as the texts ({len(self.texts)}), got "
+                    f"{len(column)}. Give one for each text."
+                )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Sequence[int]) -> TextTable:
+        """Keep some rows, in the order given."""
+        return TextTable(
+            tuple(self.texts[i] for i in rows),
+            None if self.pairs is None else tuple(self.pairs[i] for i in rows),
+            None if self.labels is None else tuple(self.labels[i] for i in rows),
+            self.label_names,
+        )
+
+    def by_length(self, most: int | None = None) -> list[int]:
+        """Order the first rows from short to long, so that batches need little padding."""
+        return sorted(range(len(self))[:most], key=lambda i: len(self.texts[i]))
+
+
+def read_text(
+    path: str | Path,
+    *,
+    text: str | int = "text",
+    text_pair: str | int | None = None,
+    label: str | int | None = "label",
+    label_names: Sequence[str] | None = None,
+) -> TextTable:
+    """Read a .tsv, .txt (tabs), .csv, .jsonl, .json or .parquet file.
+
+    Whole numbers are class numbers and stay as they are, numbers with a decimal point
+    are regression targets, and anything else is the name of a class: numbered by
+    `label_names`, else in sorted order.
+
+    Args:
+        path: The file.
+        text: The column of the texts. Columns are names; for a delimited file without
+            a header line they are numbers from 0.
+        text_pair: The column of the second texts, for pairs.
+        label: The column of the labels; None reads texts only.
+        label_names: The names of the classes, by class number.
+
+    Returns:
+        The table, in the order of the file.
+
+    Raises:
+        ArgumentError: If the file or a column is not there, or cannot be read.
+        DataError: If a text or a label is missing, or the labels are of mixed kinds.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ArgumentError(
+            f"path must be a file that exists, got {str(path)!r}. Check the spelling."
+        )
+    wanted = {"text": text, "text_pair": text_pair, "label": label}
+    columns, stored_names = _read(path, wanted)
+    if not columns or not len(next(iter(columns.values()))):
+        raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
+    _check_columns(columns, wanted, path)
+    names = stored_names if label_names is None else tuple(label_names)
+    if names is not None and len(set(names)) < len(names):
+        raise ArgumentError(
+            f"label_names must be different names, got {', '.join(names)}. Give each "
+            "class its own."
+        )
+    labels = None
+    if label is not None:
+        labels, names = _labels(columns[str(label)], names, path)
+    return TextTable(
+        texts=_texts(columns[str(text)], "text", path),
+        pairs=None
+        if text_pair is None
+        else _texts(columns[str(text_pair)], "text_pair", path),
+        labels=labels,
+        label_names=names,
+    )
+
+
+def _read(
+    path: Path, wanted: Mapping[str, str | int | None]
+) -> tuple[_Columns, tuple[str, ...] | None]:
+    """Read the columns, and the names of the classes if the file stores them."""
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise ArgumentError(
+            f"path must end in one of {', '.join(_SUFFIXES)}, got {path.name!r}. "
+            "Rename or convert the file."
+        )
+    given = [column for column in wanted.values() if column is not None]
+    numbered = [isinstance(column, int) for column in given]
+    if any(numbered) and not (all(numbered) and suffix in _DELIMITED):
+        raise ArgumentError(
+            "text, text_pair and label must be all column names, or all column numbers "
+            f"of a .tsv, .txt or .csv without a header line, got {given} for "
+            f"{path.name}. Give names."
+        )
+    try:
+        if suffix in _DELIMITED:
+            return _delimited(path, *_DELIMITED[suffix], header=not any(numbered)), None
+        if suffix in _JSON:
+            return _json(path), None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at "
+            f"{error.start}. Save it as UTF-8."
+        ) from error
+    return _parquet(path, wanted["label"])
+
+
+def _delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Columns:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+        rows: list[list[str]] = []
+        try:
+            for row in reader:
+                if row and rows and len(row) != len(rows[0]):
+                    raise DataError(
+                        f"line {reader.line_num} of {path} must have {len(rows[0])} "
+                        f"fields like the first, got {len(row)}. Mend the line."
+                    )
+                if row:
+                    rows.append(row)
+        except csv.Error as error:
+            raise DataError(
+                f"line {reader.line_num} of {path} must be delimited text, got one "
+                f"that cannot be read ({error}). Mend the line."
+            ) from error
+    if not rows:
+        return {}
+    names = rows.pop(0) if header else [str(index) for index in range(len(rows[0]))]
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"the columns of {path} must have different names, got {', '.join(names)}. "
+            "Rename them."
+        )
+    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+
+
+def _json(path: Path) -> _Columns:
+    content = path.read_text(encoding="utf-8-sig")
+    if content.lstrip().startswith("["):
+        rows = _decode(content, 1, path)
+    else:
+        lines = enumerate(content.split("\n"), 1)
+        rows = [_decode(row, line, path) for line, row in lines if row.strip()]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise DataError(
+                f"row {number} of {path} must be a JSON object, got {_short(row)}. "
+                "Write it with the names of the columns."
+            )
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _decode(content: str, line: int, path: Path) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path} must hold one JSON object a line, or one array of objects, got "
+            f"something else in line {line + error.lineno - 1} ({error.msg}). Mend it."
+        ) from error
+
+
+def _parquet(
+    path: Path, label: str | int | None
+) -> tuple[_Columns, tuple[str, ...] | None]:
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        # A copy, because datasets takes brackets and "::" in a path for a pattern.
+        plain = shutil.copyfile(path, Path(folder) / "data.parquet")
+        try:
+            data = datasets.Dataset.from_parquet(
+                str(plain), cache_dir=folder, keep_in_memory=True
+            )
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            raise DataError(
+                f"{path} must be a Parquet file with rows, got one that cannot be read "
+                f"({_short(error)}). Write it again."
+            ) from error
+    names = getattr(data.features.get(label), "names", None)
+    return {name: data[name] for name in data.column_names}, names and tuple(names)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the bars and the log of datasets, and give them back."""
+    level = datasets.logging.get_verbosity()
+    bars = not datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if bars:
+            datasets.disable_progress_bars()
+        try:
+            yield
+        finally:
+            datasets.logging.set_verbosity(level)
+            if bars:
+                datasets.enable_progress_bars()
+
+
+def _check_columns(
+    columns: _Columns, wanted: Mapping[str, str | int | None], path: Path
+) -> None:
+    for argument, column in wanted.items():
+        if column is None or str(column) in columns:
+            continue
+        hint = ", or None to read texts only" if argument == "label" else ""
+        if path.suffix.lower() in _DELIMITED:
+            hint += ", or give column numbers from 0 if there is no header line"
+        raise ArgumentError(
+            f"{argument} must be one of the columns of {path.name} "
+            f"({', '.join(columns)}), got {column!r}. Name one{hint}."
+        )
+
+
+def _texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
+    texts = tuple(values)
+    for row, value in enumerate(texts, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(
+                f"{argument} must be a text in every row, got {_short(value)} in row "
+                f"{row} of {path}. Fill or remove the row."
+            )
+    return texts
+
+
+def _labels(
+    values: Sequence[Any], names: tuple[str, ...] | None, path: Path
+) -> tuple[Labels, tuple[str, ...] | None]:
+    if names is not None:
+        numbers = [_number(v, names, row, path) for row, v in enumerate(values, 1)]
+        return tuple(numbers), names
+    found = [_label(value, row, path) for row, value in enumerate(values, 1)]
+    named = [isinstance(value, str) for value in found]
+    if any(named) != all(named):
+        row = named.index(not named[0])
+        raise DataError(
+            f"label must be all numbers or all names, got {found[0]!r} in row 1 and "
+            f"{found[row]!r} in row {row + 1} of {path}. Mend the row, or give "
+            "label_names."
+        )
+    if all(named):
+        names = tuple(sorted(set(found)))
+        place = {name: number for number, name in enumerate(names)}
+        return tuple(place[value] for value in found), names
+    if any(isinstance(value, float) for value in found):
+        return tuple(float(value) for value in found), None
+    if min(found) < 0:
+        raise DataError(
+            f"label must be a class number from 0, got {min(found)} in row "
+            f"{found.index(min(found)) + 1} of {path}. Remove unlabelled rows, or write "
+            "regression targets with a decimal point."
+        )
+    return tuple(found), None
+
+
+def _label(value: Any, row: int, path: Path) -> Any:
+    """One label as an int, a finite float or a name."""
+    if isinstance(value, str):
+        value = value.strip()
+        if _WHOLE.fullmatch(value):
+            return int(value)
+        if _DECIMAL.fullmatch(value) or value.lower() == "nan":
+            value = float(value)
+    if isinstance(value, bool):
+        return int(value)
+    if value is None or value == "":
+        raise DataError(
+            f"label must be there in every row, got none in row {row} of {path}. Label "
+            "or remove the row, or give label=None to read texts only."
+        )
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, (int, float, str)) or not finite:
+        raise DataError(
+            f"label must be a finite number or a name, got {_short(value)} in row "
+            f"{row} of {path}. Mend or remove the row."
+        )
+    return value
+
+
+def _number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
+    """The class number of a label whose class names are known."""
+    if str(value).strip() in names:
+        return names.index(str(value).strip())
+    value = _label(value, row, path)
+    # Among names such as "1" to "5" a number that is none of them is a mistake.
+    numbered = any(_WHOLE.fullmatch(name) for name in names)
+    if isinstance(value, int) and not numbered and 0 <= value < len(names):
+        return value
+    numbers = "" if numbered else f" or a class number from 0 to {len(names) - 1}"
+    raise DataError(
+        f"label must be one of {', '.join(names)}{numbers}, got {_short(value)} in row "
+        f"{row} of {path}. Mend the row or label_names."
+    )
+
+
+def _short(value: object) -> str:
+    shown = str(value) if isinstance(value, Exception) else repr(value)
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,271 @@
+"""Methods side by side on one test set: what a record of a comparison holds.
+
+Test data only report. The point estimate and temperature scaling are always shown
+beside the posteriors, with intervals and paired differences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smidgen import evaluate
+from smidgen.affine import blocks
+from smidgen.errors import DataError
+from smidgen.posterior import Posterior, Tuning
+from smidgen.prediction import point_outputs, predict_batches
+from smidgen.predictive import CategoricalPredictive
+from smidgen.problem import IGNORED, Problem
+from smidgen.types import Batch
+
+LABELS = {
+    "map": "MAP",
+    "temperature": "Temperature",
+    "last-layer": "Last layer",
+    "sparse-kfac": "Sparse-KFAC",
+}
+_TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
+_DRAWS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One way of predicting, with its predictions and its cost.
+
+    `elsewhere` holds predictions on other data, by name; `relative_seconds` is the time
+    of a prediction over the time of a plain forward pass.
+    """
+
+    name: str
+    predictive: CategoricalPredictive
+    elsewhere: Mapping[str, CategoricalPredictive] = field(default_factory=dict)
+    floats: int = 0
+    relative_seconds: float = 1.0
+    settings: Mapping[str, float] = field(default_factory=dict)
+
+
+def point_methods(
+    problem: Problem,
+    test: Iterable[Batch],
+    *,
+    temperature: float | None,
+    elsewhere: Mapping[str, Iterable[Batch]] | None = None,
+    progress: bool = True,
+) -> tuple[list[Method], Tensor]:
+    """Predict with the model as it is, and with its logits divided by a temperature.
+
+    Args:
+        problem: The model.
+        test: Labelled test batches.
+        temperature: Fitted on held-out data; None leaves that method out.
+        elsewhere: Other data by name, with or without labels.
+        progress: Draw progress bars on a terminal.
+
+    Returns:
+        The methods "map" and "temperature", and the test targets.
+
+    Raises:
+        DataError: If a test example has no label.
+    """
+    logits, targets = point_outputs(problem, test, progress=progress)
+    if targets is None or (targets == IGNORED).any():
+        raise DataError(
+            "the test data must have a label for every example, got some without. "
+            "Leave those rows out."
+        )
+    others = {
+        name: point_outputs(problem, batches, progress=progress)[0]
+        for name, batches in (elsewhere or {}).items()
+    }
+    settings = {"map": 1.0}
+    if temperature is not None:
+        settings["temperature"] = temperature
+    from_logits = CategoricalPredictive.from_logits
+    methods = [
+        Method(
+            name,
+            from_logits(logits, divisor),
+            {other: from_logits(found, divisor) for other, found in others.items()},
+            settings={} if name == "map" else {"temperature": divisor},
+        )
+        for name, divisor in settings.items()
+    ]
+    return methods, targets
+
+
+def posterior_method(
+    name: str,
+    posterior: Posterior,
+    problem: Problem,
+    test: Iterable[Batch],
+    *,
+    elsewhere: Mapping[str, Iterable[Batch]] | None = None,
+    link: str = "auto",
+    progress: bool = True,
+) -> Method:
+    """Predict with a posterior and measure what a prediction costs.
+
+    Args:
+        name: Name of the method in the record.
+        posterior: The tuned posterior.
+        problem: The model it belongs to.
+        test: Test batches; read several times.
+        elsewhere: Other data by name.
+        link: How logits become probabilities.
+        progress: Draw progress bars on a terminal.
+
+    Returns:
+        The method.
+    """
+
+    def predicted(batches: Iterable[Batch]) -> CategoricalPredictive:
+        found = predict_batches(posterior, problem, batches, link=link, progress=progress)
+        assert isinstance(found, CategoricalPredictive)
+        return found
+
+    return Method(
+        name,
+        predicted(test),
+        {other: predicted(batches) for other, batches in (elsewhere or {}).items()},
+        floats=posterior.floats,
+        relative_seconds=relative_seconds(posterior, problem, test, link=link),
+        settings={"precision": posterior.precision, "temperature": posterior.temperature},
+    )
+
+
+def relative_seconds(
+    posterior: Posterior, problem: Problem, batches: Iterable[Batch], *, link: str = "auto"
+) -> float:
+    """Time a prediction over a plain forward pass: interleaved, the median ratio."""
+    everything = list(batches)
+    some = everything[:: max(1, len(everything) // _TIMED_BATCHES)][:_TIMED_BATCHES]
+    ratios = []
+    for _ in range(_TIMED_ROUNDS):
+        started = time.perf_counter()
+        point_outputs(problem, some, progress=False)
+        between = time.perf_counter()
+        predict_batches(posterior, problem, some, link=link, progress=False)
+        ratios.append((time.perf_counter() - between) / (between - started))
+    return median(ratios)
+
+
+def compare(
+    methods: Sequence[Method], targets: Tensor, *, split: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Score all methods on the test data: the results of a record.
+
+    Args:
+        methods: The methods, baselines first.
+        targets: The test labels.
+        split: How split human raters were on each test example, if that is known.
+
+    Returns:
+        Plain numbers: scores with intervals, curves, paired differences.
+    """
+    return {
+        "methods": [_scored(each, targets, split) for each in methods],
+        "differences": [
+            difference
+            for each in methods
+            for base in methods[:2]
+            if each.name not in ("map", base.name)
+            for difference in _differences(each, base, targets)
+        ],
+    }
+
+
+def _scored(
+    method: Method, targets: Tensor, split: Sequence[float] | None
+) -> dict[str, Any]:
+    predictive = method.predictive
+    correct = evaluate.correct(predictive, targets)
+    confidence = predictive.confidence
+    scores = evaluate.summarise(predictive, targets)
+    found: dict[str, Any] = {
+        "name": method.name,
+        "label": LABELS.get(method.name, method.name),
+        "scores": {name: interval.to_dict() for name, interval in scores.items()},
+        "floats": method.floats,
+        "relative_seconds": method.relative_seconds,
+        "reliability": evaluate.reliability_curve(confidence, correct, bins=10).to_dict(),
+        "risk_coverage": evaluate.risk_coverage(confidence, correct).to_dict(),
+        **method.settings,
+    }
+    if method.elsewhere:
+        found["detection"] = {
+            name: evaluate.bootstrap_auroc(
+                predictive.entropy, other.entropy, draws=_DRAWS
+            ).to_dict()
+            for name, other in method.elsewhere.items()
+        }
+    if split is not None:
+        disagreement = torch.tensor(split, dtype=torch.float64)
+        found["disagreement"] = evaluate.rank_correlation(
+            predictive.entropy, disagreement
+        ).to_dict()
+    return found
+
+
+def _differences(method: Method, base: Method, targets: Tensor) -> list[dict[str, Any]]:
+    pair = (method.predictive, base.predictive)
+    nll = evaluate.paired_difference(*(evaluate.nll(p, targets) for p in pair))
+    sides = [(p.confidence, evaluate.correct(p, targets)) for p in pair]
+
+    def gap(index: Tensor) -> float:
+        ours, theirs = (
+            evaluate.expected_calibration_error(confidence[index], correct[index])
+            for confidence, correct in sides
+        )
+        return ours - theirs
+
+    ece = evaluate.bootstrap(gap, len(targets), draws=_DRAWS)
+    return [
+        {"method": method.name, "baseline": base.name, "score": score, **found.to_dict()}
+        for score, found in (("nll", nll), ("ece_equal_mass", ece))
+    ]
+
+
+def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
+    """List the validation NLL over the grid of precisions, for a figure."""
+    tuning: Tuning | None = posterior.tuning
+    if tuning is None:
+        return None
+    return {
+        "precision": list(tuning.precisions),
+        "nll": list(tuning.nll),
+        "nll_with_temperature": list(tuning.joint_nll),
+        "chosen_precision": posterior.precision,
+        "chosen_temperature": posterior.temperature,
+        "map_nll": tuning.map_nll,
+        "temperature_nll": tuning.temperature_nll,
+    }
+
+
+def subset_summary(
+    problem: Problem, posterior: Posterior, percent: float | None = None
+) -> dict[str, Any]:
+    """List which rows and columns of which map are stochastic, for a picture."""
+    subset = posterior.subset
+    summary: dict[str, Any] = {
+        "size": subset.size,
+        "total": subset.total,
+        "fraction": subset.fraction,
+        "maps": [
+            {
+                "name": block.map.name,
+                "group": block.map.group,
+                "outputs": block.map.outputs,
+                "inputs": block.map.inputs,
+                "rows": block.rows.tolist(),
+                "columns": block.columns.tolist(),
+            }
+            for block in blocks(problem.model, subset)
+        ],
+    }
+    return summary if percent is None else {"percent": percent, **summary}

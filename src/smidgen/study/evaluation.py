@@ -1,0 +1,92 @@
+"""One posterior beside its baselines on test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from smidgen.errors import ArgumentError
+from smidgen.likelihood import Categorical
+from smidgen.posterior import Posterior
+from smidgen.problem import Problem, as_problem
+from smidgen.record import Record
+from smidgen.study.comparison import (
+    compare,
+    point_methods,
+    posterior_method,
+    precision_curve,
+    subset_summary,
+)
+from smidgen.types import Batch
+
+
+def evaluate_posterior(
+    posterior: Posterior,
+    model: nn.Module | Problem,
+    test: Iterable[Batch],
+    *,
+    shifted: Mapping[str, Iterable[Batch]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Record:
+    """Score a posterior, the point estimate and temperature scaling on test data.
+
+    The temperature is the one that `tune_precision` fitted on its validation data; the
+    test data choose nothing.
+
+    Args:
+        posterior: A tuned posterior of a classifier.
+        model: The model, or its `Problem`.
+        test: Labelled test batches; read several times.
+        shifted: Shifted data by name, with or without labels.
+        config: What to note in the record beside the posterior's own settings.
+        progress: Draw progress bars on a terminal.
+
+    Returns:
+        The record of the comparison.
+
+    Raises:
+        ArgumentError: If the posterior is not of a classifier.
+    """
+    if not isinstance(posterior.likelihood, Categorical):
+        raise ArgumentError(
+            f"posterior must be of a classifier, got a {posterior.likelihood.kind} "
+            "likelihood. Score its predictive with smidgen.evaluate instead."
+        )
+    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    tuning = posterior.tuning
+    methods, targets = point_methods(
+        problem,
+        test,
+        temperature=tuning.map_temperature if tuning else None,
+        elsewhere=shifted,
+        progress=progress,
+    )
+    last = len(posterior.operators) == 1
+    methods.append(
+        posterior_method(
+            "last-layer" if last else "sparse-kfac",
+            posterior,
+            problem,
+            test,
+            elsewhere=shifted,
+            progress=progress,
+        )
+    )
+    results = compare(methods, targets)
+    results["subset"] = subset_summary(problem, posterior)
+    results["data"] = {"train": posterior.num_data, "test": len(targets)}
+    if tuning is not None:
+        results["precision_curve"] = precision_curve(posterior)
+        results["data"]["validation"] = tuning.examples
+    settings = {
+        "structure": posterior.structure,
+        "approximation": posterior.approximation,
+        "precision": posterior.precision,
+        "temperature": posterior.temperature,
+        "fingerprint": posterior.fingerprint,
+    }
+    return Record("evaluate", {**(config or {}), **settings}, results)

@@ -1,0 +1,345 @@
+import json
+import os
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
+from smidgen.integrations.text import TextTable
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
+INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+PAIRED = TextTable(("a b", "c"), pairs=("d", "a a a"), labels=(0, 1))
+TABLE = TextTable(("a", "b a", "c c c", "d"), labels=(0, 1, 1, 0))
+
+
+def word_tokenizer(*, bert):
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    if not bert:
+        return PreTrainedTokenizerFast(
+            tokenizer_object=words,
+            eos_token="[SEP]",
+            model_max_length=16,
+            model_input_names=INPUTS,
+        )
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=16,
+        model_input_names=INPUTS,
+    )
+
+
+def bert_config(**changes):
+    return BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        **changes,
+    )
+
+
+def saved(folder, model, *, bert=True):
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    with torch.random.fork_rng(devices=[]):
+        model.save_pretrained(folder)
+    word_tokenizer(bert=bert).save_pretrained(folder)
+    if bars:
+        logging.enable_progress_bar()
+    return folder
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    return saved(tmp_path / "encoder", BertModel(bert_config()))
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    names = {0: "bad", 1: "so", 2: "good"}
+    config = bert_config(id2label=names, label2id={v: k for k, v in names.items()})
+    return saved(tmp_path / "classifier", BertForSequenceClassification(config))
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    config = GPT2Config(
+        vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=2, n_positions=16
+    )
+    config.bos_token_id = config.eos_token_id = 3
+    model = GPT2ForSequenceClassification(config)
+    return saved(tmp_path / "gpt2", model, bert=False)
+
+
+def test_a_trained_classifier_comes_as_it_was(classifier, capfd):
+    model, tokenizer = load_classifier(classifier)
+    stored = BertForSequenceClassification.from_pretrained(classifier).state_dict()
+    capfd.readouterr()
+    load_classifier(str(classifier), labels=3)
+    assert capfd.readouterr() == ("", "")
+    assert model.state_dict().keys() == stored.keys()
+    assert all(torch.equal(model.state_dict()[key], stored[key]) for key in stored)
+    assert not model.training
+    assert model.config.id2label == {0: "bad", 1: "so", 2: "good"}
+    assert tokenizer("a d")["input_ids"] == [2, 4, 7, 3]
+
+
+def test_the_seed_makes_the_new_head_and_nothing_else(encoder):
+    heads, encoders = [], []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(heads))
+        before = torch.get_rng_state()
+        model, _ = load_classifier(encoder, labels=5, seed=seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        heads.append(model.classifier.weight.detach())
+        encoders.append(model.bert.pooler.dense.weight.detach())
+    assert heads[0].shape == (5, 8)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert torch.equal(encoders[0], encoders[2])
+
+
+def test_an_encoder_is_no_trained_classifier(encoder):
+    with pytest.raises(ArgumentError, match="without classifier.bias.*Give labels for"):
+        load_classifier(encoder)
+
+
+def test_a_trained_head_keeps_its_size(classifier):
+    with pytest.raises(ArgumentError, match=r"trained head .* shape \(3,\), got 2"):
+        load_classifier(classifier, labels=2)
+    with pytest.raises(ArgumentError, match="labels must be at least 1, got 0"):
+        load_classifier(classifier, labels=0)
+
+
+@pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "../x"])
+def test_a_missing_folder(name):
+    with pytest.raises(ArgumentError, match=f"folder that exists, got '{name}'"):
+        load_classifier(name)
+
+
+def test_an_unreachable_hub(monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ArgumentError, match="hub gives, got 'nobody/nothing'") as caught:
+        load_classifier("nobody/nothing")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    with pytest.raises(ArgumentError, match="without a config.json"):
+        load_classifier(tmp_path)
+
+
+def test_pickled_weights_are_refused_unread(classifier):
+    (classifier / "model.safetensors").unlink()
+    with pytest.raises(ArgumentError, match=r"without model\.safetensors"):
+        load_classifier(classifier)
+
+    class Trap:
+        def __reduce__(self):
+            return (os.mkdir, (str(classifier / "sprung"),))
+
+    torch.save({"classifier.weight": Trap()}, classifier / "pytorch_model.bin")
+    with pytest.raises(ArgumentError, match="with pickled weights only"):
+        load_classifier(classifier)
+    assert not (classifier / "sprung").exists()
+
+
+def test_code_in_the_folder_is_never_run(classifier):
+    (classifier / "own.py").write_text("raise SystemExit('run')\n")
+    config = json.loads((classifier / "config.json").read_text())
+    config["model_type"] = "own"
+    config["auto_map"] = {
+        "AutoConfig": "own.Config",
+        "AutoModelForSequenceClassification": "own.Model",
+    }
+    (classifier / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArgumentError, match="classifier transformers can load"):
+        load_classifier(classifier)
+
+
+def test_damaged_weights_are_refused(classifier):
+    weights = classifier / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ArgumentError, match="classifier transformers can load"):
+        load_classifier(classifier)
+
+
+def test_weights_of_another_model_are_refused(classifier, gpt2):
+    (gpt2 / "model.safetensors").replace(classifier / "model.safetensors")
+    with pytest.raises(ArgumentError, match="must hold the weights of its config.json"):
+        load_classifier(classifier, labels=3)
+
+
+def test_a_model_without_its_tokenizer_is_refused(classifier):
+    (classifier / "tokenizer.json").unlink()
+    with pytest.raises(ArgumentError, match="must hold a tokenizer"):
+        load_classifier(classifier)
+
+
+def test_gpt2_gets_a_pad_token_and_no_token_types(gpt2):
+    model, tokenizer = load_classifier(gpt2)
+    assert tokenizer.pad_token == "[SEP]"
+    assert model.config.pad_token_id == tokenizer.pad_token_id == 3
+    (batch,) = text_loader(TABLE, tokenizer, batch_size=4, max_length=8)
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    together = model(**batch).logits
+    for row, text in enumerate(TABLE.texts):
+        alone = model(**tokenizer(text, return_tensors="pt")).logits[0]
+        torch.testing.assert_close(together[row], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_logging_is_as_before(classifier):
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.enable_progress_bar()
+    try:
+        load_classifier(classifier)
+        with pytest.raises(ArgumentError):
+            load_classifier("./absent")
+        assert logging.get_verbosity() == logging.CRITICAL
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(level)
+        if not bars:
+            logging.disable_progress_bar()
+
+
+def test_batches_are_padded_to_their_longest_and_in_order(classifier):
+    _, tokenizer = load_classifier(classifier)
+    first, second = text_loader(TABLE, tokenizer, batch_size=2, max_length=16)
+    assert type(first) is dict
+    assert first["input_ids"].tolist() == [[2, 4, 3, 0], [2, 5, 4, 3]]
+    assert first["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert first["token_type_ids"].tolist() == [[0] * 4] * 2
+    assert first["labels"].tolist() == [0, 1]
+    assert second["input_ids"].tolist() == [[2, 6, 6, 6, 3], [2, 7, 3, 0, 0]]
+    assert second["labels"].dtype == torch.int64
+
+
+def test_pairs_are_joined_and_cut(classifier):
+    _, tokenizer = load_classifier(classifier)
+    (batch,) = text_loader(PAIRED, tokenizer, batch_size=2, max_length=6)
+    assert batch["input_ids"].tolist() == [[2, 4, 5, 3, 7, 3], [2, 6, 3, 4, 4, 3]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
+
+
+def test_labels_may_be_targets_or_absent(classifier):
+    _, tokenizer = load_classifier(classifier)
+    table = TextTable(("a", "b"), labels=(0.5, 2.0))
+    (batch,) = text_loader(table, tokenizer, batch_size=2, max_length=8)
+    assert batch["labels"].dtype == torch.float32
+    assert batch["labels"].tolist() == [0.5, 2.0]
+    (batch,) = text_loader(TextTable(("a", "b")), tokenizer, batch_size=2, max_length=8)
+    assert "labels" not in batch
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_orders_come_from_the_seed_and_not_from_the_global_generator(classifier, shuffle):
+    _, tokenizer = load_classifier(classifier)
+    table = TextTable(("a",) * 50, labels=tuple(range(50)))
+
+    def order(seed):
+        loader = text_loader(
+            table, tokenizer, batch_size=7, max_length=8, shuffle=shuffle, seed=seed
+        )
+        return [
+            [label for batch in loader for label in batch["labels"].tolist()]
+            for _ in range(2)
+        ]
+
+    before = torch.get_rng_state()
+    first, again, other = order(0), order(0), order(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first == again
+    assert sorted(first[0]) == sorted(first[1]) == list(range(50))
+    if shuffle:
+        assert len({tuple(o) for o in [*first, *other]}) == 4
+    else:
+        assert first == other == [list(range(50))] * 2
+
+
+def test_impossible_batches_are_refused(classifier):
+    _, tokenizer = load_classifier(classifier)
+    with pytest.raises(ArgumentError, match="batch_size must be at least 1, got 0"):
+        text_loader(TABLE, tokenizer, batch_size=0, max_length=8)
+    with pytest.raises(ArgumentError, match="max_length must be from 3 to 16.*got 17"):
+        text_loader(TABLE, tokenizer, batch_size=1, max_length=17)
+    with pytest.raises(ArgumentError, match="max_length must be from 4 to 16.*got 3"):
+        text_loader(PAIRED, tokenizer, batch_size=1, max_length=3)
+    with pytest.raises(DataError, match="at least one text"):
+        text_loader(TextTable(()), tokenizer, batch_size=1, max_length=8)
+
+
+def test_a_saved_model_comes_back(encoder, tmp_path, capfd):
+    model, tokenizer = load_classifier(encoder, labels=2, seed=3)
+    folder = tmp_path / "deep" / "model"
+    assert save_model(model, tokenizer, folder) == folder
+    assert capfd.readouterr() == ("", "")
+    assert os.listdir(folder.parent) == ["model"]
+    assert not list(folder.glob("*.bin"))
+    back, words = load_classifier(folder)
+    for key, value in model.state_dict().items():
+        assert torch.equal(back.state_dict()[key], value)
+    assert words("a b") == tokenizer("a b")
+
+
+def test_saving_replaces_only_what_it_may(encoder, tmp_path):
+    model, tokenizer = load_classifier(encoder, labels=2)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save_model(model, tokenizer, folder)
+    with pytest.raises(ArgumentError, match="must be free or empty"):
+        save_model(model, tokenizer, folder)
+    (folder / "old.txt").write_text("old")
+    save_model(model, tokenizer, folder, overwrite=True)
+    assert not (folder / "old.txt").exists()
+    load_classifier(folder)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years")
+    with pytest.raises(ArgumentError, match="must be a saved model to be replaced"):
+        save_model(model, tokenizer, precious, overwrite=True)
+    with pytest.raises(ArgumentError, match="must be free or a folder"):
+        save_model(model, tokenizer, precious / "thesis.txt", overwrite=True)
+    assert (precious / "thesis.txt").read_text() == "years"
+
+
+def test_a_failed_save_leaves_the_old_model(encoder, tmp_path, monkeypatch):
+    model, tokenizer = load_classifier(encoder, labels=2)
+    folder = save_model(model, tokenizer, tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(tokenizer, "save_pretrained", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(model, tokenizer, folder, overwrite=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert sorted(os.listdir(tmp_path)) == ["encoder", "model"]

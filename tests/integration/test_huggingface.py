@@ -1,16 +1,15 @@
 import json
 import os
+import random
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tests.tiny import WORDS, bert_config, saved
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     BertModel,
     GPT2Config,
     GPT2ForSequenceClassification,
-    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
@@ -18,59 +17,8 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
 from smidgen.integrations.text import TextTable
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
-INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 PAIRED = TextTable(("a b", "c"), pairs=("d", "a a a"), labels=(0, 1))
 TABLE = TextTable(("a", "b a", "c c c", "d"), labels=(0, 1, 1, 0))
-
-
-def word_tokenizer(*, bert):
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    if not bert:
-        return PreTrainedTokenizerFast(
-            tokenizer_object=words,
-            eos_token="[SEP]",
-            model_max_length=16,
-            model_input_names=INPUTS,
-        )
-    words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=16,
-        model_input_names=INPUTS,
-    )
-
-
-def bert_config(**changes):
-    return BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        **changes,
-    )
-
-
-def saved(folder, model, *, bert=True):
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    with torch.random.fork_rng(devices=[]):
-        model.save_pretrained(folder)
-    word_tokenizer(bert=bert).save_pretrained(folder)
-    if bars:
-        logging.enable_progress_bar()
-    return folder
 
 
 @pytest.fixture
@@ -343,3 +291,26 @@ def test_a_failed_save_leaves_the_old_model(encoder, tmp_path, monkeypatch):
         save_model(model, tokenizer, folder, overwrite=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert sorted(os.listdir(tmp_path)) == ["encoder", "model"]
+
+
+def test_shuffled_batches_hold_every_row_once_and_like_lengths_together(classifier):
+    _, tokenizer = load_classifier(classifier)
+    generator = random.Random(0)
+    words = ["a", "b", "c"]
+    texts = tuple(
+        " ".join(generator.choices(words, k=generator.randint(1, 13))) for _ in range(130)
+    )
+    table = TextTable(texts, labels=tuple(range(130)))
+    loader = text_loader(
+        table, tokenizer, batch_size=8, max_length=16, shuffle=True, seed=1
+    )
+    batches = list(loader)
+    assert len(loader) == len(batches) == 17
+    seen = [int(label) for batch in batches for label in batch["labels"]]
+    assert sorted(seen) == list(range(130))
+    assert seen != list(range(130))
+    padded = sum(batch["attention_mask"].numel() for batch in batches)
+    kept = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    assert padded < 1.15 * kept
+    again = [int(label) for batch in loader for label in batch["labels"]]
+    assert again != seen

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import click
 import typer
 
 from smidgen.cli import demo, evaluate, finetune, fit, predict, report
 from smidgen.cli.console import note, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
+
+# What typer returns when the user pressed Ctrl-C.
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="smidgen",
@@ -62,16 +64,12 @@ def _run(words: list[str], debug: bool) -> int:
         warnings.simplefilter("default", SmidgenWarning)
         warnings.showwarning = _shown
         try:
-            code = typer.main.get_command(app).main(
-                args=words, prog_name="smidgen", standalone_mode=False
-            )
-            return int(code or 0)
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        except (KeyboardInterrupt, click.Abort):
-            refuse("interrupted. Nothing half-written was left behind.")
-            return 130
+            typer.main.get_command(app).main(args=words, prog_name="smidgen")
+        except SystemExit as leaving:
+            # Help, wrong usage and Ctrl-C are typer's own; it says so and leaves.
+            if leaving.code == _INTERRUPTED:
+                refuse("interrupted. Nothing half-written was left behind.")
+            return int(leaving.code or 0)
         except SmidgenError as error:
             if debug:
                 raise
@@ -82,6 +80,7 @@ def _run(words: list[str], debug: bool) -> int:
                 raise
             refuse(f"{type(error).__name__}: {error}. Run again with --debug to see where.")
             return 1
+    return 0
 
 
 def _shown(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -16,6 +16,13 @@ from smidgen.atomic import write_text
 from smidgen.record import Record
 
 out = Console(highlight=False)
+_HEADINGS = {
+    "accuracy": "accuracy",
+    "nll": "NLL",
+    "ece_equal_mass": "ECE",
+    "floats": "floats stored",
+    "relative_seconds": "time / forward",
+}
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -47,12 +54,14 @@ def show_record(record: Record) -> None:
     from smidgen.report.tables import COLUMNS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for column in COLUMNS:
-        table.add_column(column.heading, justify="right")
+    table.add_column("", no_wrap=True)
+    shown = [i for i, column in enumerate(COLUMNS) if column.score in _HEADINGS]
+    for index in shown:
+        table.add_column(_HEADINGS[COLUMNS[index].score], justify="right")
     for row in score_rows(record):
-        cells = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in row.cells]
-        table.add_row(row.label, *cells)
+        cells = [row.cells[index] for index in shown]
+        texts = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in cells]
+        table.add_row(row.label, *texts)
     out.print()
     out.print(table)
     out.print()

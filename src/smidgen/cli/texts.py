@@ -72,7 +72,7 @@ def batches_of(
         table,
         tokenizer,
         batch_size=batch_size,
-        max_length=max_length,
+        max_length=min(max_length, tokenizer.model_max_length),
         shuffle=shuffle,
         seed=seed,
     )

@@ -1,0 +1,329 @@
+"""The command line on a tiny real model folder: every command, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.tiny import bert_config, saved
+from transformers import BertForSequenceClassification, BertModel
+
+from smidgen.cli import main
+from smidgen.record import Record
+
+pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+
+
+def rows(count, seed):
+    """Sentences of the letters a to d; more a than b is 'good'."""
+    generator = random.Random(seed)
+    for _ in range(count):
+        words = generator.choices("abcd", k=generator.randint(2, 9))
+        label = int(words.count("a") + generator.random() > words.count("b") + 0.5)
+        yield " ".join(words), label
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A pretrained encoder, three data files, a fine-tuned model and its posterior."""
+    root = tmp_path_factory.mktemp("world")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        saved(root / "encoder", BertModel(bert_config()))
+        other = BertForSequenceClassification(bert_config(num_labels=2))
+        saved(root / "other", other)
+    for seed, (name, count) in enumerate([("train", 96), ("val", 64), ("test", 80)]):
+        lines = [f"{text}\t{('bad', 'good')[label]}" for text, label in rows(count, seed)]
+        (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
+    columns = ["--text", "sentence", "--label", "verdict"]
+    files = ["--train", root / "train.tsv", "--val", root / "val.tsv"]
+    run(
+        "finetune",
+        root / "encoder",
+        *files,
+        *columns,
+        "--out",
+        root / "map",
+        "--epochs",
+        3,
+        "--lr",
+        0.01,
+        "--max-length",
+        12,
+        "--json",
+        root / "map.json",
+    )
+    run(
+        "fit",
+        root / "map",
+        *files,
+        *columns,
+        "--out",
+        root / "posterior",
+        "--percent",
+        40,
+        "--max-length",
+        12,
+        "--json",
+        root / "fit.json",
+    )
+    return root
+
+
+def run(*words):
+    """Run the program as the shell would; return its exit code."""
+    with pytest.raises(SystemExit) as leaving:
+        main([str(word) for word in words])
+    return leaving.value.code
+
+
+def evaluate(root, posterior="posterior", model="map", *more):
+    return run(
+        "evaluate",
+        root / model,
+        root / posterior,
+        "--test",
+        root / "test.tsv",
+        "--text",
+        "sentence",
+        "--label",
+        "verdict",
+        "--max-length",
+        12,
+        *more,
+    )
+
+
+def test_finetune_and_fit_write_what_they_say(world):
+    history = json.loads((world / "map.json").read_text())
+    assert history["best"] in history["history"]
+    config = json.loads((world / "map" / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+    found = json.loads((world / "fit.json").read_text())
+    assert found["tuning"]["examples"] == 64
+    assert min(found["tuning"]["joint_nll"]) <= found["tuning"]["temperature_nll"] + 1e-9
+    assert (world / "posterior" / "posterior.safetensors").is_file()
+
+
+def test_predict_names_classes_and_uncertainty(world, tmp_path, capsys):
+    target = tmp_path / "found.json"
+    code = run(
+        "predict",
+        world / "map",
+        world / "posterior",
+        "--data",
+        world / "test.tsv",
+        "--text",
+        "sentence",
+        "--max-length",
+        12,
+        "--json",
+        target,
+    )
+    assert code == 0
+    predictions = json.loads(target.read_text())["predictions"]
+    assert len(predictions) == 80
+    for row in predictions:
+        assert sum(row["probs"]) == pytest.approx(1)
+        assert row["label"] == ("bad", "good")[row["predicted"]]
+        assert row["mutual_information"] >= 0
+    assert "from weights" in capsys.readouterr().out
+
+
+def test_evaluate_and_report(world, tmp_path, capsys):
+    shift = f"letters={world / 'val.tsv'}"
+    record, page = tmp_path / "record.json", tmp_path / "page.html"
+    code = evaluate(
+        world, "posterior", "map", "--shift", shift, "--json", record, "--report", page
+    )
+    assert code == 0
+    found = Record.load(record)
+    names = [method["name"] for method in found.results["methods"]]
+    assert names == ["map", "temperature", "sparse-kfac"]
+    assert "letters" in found.results["methods"][2]["detection"]
+    assert "Sparse-KFAC" in capsys.readouterr().out
+    again = tmp_path / "again.html"
+    assert run("report", record, "--out", again) == 0
+    assert again.read_text() == page.read_text()
+
+
+def test_help_shows_an_example(capsys):
+    for command in ("demo", "finetune", "fit", "predict", "evaluate", "report"):
+        assert run(command, "--help") == 0
+        assert f"Example: smidgen {command}" in capsys.readouterr().out
+
+
+def fit_with(world, target, **changes):
+    options = {
+        "train": world / "train.tsv",
+        "val": world / "val.tsv",
+        "text": "sentence",
+        "label": "verdict",
+        "out": target,
+        "max-length": 12,
+        "model": world / "map",
+    }
+    options.update(changes)
+    model = options.pop("model")
+    return run("fit", model, *(w for k, v in options.items() for w in (f"--{k}", v)))
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+BAD_FITS = {
+    "wrong column": (lambda w, t: {"text": "sentense"}, "sentense", "sentence, verdict"),
+    "missing file": (lambda w, t: {"train": t / "no.tsv"}, "no.tsv", "must be a file"),
+    "empty file": (
+        lambda w, t: {"train": write(t / "e.tsv", "")},
+        "e.tsv",
+        "at least one row",
+    ),
+    "no rows": (
+        lambda w, t: {"train": write(t / "h.tsv", "sentence\tverdict\n")},
+        "h.tsv",
+        "at least one row",
+    ),
+    "unlabelled": (
+        lambda w, t: {"val": write(t / "u.tsv", "sentence\tverdict\na b\tgood\nc\t\n")},
+        "row 2",
+        "label",
+    ),
+    "unknown label": (
+        lambda w, t: {"val": write(t / "x.tsv", "sentence\tverdict\na b\tugly\n")},
+        "'ugly'",
+        "bad, good",
+    ),
+    "class out of range": (
+        lambda w, t: {"val": write(t / "n.tsv", "sentence\tverdict\na b\t7\n")},
+        "7",
+        "class number from 0 to 1",
+    ),
+    "percent 0": (
+        lambda w, t: {"percent": 0},
+        "percent must be in (0, 100], got 0",
+        "try 10",
+    ),
+    "percent 101": (lambda w, t: {"percent": 101}, "(0, 100], got 101", "try 10"),
+    "no model": (lambda w, t: {"model": t / "nowhere"}, "nowhere", ""),
+    "no trained head": (lambda w, t: {"model": w / "encoder"}, "encoder", ""),
+    "output taken": (lambda w, t: {"out": w / "posterior"}, "exists already", "overwrite"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FITS)
+def test_bad_input_gets_one_clear_sentence(world, tmp_path, capsys, name):
+    change, *fragments = BAD_FITS[name]
+    target = tmp_path / "new"
+    before = (world / "posterior" / "config.json").read_text()
+    assert fit_with(world, target, **change(world, tmp_path)) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("smidgen: ")
+    assert "Traceback" not in shown
+    for fragment in fragments:
+        assert fragment in shown
+    assert not target.exists()
+    assert (world / "posterior" / "config.json").read_text() == before
+
+
+def test_nan_weights(world, tmp_path, capsys):
+    with torch.random.fork_rng():
+        network = BertForSequenceClassification(bert_config(num_labels=2))
+    network.classifier.weight.data[0, 0] = torch.nan
+    saved(tmp_path / "broken", network)
+    assert fit_with(world, tmp_path / "new", model=tmp_path / "broken") == 1
+    assert "NaN" in capsys.readouterr().err
+
+
+def test_a_posterior_of_another_model(world, capsys):
+    assert evaluate(world, "posterior", "other") == 1
+    assert "was fitted to another model" in capsys.readouterr().err
+
+
+def test_a_damaged_posterior(world, tmp_path, capsys):
+    folder = tmp_path / "posterior"
+    folder.mkdir()
+    for file in (world / "posterior").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    path = folder / "posterior.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+    assert (
+        run(
+            "evaluate",
+            world / "map",
+            folder,
+            "--test",
+            world / "test.tsv",
+            "--text",
+            "sentence",
+            "--label",
+            "verdict",
+        )
+        == 1
+    )
+    assert "truncated or edited" in capsys.readouterr().err
+    tensors = load_file(world / "posterior" / "posterior.safetensors")
+    save_file({k: v * 2 for k, v in tensors.items()}, path)
+    assert (
+        run(
+            "predict",
+            world / "map",
+            folder,
+            "--data",
+            world / "test.tsv",
+            "--text",
+            "sentence",
+        )
+        == 1
+    )
+    assert "truncated or edited" in capsys.readouterr().err
+
+
+def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("smidgen.store._card", interrupted)
+    assert fit_with(world, tmp_path / "new") == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback(world):
+    with pytest.raises(Exception, match="percent must be in"):
+        main(
+            [
+                "fit",
+                str(world / "map"),
+                "--train",
+                str(world / "train.tsv"),
+                "--val",
+                str(world / "val.tsv"),
+                "--text",
+                "sentence",
+                "--label",
+                "verdict",
+                "--percent",
+                "0",
+                "--out",
+                str(world / "never"),
+                "--debug",
+            ]
+        )
+
+
+def test_wrong_usage_leaves_with_2(capsys):
+    assert run("fit") == 2
+    assert run("fit", "model", "--select", "everything") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_reports_of_what_is_no_record(tmp_path, capsys):
+    assert run("report", write(tmp_path / "r.json", "{"), "--out", tmp_path / "p.html") == 1
+    assert "is not a smidgen record" in capsys.readouterr().err
+    assert not (tmp_path / "p.html").exists()

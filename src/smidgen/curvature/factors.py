@@ -86,6 +86,8 @@ def kronecker_factors(
             _add_deltas(trace, problem, sums, approximation)
             seen += int(trace.kept.sum())
             squares += _squared_residual(trace)
+            # The next forward pass must not find this one's activations still alive.
+            del trace
     if not seen:
         raise DataError("no example has a label (all are -100). Pass labelled data.")
     scale = (num_data or seen) / seen

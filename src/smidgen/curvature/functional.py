@@ -65,13 +65,18 @@ def output_moments(
     _keep_what_fits(contractions.values())
     with tapped(problem, blocks) as taps:
         for batch in batches:
-            trace = taps.run(batch)
-            yield Moments(
-                trace.outputs.detach().double().cpu(),
-                _covariance(trace, contractions, directions).cpu(),
-                None if trace.targets is None else trace.targets.cpu(),
-                trace.kept.cpu(),
-            )
+            yield _moments(taps.run(batch), contractions, directions)
+
+
+def _moments(
+    trace: Trace, contractions: Mapping[str, _Contraction], directions: Tensor
+) -> Moments:
+    return Moments(
+        trace.outputs.detach().double().cpu(),
+        _covariance(trace, contractions, directions).cpu(),
+        None if trace.targets is None else trace.targets.cpu(),
+        trace.kept.cpu(),
+    )
 
 
 class _Contraction:

@@ -81,9 +81,10 @@ class TextTable:
             self.label_names,
         )
 
-    def by_length(self, most: int | None = None) -> list[int]:
-        """Order the first rows from short to long, so that batches need little padding."""
-        return sorted(range(len(self))[:most], key=lambda i: len(self.texts[i]))
+    def by_length(self) -> list[int]:
+        """Order the rows from short to long, so that batches need little padding."""
+        pairs = self.pairs or ("",) * len(self)
+        return sorted(range(len(self)), key=lambda i: len(self.texts[i]) + len(pairs[i]))
 
 
 def read_text(

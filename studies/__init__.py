@@ -1,0 +1,1 @@
+"""Studies: runs whose records are committed under results/."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from smidgen.affine import MapBlock
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import DataError
+from smidgen.likelihood import Likelihood
 from smidgen.operators import Kronecker
 from smidgen.problem import Problem
 from smidgen.types import Batch
@@ -26,32 +27,101 @@ Approximation = Literal["expand", "reduce"]
 APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
 
 
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What one pass over the data gives: the curvature of each map, and counts.
+
+    `squared_residual` is the mean over examples and outputs, for regression; `idle` are
+    the chosen maps that never ran.
+    """
+
+    operators: dict[str, Kronecker]
+    num_data: int
+    squared_residual: float
+    idle: tuple[str, ...]
+
+
 @dataclass(eq=False)
-class _Sums:
-    """Running sums of one block, in fp64."""
+class _BlockSums:
+    """Running sums of one block, in fp64; `count` divides the columns' sum."""
 
     rows: Tensor
     columns: Tensor
     count: int = 0
 
-    @classmethod
-    def zero(cls, block: MapBlock, device: torch.device) -> _Sums:
-        empty = torch.empty(0, dtype=torch.float64, device=device)
-        n, m = block.row_count, block.column_count
-        return cls(empty.new_zeros(n, n), empty.new_zeros(m, m))
 
+class FactorSums:
+    """Running sums of the factors of all blocks: `add` traces, then `finish`."""
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """What one pass over the data gives: the curvature of each map, and counts.
+    def __init__(
+        self, problem: Problem, blocks: Sequence[MapBlock], approximation: Approximation
+    ) -> None:
+        assert problem.likelihood is not None
+        self.likelihood: Likelihood = problem.likelihood
+        self.reduces = approximation == "reduce"
+        self.seen, self.squares = 0, 0.0
+        zero = torch.zeros((), dtype=torch.float64, device=problem.device)
+        self.blocks = {
+            block.map.name: _BlockSums(
+                zero.new_zeros(block.row_count, block.row_count),
+                zero.new_zeros(block.column_count, block.column_count),
+            )
+            for block in blocks
+        }
 
-    `squared_residual` is the mean over examples and outputs, for regression.
-    """
+    def add(self, trace: Trace) -> None:
+        """Add one batch: its inputs once, its δ for every square-root column."""
+        for name, sums in self.blocks.items():
+            if trace.runs(name):
+                self._add_inputs(sums, trace, name)
+        columns = self.likelihood.root_columns(trace.outputs.detach())
+        columns = columns * trace.kept[:, None]
+        for k, column in enumerate(columns):
+            deltas = trace.deltas(column, more=k + 1 < len(columns))
+            for name, delta in deltas.items():
+                delta = delta.sum(1, keepdim=True) if self.reduces else delta
+                self.blocks[name].rows += _gram(delta)
+        self.seen += int(trace.kept.sum())
+        self.squares += _squared_residual(trace)
 
-    operators: dict[str, Kronecker]
-    num_data: int
-    squared_residual: float | None
-    idle: tuple[str, ...]
+    def _add_inputs(self, sums: _BlockSums, trace: Trace, name: str) -> None:
+        x, lengths = trace.inputs(name), trace.lengths(name)
+        if not trace.kept.all():
+            x, lengths = x[trace.kept], lengths[trace.kept]
+        if self.reduces:
+            # Padding is zero in x, so the sum over positions leaves it out.
+            x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
+            sums.count += len(x)
+        else:
+            sums.count += int(lengths.sum())
+        sums.columns += _gram(x)
+
+    def finish(self, num_data: int | None = None) -> Factors:
+        """Decompose the factors.
+
+        Args:
+            num_data: Size of the whole data set if the traces are of a sample of it.
+
+        Returns:
+            The curvature of each map, for unit noise.
+
+        Raises:
+            DataError: If no example had a target.
+        """
+        if not self.seen:
+            raise DataError("no example has a label (all are -100). Pass labelled data.")
+        total = num_data or self.seen
+        return Factors(
+            {
+                name: Kronecker.from_factors(
+                    sums.rows * (total / self.seen), sums.columns / max(sums.count, 1)
+                )
+                for name, sums in self.blocks.items()
+            },
+            total,
+            self.squares / (self.seen * self.likelihood.outputs),
+            tuple(name for name, sums in self.blocks.items() if not sums.count),
+        )
 
 
 def kronecker_factors(
@@ -62,7 +132,7 @@ def kronecker_factors(
     approximation: Approximation = "expand",
     num_data: int | None = None,
 ) -> Factors:
-    """Accumulate the factors of all blocks and decompose them.
+    """Accumulate the factors of all blocks in one pass and decompose them.
 
     Args:
         problem: The problem, with its likelihood settled.
@@ -73,61 +143,13 @@ def kronecker_factors(
 
     Returns:
         The curvature of each map, for unit noise.
-
-    Raises:
-        DataError: If no example has a target.
     """
-    sums = {b.map.name: _Sums.zero(b, problem.device) for b in blocks}
-    seen, squares = 0, 0.0
+    sums = FactorSums(problem, blocks, approximation)
     with tapped(problem, blocks) as taps:
         for batch in batches:
-            trace = taps.run(batch)
-            _add_inputs(trace, sums, approximation)
-            _add_deltas(trace, problem, sums, approximation)
-            seen += int(trace.kept.sum())
-            squares += _squared_residual(trace)
-            # The next forward pass must not find this one's activations still alive.
-            del trace
-    if not seen:
-        raise DataError("no example has a label (all are -100). Pass labelled data.")
-    scale = (num_data or seen) / seen
-    operators = {
-        name: Kronecker.from_factors(each.rows * scale, each.columns / max(each.count, 1))
-        for name, each in sums.items()
-    }
-    idle = tuple(name for name, each in sums.items() if not each.count)
-    outputs = problem.likelihood.outputs if problem.likelihood else 1
-    return Factors(operators, num_data or seen, squares / (seen * outputs), idle)
-
-
-def _add_inputs(trace: Trace, sums: dict[str, _Sums], how: Approximation) -> None:
-    for name, each in sums.items():
-        if not trace.runs(name):
-            continue
-        x, lengths = trace.inputs(name), trace.lengths(name)
-        if not trace.kept.all():
-            x, lengths = x[trace.kept], lengths[trace.kept]
-        if how == "reduce":
-            # Padding is zero in x, so the sum over positions leaves it out.
-            x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
-            each.count += len(x)
-        else:
-            each.count += int(lengths.sum())
-        each.columns += _gram(x)
-
-
-def _add_deltas(
-    trace: Trace, problem: Problem, sums: dict[str, _Sums], how: Approximation
-) -> None:
-    assert problem.likelihood is not None
-    columns = problem.likelihood.root_columns(trace.outputs.detach())
-    columns = columns * trace.kept[:, None]
-    for k, column in enumerate(columns):
-        deltas = trace.deltas(column, more=k + 1 < len(columns))
-        for name, delta in deltas.items():
-            if how == "reduce":
-                delta = delta.sum(1, keepdim=True)
-            sums[name].rows += _gram(delta)
+            # Not kept in a name: the next pass must not find these activations alive.
+            sums.add(taps.run(batch))
+    return sums.finish(num_data)
 
 
 def _gram(tensor: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Benchmarks: both sides in one run, interleaved, medians of ratios, written as records."""

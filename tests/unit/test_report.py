@@ -295,6 +295,16 @@ def test_verdict_says_when_temperature_is_enough(value: float, half: float) -> N
     assert "clearly better" not in line
 
 
+def test_verdict_names_another_method_that_is_clearly_better() -> None:
+    gaps = [
+        difference("sparse-kfac", "temperature", "nll", -0.005, 0.01),
+        difference("last-layer", "temperature", "nll", -0.02, 0.01),
+    ]
+    line = verdict(make_record(differences=gaps))[1]
+    assert "no clear gain, but Last layer is clearly better" in line
+    assert "enough" not in line
+
+
 def test_verdict_claims_nothing_without_an_interval() -> None:
     for line in verdict(make_record(differences=None))[:2]:
         assert "no gain is claimed" in line

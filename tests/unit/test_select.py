@@ -9,6 +9,7 @@ from torch import nn
 
 import smidgen
 from smidgen.affine import blocks, coverage
+from smidgen.errors import ArgumentError, SubsetError
 
 
 def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():
@@ -87,3 +88,111 @@ def test_the_denominator_counts_affine_maps_only():
         for p in m.parameters()
     )
     assert total == affine < sum(p.numel() for p in model.parameters())
+
+
+def norms(model, group):
+    return {
+        each.name: float(torch.linalg.svdvals(each.matrix(model))[0])
+        for each in coverage(model).maps
+        if group in ("all", each.group)
+    }
+
+
+@pytest.mark.parametrize("order", ["max", "min"])
+@pytest.mark.parametrize("group", ["attention", "mlp", "all"])
+def test_modules_are_ranked_by_their_largest_singular_value(order, group):
+    model = bert(2)
+    subset = smidgen.select.modules(model, count=2, order=order, group=group)
+    found = norms(model, group)
+    expected = sorted(found, key=found.get, reverse=order == "max")[:2]
+    assert {b.map.name for b in blocks(model, subset)} == set(expected)
+
+
+def test_random_modules_are_drawn_without_replacement():
+    model = bert(2)
+    everything = len(coverage(model).maps)
+    seen = set()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        subset = smidgen.select.modules(model, count=3, by="random", generator=generator)
+        names = tuple(b.map.name for b in blocks(model, subset))
+        assert len(names) == 3
+        seen.update(names)
+    assert len(seen) == everything
+    whole = smidgen.select.modules(
+        model, count=everything, by="random", generator=torch.Generator()
+    )
+    assert whole.fraction == 1
+
+
+def test_single_weights_are_the_largest_over_all_or_in_each_parameter():
+    model = bert(2)
+    names = list(coverage(model).universe)
+    sizes = {n: model.get_parameter(n).detach().abs().flatten() for n in names}
+    subset = smidgen.select.weights(model, fraction=0.05)
+    everything = torch.cat(list(sizes.values()))
+    count = -(-len(everything) * 5 // 100)
+    assert subset.size == count
+    least = everything.sort(descending=True).values[count - 1]
+    for name in subset.parts:
+        assert (sizes[name][subset.indices(name)] >= least).all()
+    local = smidgen.select.weights(model, fraction=0.05, per_layer=True)
+    assert local.sizes() == {n: max(1, -(-len(v) * 5 // 100)) for n, v in sizes.items()}
+
+
+def test_single_weights_by_given_scores_and_at_random():
+    model = bert(2)
+    scores = {"classifier.weight": torch.arange(16.0), "classifier.bias": torch.zeros(2)}
+    subset = smidgen.select.weights(model, fraction=0.2, by=scores)
+    assert subset.indices("classifier.weight").tolist() == [12, 13, 14, 15]
+    draws = [
+        smidgen.select.weights(
+            model, fraction=0.1, by="random", generator=torch.Generator().manual_seed(seed)
+        )
+        for seed in (0, 0, 1)
+    ]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_parameters_by_name():
+    model = bert(2)
+    subset = smidgen.select.named(model, ["*LayerNorm.weight", "classifier.*"])
+    assert "classifier.bias" in subset.parts
+    assert any("LayerNorm" in name for name in subset.parts)
+    assert all("LayerNorm.weight" in n or n.startswith("classifier") for n in subset.parts)
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "message"),
+    [
+        (lambda m: smidgen.select.modules(m, count=0), ArgumentError, "from 1 to 8.*got 0"),
+        (
+            lambda m: smidgen.select.modules(m, count=5, group="attention"),
+            ArgumentError,
+            "from 1 to 4",
+        ),
+        (lambda m: smidgen.select.modules(m, count=1, by="size"), ArgumentError, "'size'"),
+        (
+            lambda m: smidgen.select.modules(m, count=1, by="random"),
+            ArgumentError,
+            "generator",
+        ),
+        (lambda m: smidgen.select.weights(m, fraction=0), ArgumentError, "got 0"),
+        (
+            lambda m: smidgen.select.weights(m, fraction=0.1, by="size"),
+            ArgumentError,
+            "'size'",
+        ),
+        (
+            lambda m: smidgen.select.weights(
+                m, fraction=0.1, by={"classifier.bias": torch.zeros(7)}
+            ),
+            ArgumentError,
+            "'classifier.bias' of another",
+        ),
+        (lambda m: smidgen.select.named(m, "nothing.*"), SubsetError, "'nothing.*'"),
+    ],
+)
+def test_selectors_name_what_is_wrong(refused, error, message):
+    with pytest.raises(error, match=message):
+        refused(bert(2))

@@ -58,12 +58,22 @@ def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
     if gap["high"] < 0:
         return f"clearly better. {numbers}"
-    if gap["low"] > 0:
-        return f"clearly worse, temperature scaling is enough on this data. {numbers}"
-    return (
-        "no clear gain, temperature scaling is enough on this data. "
-        f"{numbers} The interval holds 0."
-    )
+    finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
+    other = _clearly_better(record, reading.TEMPERATURE)
+    if other is not None:
+        return f"{finding}, but {reading.label(other)} is clearly better. {numbers}"
+    return f"{finding}, temperature scaling is enough on this data. {numbers}"
+
+
+def _clearly_better(record: Record, baseline: str) -> Mapping[str, Any] | None:
+    """Find the best method whose paired NLL difference lies wholly below zero."""
+    better = [
+        (found["value"], method["name"], method)
+        for method in reading.methods(record)
+        if (found := reading.difference(record, method["name"], baseline, "nll"))
+        and found["high"] < 0
+    ]
+    return min(better)[2] if better else None
 
 
 def _numbers(record: Record, method: Mapping[str, Any], baseline: str) -> str | None:

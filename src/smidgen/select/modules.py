@@ -1,0 +1,73 @@
+"""Whole affine maps, by the size of their operator norm or at random.
+
+The paper's module selections: the operator norm is the largest singular value of W, maps
+are ranked within attention, the MLPs or both. Random maps are drawn without replacement.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from smidgen.affine import AffineMap, affine_coverage
+from smidgen.errors import ArgumentError
+from smidgen.subset import Subset, Whole
+
+Ranking = Literal["operator_norm", "random"]
+Order = Literal["max", "min"]
+Choice = Literal["attention", "mlp", "all"]
+
+
+def modules(
+    model: nn.Module,
+    *,
+    count: int,
+    by: Ranking = "operator_norm",
+    order: Order = "max",
+    group: Choice = "all",
+    generator: torch.Generator | None = None,
+) -> Subset:
+    """Choose whole affine maps.
+
+    Args:
+        model: The trained model; it is only read.
+        count: How many maps.
+        by: "operator_norm" or "random".
+        order: Largest norms first ("max") or smallest ("min").
+        group: Of which maps: "attention", "mlp" (all others) or "all".
+        generator: Source of a random choice; required for it.
+
+    Returns:
+        All weights and biases of the chosen maps.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+    """
+    found = affine_coverage(model)
+    maps = [each for each in found.maps if group in ("all", each.group)]
+    if not 1 <= count <= len(maps):
+        raise ArgumentError(
+            f"count must be from 1 to {len(maps)} for group {group!r}, got {count}."
+        )
+    if by == "random":
+        if generator is None:
+            raise ArgumentError("generator must be a torch.Generator for by='random'.")
+        chosen = [maps[i] for i in torch.randperm(len(maps), generator=generator)[:count]]
+    elif by == "operator_norm" and order in ("max", "min"):
+        sign = -1 if order == "max" else 1
+        chosen = sorted(maps, key=lambda each: sign * operator_norm(model, each))[:count]
+    else:
+        raise ArgumentError(
+            "by must be 'operator_norm' (with order 'max' or 'min') or 'random', got "
+            f"{by!r} with order {order!r}."
+        )
+    return Subset(found.universe, {n: Whole() for each in chosen for n in each.shapes})
+
+
+def operator_norm(model: nn.Module, each: AffineMap) -> float:
+    """Largest singular value of a map's W."""
+    matrix = each.matrix(model)
+    working = torch.promote_types(matrix.dtype, torch.float32)
+    return float(torch.linalg.matrix_norm(matrix.to(working), 2))

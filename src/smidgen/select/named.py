@@ -1,0 +1,40 @@
+"""Whole parameters by name: shell patterns such as `*.classifier.*`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from smidgen.affine import coverage
+from smidgen.errors import SubsetError
+from smidgen.subset import Subset, Whole
+
+
+def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
+    """Choose whole parameters whose names match any of the patterns.
+
+    Args:
+        model: The trained model; it is only looked at.
+        patterns: One shell pattern or several, matched against parameter names.
+
+    Returns:
+        The parameters. Its universe is that of the affine maps and of what was named.
+
+    Raises:
+        SubsetError: If a pattern matches no parameter.
+    """
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    chosen: dict[str, tuple[int, ...]] = {}
+    for pattern in wanted:
+        matched = {n: s for n, s in shapes.items() if fnmatchcase(n, pattern)}
+        if not matched:
+            raise SubsetError(
+                f"patterns must each match a parameter, got {pattern!r}, which matches "
+                f"none of {len(shapes)}. Names look like {next(iter(shapes), 'none')!r}."
+            )
+        chosen.update(matched)
+    universe = {**coverage(model).universe, **chosen}
+    return Subset(universe, {name: Whole() for name in shapes if name in chosen})

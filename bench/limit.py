@@ -24,7 +24,7 @@ from smidgen.curvature.taps import tapped
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
 
-BATCH, TOKENS, ROUNDS, WARM = 16, 64, 15, 2
+BATCH, TOKENS, PASS, ROUNDS, WARM = 16, 64, 4, 9, 1
 PRECISIONS = 21
 
 
@@ -39,8 +39,8 @@ def run() -> Record:
     }
     problem = smidgen.Problem(model, smidgen.Categorical(2))
     sides: dict[str, Callable[[], Any]] = {
-        "limit": lambda: _limit(model, batch),
-        "forward": lambda: smidgen.point_outputs(problem, [batch], progress=False),
+        "limit": lambda: [_limit(model, batch) for _ in range(PASS)],
+        "forward": lambda: smidgen.point_outputs(problem, [batch] * PASS, progress=False),
     }
     for percent in (10, 100):
         subset = smidgen.select.sparse_kfac(model, percent=percent)
@@ -61,6 +61,7 @@ def run() -> Record:
         "model": "all-MiniLM-L6-v2",
         "batch": BATCH,
         "tokens": TOKENS,
+        "batches in a pass": PASS,
         "rounds": ROUNDS,
         "threads": torch.get_num_threads(),
         "limit": "one forward pass and one activation-only backward pass, no taps",
@@ -80,35 +81,30 @@ def _limit(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
 def _fit(
     problem: smidgen.Problem, subset: smidgen.Subset, batch: Any
 ) -> Callable[[], None]:
-    """One batch of a fit: the eigendecompositions come once, after all batches."""
+    """A pass without the eigendecompositions, which come once, after all batches."""
     chosen = blocks(problem.model, subset)
     sums = FactorSums(problem, chosen, "expand")
 
     def side() -> None:
         with tapped(problem, chosen) as taps:
-            sums.add(taps.run(batch))
+            for _ in range(PASS):
+                sums.add(taps.run(batch))
 
     return side
 
 
 def _predict(
     problem: smidgen.Problem, posterior: smidgen.Posterior, batch: Any
-) -> Callable[[], None]:
-    """One batch of a longer prediction: what is set up once per pass is outside."""
-
-    def endless() -> Any:
-        while True:
-            yield batch
-
-    moments = output_moments(
+) -> Callable[[], Any]:
+    """A pass over the batches: what is set up once per pass is shared by them."""
+    return lambda: output_moments(
         problem,
-        endless(),
+        [batch] * PASS,
         blocks(problem.model, posterior.subset),
         posterior.operators,
         directions=torch.tensor([[-1.0, 1.0]]),
         precisions=torch.logspace(-4, 6, PRECISIONS),
     )
-    return lambda: next(moments)
 
 
 def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:

@@ -73,6 +73,39 @@ class InPlace(nn.Module):
         return self.net(x)
 
 
+class Encoder(nn.Module):
+    """torch's own encoder layer: its feed-forward maps run, its attention's do not."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.classifier = nn.Linear(8, classes)
+
+    def forward(self, input_ids, attention_mask):
+        padding = ~attention_mask.bool()
+        x = self.encoder(self.embed(input_ids), src_key_padding_mask=padding)
+        return self.classifier(x[:, 0])
+
+
+class Latents(nn.Module):
+    """As many latent positions as there are tokens: they are not the padded ones."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.latents = nn.Parameter(torch.randn(7, 6))
+        self.mix = nn.Linear(6, 6)
+        self.classifier = nn.Linear(6, classes)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embed(input_ids)
+        scores = self.latents @ x.transpose(1, 2)
+        scores = scores.masked_fill(~attention_mask.bool()[:, None, :], -1e9)
+        return self.classifier(torch.tanh(self.mix(scores.softmax(-1) @ x)).mean(1))
+
+
 def bert(classes: int) -> nn.Module:
     config = BertConfig(
         vocab_size=17,
@@ -129,6 +162,7 @@ class Case:
     outputs: int
     batch_of: Callable
     kind: str = "categorical"
+    padding_is_honoured: bool = True
 
     def make(self):
         """Build the model in float64 and one batch, both from a fixed seed."""
@@ -173,6 +207,8 @@ CASES = [
     Case("in-place-2", InPlace, 2, vectors),
     Case("one-block-2", OneBlock, 2, padded_tokens),
     Case("one-block-3", OneBlock, 3, padded_tokens),
+    Case("encoder-2", Encoder, 2, padded_tokens),
+    Case("latents-2", Latents, 2, padded_tokens, padding_is_honoured=False),
     Case("bert-2", bert, 2, padded_tokens),
     Case("gpt2-2", gpt2, 2, padded_tokens),
 ]

@@ -30,7 +30,13 @@ def output_jacobian(model, forward, batch, names):
         everything = {f"model.{n}": p for n, p in {**parameters, **weights}.items()}
         return functional_call(wrapper, everything, (batch,))
 
-    return jacrev(outputs)(chosen)
+    # torch's fused encoder layers cannot be differentiated this way.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        return jacrev(outputs)(chosen)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 class _Wrapper(torch.nn.Module):

@@ -263,8 +263,13 @@ def _objection(
 
 
 def _is_affine(module: nn.Module) -> bool:
+    """Whether a module computes W x + b and nothing else."""
+    if isinstance(module, nn.Linear):
+        # A subclass with a forward of its own may do something else with its weight.
+        return type(module).forward is nn.Linear.forward
+    kind = type(module)
     # By name, so that the core does not import transformers.
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
 
 
 def _above(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:

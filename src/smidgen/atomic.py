@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+from smidgen.errors import StoreError
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
@@ -44,8 +47,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Give a temporary folder to fill; it takes the place of `folder` if all went well.
 
     Args:
-        folder: The target. What is there is moved aside first, back if that fails, and
-            removed at the end; whether it may be replaced is for the caller to ask.
+        folder: The target. What is there is moved aside first, and moved back whatever
+            happens before the new one is in place; ask `refuse_taken` beforehand.
 
     Yields:
         The folder to fill.
@@ -58,11 +61,44 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield new
         if folder.exists():
             os.rename(folder, old)
-        try:
-            os.rename(new, folder)
-        except BaseException:
-            if old.exists():
-                os.rename(old, folder)
-            raise
+        os.rename(new, folder)
     finally:
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def refuse_taken(
+    folder: Path, *, overwrite: bool, needed: str, written: Sequence[str], what: str
+) -> None:
+    """Refuse a target that holds anything but an earlier save to be replaced.
+
+    Args:
+        folder: The target.
+        overwrite: Whether an earlier save may be replaced.
+        needed: A file that every such save has, as a pattern.
+        written: Patterns of all files that a save may have.
+        what: What is saved there: "posterior".
+
+    Raises:
+        StoreError: If the target is a file, or holds something that must stay.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir() or folder.is_symlink():
+        raise StoreError(f"{folder} must be a folder, or not exist. Give another.")
+    names = sorted(path.name for path in folder.iterdir())
+    if not names:
+        return
+    if not overwrite:
+        raise StoreError(
+            f"{folder} exists already and is not empty. Give another folder, or pass "
+            f"overwrite (--overwrite) to replace the {what} there."
+        )
+    foreign = [n for n in names if not any(fnmatchcase(n, each) for each in written)]
+    if foreign or not any(fnmatchcase(name, needed) for name in names):
+        found = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"
+        raise StoreError(
+            f"{folder} {found}, so it is not just a {what} to be replaced. Give another "
+            "folder."
+        )

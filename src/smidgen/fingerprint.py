@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+_Seen = tuple[tuple[int, int], ...]
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[_Seen, str]] = WeakKeyDictionary()
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -18,8 +22,28 @@ def fingerprint(model: nn.Module) -> str:
         A SHA-256 in hexadecimal.
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(memoryview(flat.view(torch.uint8).numpy()))
+    for name, value in sorted(model.state_dict().items()):
+        if not isinstance(value, Tensor):
+            digest.update(f"{name}|{value!r}|".encode())
+            continue
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def quick_fingerprint(model: nn.Module) -> str:
+    """Hash a model, or remember its hash if no tensor was moved or written since.
+
+    Args:
+        model: The model; it is only read.
+
+    Returns:
+        The same as `fingerprint`, unless weights were changed behind autograd's back.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    seen = tuple((each.data_ptr(), each._version) for each in tensors)
+    known = _KNOWN.get(model)
+    if known is None or known[0] != seen:
+        known = _KNOWN[model] = (seen, fingerprint(model))
+    return known[1]

@@ -13,20 +13,27 @@ from torch import nn
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
+    torch's fused transformer layers are off meanwhile: they run without calling their
+    maps, so nothing could be seen of those.
+
     Args:
-        model: The caller's model. Weights, flags and gradients are not this guard's
-            business: passes compute on detached weights.
+        model: The caller's model. Weights, buffers, flags and gradients are not this
+            guard's business: passes compute on detached weights and copied buffers.
 
     Yields:
         Nothing.
     """
     training = {module: module.training for module in model.modules()}
+    fused = torch.backends.mha.get_fastpath_enabled()
     devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
-    with torch.random.fork_rng(devices=sorted(devices)):
+    # Inside a caller's inference mode no gradient could be had.
+    with torch.inference_mode(False), torch.random.fork_rng(devices=sorted(devices)):
         try:
+            torch.backends.mha.set_fastpath_enabled(False)
             for module in training:
                 module.training = False
             yield
         finally:
             for module, was in training.items():
                 module.training = was
+            torch.backends.mha.set_fastpath_enabled(fused)

@@ -1,4 +1,4 @@
-"""`Likelihood`: what outputs mean. The only place that knows class from regression.
+"""`Likelihood`: what outputs mean.
 
 For a likelihood with outputs f (B, C), the Hessian of -log p in f is Λ. Its square-root
 columns are what a curvature pass back-propagates (DESIGN 4.2).
@@ -33,15 +33,23 @@ class Likelihood(ABC):
         """Log-probability of each target, (B,)."""
 
     @abstractmethod
-    def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Raise `DataError` if outputs or targets cannot be of this likelihood."""
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return targets in the form `log_prob` takes, or raise `DataError`."""
 
     @property
     def scale(self) -> float:
         """What the Hessian is divided by: the noise variance, 1 without noise."""
         return 1.0
 
-    def _check_outputs(self, logits: Tensor) -> None:
+    def check_outputs(self, logits: Tensor) -> None:
+        """Refuse outputs that are not finite numbers of shape (B, C).
+
+        Args:
+            logits: The outputs.
+
+        Raises:
+            DataError: If they are not.
+        """
         if logits.dim() != 2 or logits.shape[1] != self.outputs:
             raise DataError(
                 f"outputs must have shape (batch, {self.outputs}), got "
@@ -93,13 +101,24 @@ class Categorical(Likelihood):
         """Log-softmax at the target class, (B,)."""
         return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
-    def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Refuse targets that are not class numbers of this model."""
-        self._check_outputs(logits)
-        if targets.is_floating_point() or targets.dim() != 1:
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return class numbers (B,) as int64.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The class numbers.
+
+        Raises:
+            DataError: If they are not class numbers of this model.
+        """
+        if targets.is_floating_point() or targets.shape != logits.shape[:1]:
             raise DataError(
-                "labels must be a vector of class numbers, got "
-                f"{targets.dtype} of shape {tuple(targets.shape)}."
+                f"labels must be {len(logits)} class numbers, got {targets.dtype} of shape "
+                f"{tuple(targets.shape)}. Pass Problem(model, likelihood=...) if they are "
+                "not classes."
             )
         wrong = targets[(targets < 0) | (targets >= self.outputs)]
         if wrong.numel():
@@ -107,6 +126,7 @@ class Categorical(Likelihood):
                 f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
                 f"has {self.outputs} classes; map the labels to them."
             )
+        return targets.long()
 
 
 @dataclass(frozen=True)
@@ -122,17 +142,29 @@ class Bernoulli(Likelihood):
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over labels of the log-probability, (B,)."""
-        signs = 2 * targets.to(logits.dtype) - 1
+        signs = 2 * targets - 1
         return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
 
-    def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Refuse targets that are not 0 or 1 for each label."""
-        self._check_outputs(logits)
-        if targets.shape != logits.shape or not ((targets == 0) | (targets == 1)).all():
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return zeros and ones (B, C); for one label (B,) will do.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The labels, in the logits' type.
+
+        Raises:
+            DataError: If they are anything else.
+        """
+        targets = _one_row_each(targets, logits)
+        if not ((targets == 0) | (targets == 1)).all():
             raise DataError(
-                f"labels must be 0 or 1 of shape {tuple(logits.shape)}, got shape "
-                f"{tuple(targets.shape)}."
+                f"labels must be 0 or 1 of shape {tuple(logits.shape)}, got "
+                f"{targets.flatten().tolist()[:4]}…. Pass another likelihood."
             )
+        return targets.to(logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -162,18 +194,40 @@ class Gaussian(Likelihood):
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over outputs of the log-density, (B,)."""
-        residuals = targets.reshape(logits.shape).to(logits.dtype) - logits
+        residuals = targets - logits
         constant = log(2 * pi * self.noise)
         return -0.5 * (residuals.square() / self.noise + constant).sum(-1)
 
-    def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Refuse targets that are not finite numbers, one for each output."""
-        self._check_outputs(logits)
-        if targets.numel() != logits.numel() or not torch.isfinite(targets).all():
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return finite numbers (B, C); for one output (B,) will do.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The targets, in the outputs' type.
+
+        Raises:
+            DataError: If they are anything else.
+        """
+        targets = _one_row_each(targets, logits)
+        if not torch.isfinite(targets).all():
             raise DataError(
-                f"targets must be finite numbers of shape {tuple(logits.shape)}, got "
-                f"shape {tuple(targets.shape)}."
+                "targets must be finite numbers, got NaN or infinity. Leave those rows out."
             )
+        return targets.to(logits.dtype)
+
+
+def _one_row_each(targets: Tensor, logits: Tensor) -> Tensor:
+    if targets.shape == logits.shape[:1] and logits.shape[1] == 1:
+        targets = targets[:, None]
+    if targets.shape != logits.shape:
+        raise DataError(
+            f"targets must have shape {tuple(logits.shape)}, as the outputs, got "
+            f"{tuple(targets.shape)}."
+        )
+    return targets
 
 
 KINDS: dict[str, type[Likelihood]] = {

@@ -6,6 +6,7 @@ the covariance stays as it is: for the probit that is dividing its logits by T.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, pi
 
 import torch
@@ -78,15 +79,38 @@ def class_log_probs(
     Returns:
         Log-probabilities, (..., C).
     """
-    mean = logits / temperature
+    return at_temperatures(link, logits, covariance, normals=normals)(temperature)
+
+
+def at_temperatures(
+    link: str, logits: Tensor, covariance: Tensor, *, normals: Tensor | None = None
+) -> Callable[[float | Tensor], Tensor]:
+    """Prepare a link for many temperatures: what does not depend on them is done once.
+
+    Args:
+        link: One of `LINKS`.
+        logits: Mean logits, (..., C).
+        covariance: Covariance of the link's directions, (..., K, K).
+        normals: Standard normals (S, C−1), for sampling.
+
+    Returns:
+        A function from a temperature to log-probabilities, (..., C).
+    """
     if link == "diagonal-probit":
-        return diagonal_probit(mean, covariance)
-    contrasts = mean[..., 1:] - mean[..., :1]
+        return lambda temperature: diagonal_probit(logits / temperature, covariance)
+    contrasts = logits[..., 1:] - logits[..., :1]
     if link == "probit":
-        return two_class_probit(contrasts[..., 0], covariance[..., 0, 0])
+        difference, variance = contrasts[..., 0], covariance[..., 0, 0]
+        return lambda temperature: two_class_probit(difference / temperature, variance)
     if normals is None:
         normals = standard_normals(DRAWS, contrasts.shape[-1])
-    return sampled_contrasts(contrasts, covariance, normals)
+    noise = noise_draws(covariance, normals)
+
+    def sampled(temperature: float | Tensor) -> Tensor:
+        drawn = with_first_class(contrasts[..., None, :] / temperature + noise)
+        return drawn.log_softmax(-1).logsumexp(-2) - log(noise.shape[-2])
+
+    return sampled
 
 
 def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
@@ -128,27 +152,15 @@ def standard_normals(
     return torch.randn(draws, outputs, dtype=torch.float64, generator=generator)
 
 
-def sampled_contrasts(contrasts: Tensor, covariance: Tensor, normals: Tensor) -> Tensor:
-    """Average the softmax over draws of the differences to class 0.
-
-    Args:
-        contrasts: Mean of f_c − f₀ for c ≥ 1, (..., C−1).
-        covariance: Their covariance, (..., C−1, C−1).
-        normals: Standard normals shared by all examples, (S, C−1).
-
-    Returns:
-        Log-probabilities, (..., C).
-    """
-    log_probs = logit_draws(contrasts, covariance, normals).log_softmax(-1)
-    return log_probs.logsumexp(-2) - log(len(normals))
-
-
-def logit_draws(contrasts: Tensor, covariance: Tensor, normals: Tensor) -> Tensor:
-    """Draw logits with class 0 at zero: (..., S, C)."""
+def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
+    """Turn standard normals (S, K) into draws of N(0, covariance): (..., S, K)."""
     root = matrix_root(covariance)
-    noise = torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
-    drawn = contrasts[..., None, :] + noise
-    return torch.cat([torch.zeros_like(drawn[..., :1]), drawn], -1)
+    return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
+
+
+def with_first_class(contrasts: Tensor) -> Tensor:
+    """Write differences to class 0 as logits with class 0 at zero."""
+    return torch.cat([torch.zeros_like(contrasts[..., :1]), contrasts], -1)
 
 
 def matrix_root(covariance: Tensor) -> Tensor:

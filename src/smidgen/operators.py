@@ -1,4 +1,4 @@
-"""Symmetric matrices in the form that is cheap to keep, invert and sample.
+"""Symmetric matrices in the form that is cheap to keep and to invert.
 
 `Kronecker` is the curvature of one affine map, G ⊗ A, in its eigenbasis:
 A = U_A diag(a) U_Aᵀ, G = U_G diag(g) U_Gᵀ. Adding a prior precision τ gives coordinate
@@ -63,18 +63,6 @@ class Kronecker:
         """Variance of each coordinate under each prior precision, (n·m, P)."""
         curvature = self.eigenvalues().flatten()
         return (curvature[:, None] + precisions.to(curvature)).reciprocal_()
-
-    def logdet(self, precision: float) -> Tensor:
-        """Log-determinant of G ⊗ A + τI."""
-        return (self.eigenvalues() + precision).log().sum()
-
-    def sample(self, draws: int, precision: float, generator: torch.Generator) -> Tensor:
-        """Draw (S, n, m) weights from N(0, (G ⊗ A + τI)⁻¹)."""
-        values = self.eigenvalues()
-        shape = (draws, *values.shape)
-        noise = torch.randn(shape, dtype=values.dtype, generator=generator)
-        noise = noise * (values + precision).rsqrt()
-        return self.row_vectors @ noise @ self.column_vectors.T
 
     def dense(self) -> Tensor:
         """G ⊗ A as an (n·m, n·m) matrix; for checks on small maps only."""

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from torch import nn
+
 from smidgen.errors import ArgumentError
+from smidgen.fingerprint import quick_fingerprint
 from smidgen.likelihood import Likelihood
 from smidgen.operators import Kronecker
 from smidgen.subset import Subset
@@ -14,20 +17,32 @@ from smidgen.subset import Subset
 
 @dataclass(frozen=True)
 class Tuning:
-    """How precision and temperature were chosen: validation NLL over the whole grid.
+    """How the prior precision was chosen: validation NLL over the whole grid.
 
-    `nll` is of the precision alone, `joint_nll` with the best temperature of each.
-    For regression the second number is the noise variance instead.
+    A *scale* goes with each precision: the temperature of a classifier, the noise
+    variance of a regression.
+
+    Args:
+        precisions: The prior precisions tried.
+        nll: Validation NLL of each, with the scale as it was.
+        joint_nll: Validation NLL of each with the best scale for it.
+        scales: Those best scales.
+        map_nll: NLL of the point estimate.
+        map_scale: The best scale of the point estimate: temperature scaling.
+        map_scaled_nll: NLL of the point estimate with that scale.
+        examples: How many validation examples.
+        at_edge: Whether the chosen precision is the first or last of the grid.
     """
 
     precisions: tuple[float, ...]
     nll: tuple[float, ...]
     joint_nll: tuple[float, ...]
-    temperatures: tuple[float, ...]
+    scales: tuple[float, ...]
     map_nll: float
-    temperature_nll: float
-    map_temperature: float
+    map_scale: float
+    map_scaled_nll: float
     examples: int
+    at_edge: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +79,23 @@ class Posterior:
             if not 0 < value < float("inf"):
                 raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
+
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model whose weights are not those the posterior was fitted to.
+
+        Args:
+            model: The model about to be used.
+
+        Raises:
+            ArgumentError: If its weights differ.
+        """
+        found = quick_fingerprint(model)
+        if found != self.fingerprint:
+            raise ArgumentError(
+                "model must be the one the posterior was fitted to: its weights' hash is "
+                f"{found[:12]}…, the posterior's {self.fingerprint[:12]}…. Fit a new "
+                "posterior, or load that model."
+            )
 
     @property
     def floats(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from smidgen.links import logit_draws, standard_normals
+from smidgen.links import noise_draws, standard_normals, with_first_class
 
 _NODES = 32
 _DRAWS = 512
@@ -98,8 +98,7 @@ class CategoricalPredictive(Predictive):
         between = covariance[:, 1:, 1:] + covariance[:, :1, :1]
         between = between - covariance[:, 1:, :1] - covariance[:, :1, 1:]
         nodes, weights = _nodes(means.shape[1])
-        log_probs = logit_draws(means, between, nodes).log_softmax(-1)
-        return _information(log_probs, weights)
+        return _information(means, between, nodes, weights)
 
     def __len__(self) -> int:
         return len(self.log_probs)
@@ -141,8 +140,8 @@ class BernoulliPredictive(Predictive):
             return None
         nodes, weights = _nodes(1)
         means = (self.logits / self.temperature)[..., None]
-        drawn = logit_draws(means, self.logit_variance[..., None, None], nodes)
-        return _information(drawn.log_softmax(-1), weights).sum(-1)
+        variance = self.logit_variance[..., None, None]
+        return _information(means, variance, nodes, weights).sum(-1)
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -208,8 +207,12 @@ def _entropy(log_probs: Tensor) -> Tensor:
     return torch.special.entr(log_probs.exp()).sum(-1)
 
 
-def _information(log_probs: Tensor, weights: Tensor) -> Tensor:
-    """H[E p] − E H[p] over the draws of (..., S, C) log-probabilities."""
+def _information(
+    contrasts: Tensor, covariance: Tensor, nodes: Tensor, weights: Tensor
+) -> Tensor:
+    """H[E p] − E H[p] for Gaussian differences to class 0, at weighted nodes (S, K)."""
+    drawn = contrasts[..., None, :] + noise_draws(covariance, nodes)
+    log_probs = with_first_class(drawn).log_softmax(-1)
     mean = (weights[:, None] * log_probs.exp()).sum(-2)
     expected = (weights * _entropy(log_probs)).sum(-1)
     return (torch.special.entr(mean).sum(-1) - expected).clamp_min(0)

@@ -40,8 +40,15 @@ def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
         if "use_cache" in inspect.signature(model.forward).parameters:
             inputs["use_cache"] = False
         found = model(**inputs)
+    elif isinstance(batch, (tuple, list)):
+        if len(batch) > 2:
+            raise DataError(
+                f"a batch must be a mapping, a tensor or (inputs, targets), got "
+                f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
+            )
+        found = model(batch[0])
     else:
-        found = model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+        found = model(batch)
     if isinstance(found, Mapping) and "logits" in found:
         found = found["logits"]
     elif not isinstance(found, Tensor) and hasattr(found, "logits"):
@@ -76,7 +83,7 @@ def batch_mask(batch: Batch) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything a pass over data needs to know; every verb takes it for a model.
+    """Everything a pass over data needs to know; fit and predict take it for a model.
 
     Args:
         model: A trained model; never changed.
@@ -99,6 +106,8 @@ class Problem:
             The outputs. Autograd records only what a tap makes require gradients.
         """
         weights = {f"model.{n}": p.detach() for n, p in self.model.named_parameters()}
+        # Copies: a forward pass that counts in a buffer must not count in the caller's.
+        weights.update({f"model.{n}": b.clone() for n, b in self.model.named_buffers()})
         call = _Call(self.model, self.forward)
         return _rows(functional_call(call, weights, (_moved(batch, self.device),)))
 
@@ -114,37 +123,45 @@ class Problem:
             outputs: Its outputs, (B, C).
 
         Returns:
-            The targets (B, ...), or None, and which rows are kept, (B,).
+            The targets (B, ...), zero in rows without one, or None; and which rows are
+            kept, (B,).
 
         Raises:
             ArgumentError: If the likelihood has not been settled.
+            DataError: If outputs or targets are not of this likelihood.
         """
         if self.likelihood is None:
             raise ArgumentError(
                 "the problem has no likelihood yet. Call settled() with the first "
                 "batch, or pass Problem(model, likelihood=...)."
             )
+        self.likelihood.check_outputs(outputs)
         everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)
         if targets is None:
-            self.likelihood.check(outputs, _harmless(self.likelihood, outputs))
             return None, everything
+        if len(targets) != len(outputs):
+            raise DataError(
+                f"targets must be as many as the outputs, {len(outputs)}, got "
+                f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
+            )
         targets = targets.to(outputs.device)
-        if targets.is_floating_point() or targets.dim() != 1:
-            kept = everything
-        else:
-            kept = targets != IGNORED
-        self.likelihood.check(outputs[kept], targets[kept])
-        return targets, kept
+        ignored = (targets == IGNORED).reshape(len(outputs), -1).all(-1)
+        kept = everything if targets.is_floating_point() else ~ignored
+        checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
+        # Rows without a target get a harmless one, so that rows still line up.
+        found = checked.new_zeros(len(outputs), *checked.shape[1:])
+        found[kept] = checked
+        return found, kept
 
-    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Iterator[Batch]]:
+    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:
         """Infer the likelihood from the first batch, and give all batches back.
 
         Args:
             batches: Any iterable, also one that can be read only once.
 
         Returns:
-            The problem with a likelihood, and an iterator over all batches.
+            The problem with a likelihood, the first batch, and an iterator over all.
 
         Raises:
             DataError: If there is no batch at all.
@@ -159,11 +176,11 @@ class Problem:
             ) from None
         everything = chain([first], iterator)
         if self.likelihood is not None:
-            return self, everything
+            return self, first, everything
         with torch.no_grad():
             outputs = self.outputs(first)
         found = _inferred(self.model, outputs, self.targets(first))
-        return replace(self, likelihood=found), everything
+        return replace(self, likelihood=found), first, everything
 
     @property
     def device(self) -> torch.device:
@@ -195,20 +212,29 @@ class _Call(nn.Module):
 
 
 def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
+    """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
     if outputs.dim() != 2:
         raise DataError(
             f"outputs must have shape (batch, classes), got {tuple(outputs.shape)}. "
             "Pass Problem(model, forward=...) that returns one row for each example."
         )
     count = outputs.shape[1]
-    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    config = getattr(model, "config", None)
+    kind = getattr(config, "problem_type", None)
     floating = targets is not None and targets.is_floating_point()
     if kind == "multi_label_classification":
         return Bernoulli(count)
-    if kind == "regression" or floating:
+    if kind == "regression" or (hasattr(config, "num_labels") and count == 1):
         return Gaussian(count)
-    if count == 1:
-        return Bernoulli(1) if targets is not None else Gaussian(1)
+    if hasattr(config, "num_labels"):
+        return Bernoulli(count) if floating else Categorical(count)
+    if floating or count == 1:
+        if targets is None or bool(((targets == 0) | (targets == 1)).all()):
+            raise ArgumentError(
+                f"likelihood cannot be told from {count} outputs and these targets. Pass "
+                f"Problem(model, smidgen.Bernoulli({count})) or smidgen.Gaussian({count})."
+            )
+        return Gaussian(count)
     return Categorical(count)
 
 
@@ -219,18 +245,14 @@ def _rows(outputs: Tensor) -> Tensor:
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
-def _harmless(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """Targets that pass every check, so that only the outputs are checked."""
-    if isinstance(likelihood, Categorical):
-        return torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device)
-    return torch.zeros_like(outputs)
-
-
 def _moved(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, Tensor):
-        return batch.detach().to(device)
+        # A tensor of inference mode cannot take part in autograd; its copy can.
+        return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
     if isinstance(batch, Mapping):
         return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_moved(each, device) for each in batch))
     if isinstance(batch, (tuple, list)):
         return type(batch)(_moved(each, device) for each in batch)
     return batch

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from smidgen.affine import MapBlock, blocks
-from smidgen.atomic import new_folder
+from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.likelihood import KINDS, Likelihood
@@ -30,6 +30,17 @@ from smidgen.subset import Subset
 
 SCHEMA = 1
 _CONFIG, _TENSORS, _CARD = "config.json", "posterior.safetensors", "README.md"
+_FIELDS = {
+    "structure": str,
+    "approximation": str,
+    "precision": float,
+    "temperature": float,
+    "num_data": int,
+    "fingerprint": str,
+    "tensors_sha256": str,
+    "likelihood": dict,
+    "subset": dict,
+}
 _OPERATOR_FIELDS = tuple(each.name for each in fields(Kronecker))
 
 
@@ -96,22 +107,25 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
             approximation=config["approximation"],
             tuning=_tuning(config["tuning"]),
         )
-    except (KeyError, TypeError) as error:
-        raise StoreError(f"{folder / _CONFIG} is incomplete: {error!r}.") from error
     except StoreError:
         raise
     except SmidgenError as error:
         raise StoreError(f"{folder} does not fit this model: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{folder / _CONFIG} was edited or is incomplete: {error!r}. Save it again."
+        ) from error
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something, unless it is a posterior to be replaced."""
-    is_posterior = (folder / _CONFIG).is_file() and (folder / _TENSORS).is_file()
-    if folder.exists() and not (overwrite and is_posterior):
-        raise StoreError(
-            f"{folder} exists already. Choose another folder, or pass overwrite "
-            "(--overwrite) if it holds a posterior to be replaced."
-        )
+    refuse_taken(
+        folder,
+        overwrite=overwrite,
+        needed=_TENSORS,
+        written=(_CONFIG, _TENSORS, _CARD),
+        what="posterior",
+    )
 
 
 def _write(posterior: Posterior, folder: Path) -> None:
@@ -157,9 +171,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} has posterior schema {schema}, this smidgen reads {SCHEMA}. Use the "
             "version that wrote it."
         )
-    missing = {"fingerprint", "tensors_sha256", "subset"} - config.keys()
-    if missing:
-        raise StoreError(f"{folder / _CONFIG} lacks {', '.join(sorted(missing))}.")
+    for name, kind in _FIELDS.items():
+        if not isinstance(config.get(name), kind):
+            raise StoreError(
+                f"{folder / _CONFIG} must have {name!r} of type {kind.__name__}, got "
+                f"{config.get(name)!r}. Save the posterior again."
+            )
     return dict(config)
 
 

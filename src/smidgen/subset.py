@@ -152,7 +152,7 @@ class Subset:
         )
 
     def __hash__(self) -> int:
-        return hash((tuple(self.universe.items()), tuple(self.sizes().items())))
+        return hash((frozenset(self.universe.items()), frozenset(self.sizes().items())))
 
     def __repr__(self) -> str:
         return (

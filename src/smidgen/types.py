@@ -15,6 +15,3 @@ Batch: TypeAlias = Any
 
 Forward: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 """Computes the outputs (B, C) of a model for a batch."""
-
-Scalars: TypeAlias = dict[str, float]
-"""Named numbers."""

@@ -104,7 +104,7 @@ def test_finetune_and_fit_write_what_they_say(world):
     assert config["id2label"] == {"0": "bad", "1": "good"}
     found = json.loads((world / "fit.json").read_text())
     assert found["tuning"]["examples"] == 64
-    assert min(found["tuning"]["joint_nll"]) <= found["tuning"]["temperature_nll"] + 1e-9
+    assert min(found["tuning"]["joint_nll"]) <= found["tuning"]["map_scaled_nll"] + 1e-9
     assert (world / "posterior" / "posterior.safetensors").is_file()
 
 
@@ -148,6 +148,21 @@ def test_evaluate_and_report(world, tmp_path, capsys):
     again = tmp_path / "again.html"
     assert run("report", record, "--out", again) == 0
     assert again.read_text() == page.read_text()
+
+
+def test_files_are_not_overwritten_unless_told(world, tmp_path, capsys):
+    precious = write(tmp_path / "precious.json", "mine")
+    for command in (
+        ("report", precious, "--out", precious),
+        ("predict", world / "map", world / "posterior", "--data", world / "test.tsv",
+         "--text", "sentence", "--json", precious),
+    ):  # fmt: skip
+        assert run(*command) == 1
+        assert "exists already" in capsys.readouterr().err
+    assert evaluate(world, "posterior", "map", "--report", precious) == 1
+    assert precious.read_text() == "mine"
+    assert evaluate(world, "posterior", "map", "--report", precious, "--overwrite") == 0
+    assert "<html" in precious.read_text()
 
 
 def test_help_shows_an_example(capsys):
@@ -210,6 +225,11 @@ BAD_FITS = {
         "try 10",
     ),
     "percent 101": (lambda w, t: {"percent": 101}, "(0, 100], got 101", "try 10"),
+    "percent for nothing": (
+        lambda w, t: {"percent": 5, "select": "last-layer"},
+        "--percent is for --select sparse-kfac, got 5",
+        "Leave",
+    ),
     "no model": (lambda w, t: {"model": t / "nowhere"}, "nowhere", ""),
     "no trained head": (lambda w, t: {"model": w / "encoder"}, "encoder", ""),
     "output taken": (lambda w, t: {"out": w / "posterior"}, "exists already", "overwrite"),

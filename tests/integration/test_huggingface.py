@@ -13,7 +13,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, StoreError
 from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
 from smidgen.integrations.text import TextTable
 
@@ -262,18 +262,20 @@ def test_saving_replaces_only_what_it_may(encoder, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     save_model(model, tokenizer, folder)
-    with pytest.raises(ArgumentError, match="must be free or empty"):
+    with pytest.raises(StoreError, match="exists already and is not empty"):
         save_model(model, tokenizer, folder)
-    (folder / "old.txt").write_text("old")
     save_model(model, tokenizer, folder, overwrite=True)
-    assert not (folder / "old.txt").exists()
     load_classifier(folder)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="holds 'notes.txt'"):
+        save_model(model, tokenizer, folder, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("years")
-    with pytest.raises(ArgumentError, match="must be a saved model to be replaced"):
+    with pytest.raises(StoreError, match="holds 'thesis.txt'"):
         save_model(model, tokenizer, precious, overwrite=True)
-    with pytest.raises(ArgumentError, match="must be free or a folder"):
+    with pytest.raises(StoreError, match="must be a folder, or not exist"):
         save_model(model, tokenizer, precious / "thesis.txt", overwrite=True)
     assert (precious / "thesis.txt").read_text() == "years"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from tests.cases import Case, OneBlock, mlp, padded_tokens, vectors
+from tests.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
 from tests.oracles import linear_regression_posterior
 from tests.tolerances import EXACT, SINGLE, SOLVER
 from torch import nn
@@ -184,6 +184,7 @@ def test_temperature_is_that_of_a_scalar_search():
     assert 2 < found < 4
 
 
+@EDGES_ARE_FINE
 def test_a_separable_set_keeps_the_temperature_in_its_range():
     logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
     assert 0.01 <= smidgen.fit.temperature(logits, torch.tensor([0, 1])) < 1
@@ -269,3 +270,141 @@ def test_percent_is_checked(percent):
 def test_a_model_without_affine_maps_is_refused():
     with pytest.raises(StructureError, match="Sequential has no affine map"):
         smidgen.select.sparse_kfac(nn.Sequential(nn.ReLU()), percent=10)
+
+
+class TimeFirst(nn.Module):
+    """Flattens (T, B, d): rows of one example do not stand together."""
+
+    def __init__(self, flat):
+        super().__init__()
+        self.flat = flat
+        self.mix = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        time, batch, width = x.shape
+        mixed = self.mix(x.reshape(-1, width)) if self.flat else self.mix(x)
+        return self.head(torch.tanh(mixed.reshape(time, batch, -1)).mean(0))
+
+
+@pytest.mark.parametrize(("flat", "tokens"), [(True, 7), (True, 3), (False, 7), (False, 3)])
+def test_maps_that_mix_examples_stay_deterministic_and_are_named(flat, tokens):
+    """Also where shapes alone cannot tell: as many tokens as examples."""
+    model = TimeFirst(flat).double()
+    x = torch.randn(3, tokens, 4, generator=torch.Generator().manual_seed(0)).double()
+    batch = (x, torch.tensor([0, 1, 1]))
+    with pytest.warns(SmidgenWarning, match="1 chosen maps stay deterministic: mix"):
+        posterior = smidgen.fit.laplace(
+            model, [batch], smidgen.select.sparse_kfac(model, percent=100)
+        )
+    assert list(posterior.operators) == ["head"]
+    assert set(posterior.subset.parts) == {"head.weight", "head.bias"}
+    with pytest.raises(StructureError, match="no chosen map can be treated"):
+        smidgen.fit.laplace(model, [batch], smidgen.select.named(model, "mix.*"))
+
+
+def test_a_frozen_backbone_and_inference_mode_will_do():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+
+    def forward(net, batch):
+        with torch.no_grad():
+            x = net[:2](batch[0])
+        return net[2:](x)
+
+    problem = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    posterior = smidgen.fit.laplace(problem, loader(), subset)
+    # No derivative reaches the first map: its curvature is zero, as its Jacobian is.
+    assert float(posterior.operators["0"].row_values.abs().max()) == 0
+    expected = smidgen.predict(posterior, problem, loader()[0]).log_probs
+    with torch.inference_mode():
+        inside = [(x.clone(), y.clone()) for x, y in loader()]
+        again = smidgen.fit.laplace(problem, inside, subset)
+        found = smidgen.predict(again, problem, inside[0]).log_probs
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+def test_another_model_of_the_same_shape_is_refused():
+    model, batch = Case("mlp", mlp, 2, vectors).make()
+    posterior = smidgen.fit.laplace(model, loader(), smidgen.select.last_layer(model))
+    smidgen.predict(posterior, model, batch)
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1
+    for refused in (
+        lambda: smidgen.predict(posterior, model, batch),
+        lambda: smidgen.fit.tune_precision(posterior, model, loader()),
+    ):
+        with pytest.raises(
+            ArgumentError, match="must be the one the posterior was fitted to"
+        ):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "problem_type", "expected"),
+    [
+        (2, torch.tensor([0, 1]), None, "categorical"),
+        (2, torch.tensor([[0.0, 1.0], [1.0, 1.0]]), None, "bernoulli"),
+        (2, torch.tensor([[0, 1], [1, 1]]), "multi_label_classification", "bernoulli"),
+        (1, torch.tensor([3, 1]), None, "gaussian"),
+        (2, torch.tensor([[0.5, 1.0], [1.0, 2.0]]), "regression", "gaussian"),
+    ],
+)
+def test_hugging_face_models_are_read_by_their_own_rule(
+    outputs, targets, problem_type, expected
+):
+    model = bert(outputs)
+    model.config.problem_type = problem_type
+    ids = torch.tensor([[1, 2], [3, 4]])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": targets}
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    assert posterior.likelihood.kind == expected
+
+
+def test_one_logit_takes_labels_without_a_column():
+    model, (x, _) = Case("mlp", mlp, 1, vectors).make()
+    labels = torch.tensor([0, 1, 1, 0, 1, -100])
+    problem = smidgen.Problem(model, smidgen.Bernoulli(1))
+    subset = smidgen.select.last_layer(model)
+    flat = smidgen.fit.laplace(problem, [(x, labels)], subset)
+    column = smidgen.fit.laplace(problem, [(x, labels[:, None])], subset)
+    assert flat.num_data == column.num_data == 5
+    torch.testing.assert_close(flat.operators["4"].dense(), column.operators["4"].dense())
+    with pytest.raises(ArgumentError, match="likelihood cannot be told"):
+        smidgen.fit.laplace(model, [(x, labels.clamp_min(0))], subset)
+
+
+def test_finetuning_a_regression_stops_on_its_nll():
+    model, _ = Case("mlp", mlp, 1, vectors).make()
+    train = loader(1, kind="gaussian")
+    found = smidgen.fit.finetune(model, train, train, epochs=6, learning_rate=0.02)
+    assert found.best.nll == min(epoch.nll for epoch in found.history)
+    assert found.best.number > 1
+    with pytest.raises(ArgumentError, match="stop_on must be nll"):
+        smidgen.fit.finetune(model, train, train, stop_on="accuracy")
+
+
+def test_awkward_batches_are_named():
+    model, (x, y) = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    for batches, message in [
+        ([(x[:0], y[:0])], "holds no example"),
+        ([(x, x, y)], "got 3 items"),
+        ([(x, y[:3])], "must be as many as the outputs, 6, got 3"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            smidgen.fit.laplace(model, batches, subset)
+    with pytest.raises(ArgumentError, match="num_data must be 1 or more, got -5"):
+        smidgen.fit.laplace(model, [(x, y)], subset, num_data=-5)
+    assert smidgen.fit.laplace(model, [(x, y.to(torch.uint8))], subset).num_data == 6
+
+
+def test_temperature_names_bad_input():
+    logits = torch.zeros(2, 2)
+    with pytest.raises(DataError, match="NaN"):
+        smidgen.fit.temperature(logits * torch.nan, torch.tensor([0, 1]))
+    with pytest.raises(DataError, match=r"in \[0, 2\), got -100"):
+        smidgen.fit.temperature(logits, torch.tensor([0, -100]))
+    with pytest.warns(SmidgenWarning, match="edge of its range"):
+        smidgen.fit.temperature(10 * torch.eye(2), torch.tensor([1, 0]))

@@ -106,12 +106,23 @@ def test_links_refuse_what_they_cannot_serve():
             "NaN or infinity",
         ),
         (Bernoulli(1), torch.zeros(2, 1), torch.tensor([[0], [3]]), "must be 0 or 1"),
+        (Bernoulli(2), torch.zeros(2, 2), torch.tensor([0, 1]), r"shape \(2, 2\)"),
+        (
+            Gaussian(2),
+            torch.zeros(3, 2),
+            torch.zeros(2, 3),
+            r"shape \(3, 2\).*got \(2, 3\)",
+        ),
         (Gaussian(1), torch.zeros(1, 1), torch.tensor([torch.nan]), "finite numbers"),
     ],
 )
 def test_bad_targets_are_named(likelihood, logits, targets, message):
+    def check():
+        likelihood.check_outputs(logits)
+        likelihood.checked_targets(logits, targets)
+
     with pytest.raises(DataError, match=message):
-        likelihood.check(logits, targets)
+        check()
 
 
 def test_mutual_information_grows_with_variance_and_vanishes_without():

@@ -142,7 +142,10 @@ def test_single_weights_are_the_largest_over_all_or_in_each_parameter():
 
 def test_single_weights_by_given_scores_and_at_random():
     model = bert(2)
-    scores = {"classifier.weight": torch.arange(16.0), "classifier.bias": torch.zeros(2)}
+    scores = {
+        "classifier.bias": torch.zeros(2),
+        "classifier.weight": torch.arange(16.0).reshape(2, 8),
+    }
     subset = smidgen.select.weights(model, fraction=0.2, by=scores)
     assert subset.indices("classifier.weight").tolist() == [12, 13, 14, 15]
     draws = [
@@ -188,7 +191,7 @@ def test_parameters_by_name():
                 m, fraction=0.1, by={"classifier.bias": torch.zeros(7)}
             ),
             ArgumentError,
-            "'classifier.bias' of another",
+            r"'classifier.bias' of shape \(7,\)",
         ),
         (lambda m: smidgen.select.named(m, "nothing.*"), SubsetError, "'nothing.*'"),
     ],

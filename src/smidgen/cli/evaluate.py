@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 import smidgen
-from smidgen.cli.console import out, show_record
+from smidgen.cli.console import check_free, out, show_record
 from smidgen.cli.texts import (
     BatchSize,
     Json,
     Label,
     MaxLength,
     Model,
+    Overwrite,
     Pair,
     PosteriorFolder,
     Text,
@@ -41,11 +42,13 @@ def evaluate(
     ] = None,
     batch_size: BatchSize = 16,
     max_length: MaxLength = 128,
+    overwrite: Overwrite = False,
     json_file: Json = None,
 ) -> None:
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
     from smidgen.study.evaluation import evaluate_posterior
 
+    check_free(overwrite, json_file, page)
     network, tokenizer = load_model(model)
     loaded = smidgen.load(posterior, network)
     table = read_table(test, text, text_pair, label, label_names(network))

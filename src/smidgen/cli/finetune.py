@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.cli.texts import (
     BatchSize,
     Json,
@@ -22,7 +22,7 @@ from smidgen.cli.texts import (
     read_table,
 )
 from smidgen.errors import ArgumentError
-from smidgen.fit.finetune import Criterion
+from smidgen.fit.finetune import Criterion, Finetuned
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
@@ -51,6 +51,7 @@ def finetune(
     from smidgen.integrations import huggingface
 
     huggingface.check_free(folder, overwrite)
+    check_free(overwrite, json_file)
     say = Steps()
     table = read_table(train, text, text_pair, label)
     held_out = read_table(val, text, text_pair, label, table.label_names)
@@ -77,18 +78,22 @@ def finetune(
         stop_on=stop_on,
         seed=seed,
     )
-    for epoch in found.history:
-        mark = "  ← kept" if epoch == found.best else ""
-        out.print(
-            f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
-            f"{epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}{mark}"
-        )
+    _show(found)
     huggingface.save_model(found.model, tokenizer, folder, overwrite=overwrite)
     say(f"Saved the model to {folder}")
     history = [asdict(epoch) for epoch in found.history]
     write_json(
         json_file, {"model": str(folder), "best": asdict(found.best), "history": history}
     )
+
+
+def _show(found: Finetuned) -> None:
+    for epoch in found.history:
+        mark = "  ← kept" if epoch == found.best else ""
+        out.print(
+            f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
+            f"{epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}{mark}"
+        )
 
 
 def _classes(table: TextTable, path: Path) -> int:

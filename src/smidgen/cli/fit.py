@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from torch import nn
 
 import smidgen
-from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.cli.texts import (
     BatchSize,
     Json,
@@ -25,9 +26,10 @@ from smidgen.cli.texts import (
     read_table,
 )
 from smidgen.curvature.factors import Approximation
+from smidgen.errors import ArgumentError
 from smidgen.fit.tuning import What
 from smidgen.posterior import Posterior
-from smidgen.store import check_free
+from smidgen.store import check_free as check_folder
 
 Selector = Literal["sparse-kfac", "last-layer"]
 
@@ -41,7 +43,9 @@ def fit(
     text_pair: Pair = None,
     label: Label = "label",
     select: Annotated[Selector, typer.Option(help="Which weights.")] = "sparse-kfac",
-    percent: Annotated[float, typer.Option(help="Percent of rows and of columns.")] = 10.0,
+    percent: Annotated[
+        float | None, typer.Option(help="Percent of rows and of columns; 10 if left out.")
+    ] = None,
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
@@ -52,16 +56,14 @@ def fit(
     json_file: Json = None,
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
-    check_free(folder, overwrite)
+    check_folder(folder, overwrite)
+    check_free(overwrite, json_file)
     say = Steps()
     network, tokenizer = load_model(model)
     names = label_names(network)
     tables = [read_table(path, text, text_pair, label, names) for path in (train, val)]
     loaders = [batches_of(each, tokenizer, batch_size, max_length) for each in tables]
-    if select == "last-layer":
-        subset = smidgen.select.last_layer(network)
-    else:
-        subset = smidgen.select.sparse_kfac(network, percent=percent)
+    subset = _chosen(network, select, percent)
     say(f"Fitting {subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})")
     posterior = smidgen.fit.laplace(
         network,
@@ -76,6 +78,19 @@ def fit(
     write_json(json_file, {"posterior": str(folder), **_summary(posterior, tune)})
 
 
+def _chosen(network: nn.Module, select: Selector, percent: float | None) -> smidgen.Subset:
+    if select == "sparse-kfac":
+        return smidgen.select.sparse_kfac(
+            network, percent=10 if percent is None else percent
+        )
+    if percent is not None:
+        raise ArgumentError(
+            f"--percent is for --select sparse-kfac, got {percent:g} with {select}. Leave "
+            "one of them out."
+        )
+    return smidgen.select.last_layer(network)
+
+
 def _summary(posterior: Posterior, tune: What) -> dict[str, object]:
     """Print what was chosen, and return it."""
     tuning = posterior.tuning
@@ -84,7 +99,7 @@ def _summary(posterior: Posterior, tune: What) -> dict[str, object]:
     out.print(
         f"  precision {posterior.precision:.3g}, temperature {posterior.temperature:.3g}; "
         f"{posterior.floats:,} floats\n  validation NLL {min(chosen):.4f}; MAP "
-        f"{tuning.map_nll:.4f}; temperature scaling {tuning.temperature_nll:.4f}"
+        f"{tuning.map_nll:.4f}; temperature scaling {tuning.map_scaled_nll:.4f}"
     )
     return {
         "weights": posterior.subset.size,

@@ -9,12 +9,13 @@ import typer
 from rich.table import Table
 
 import smidgen
-from smidgen.cli.console import out, write_json
+from smidgen.cli.console import check_free, out, write_json
 from smidgen.cli.texts import (
     BatchSize,
     Json,
     MaxLength,
     Model,
+    Overwrite,
     Pair,
     PosteriorFolder,
     Text,
@@ -22,6 +23,7 @@ from smidgen.cli.texts import (
     load_model,
     read_table,
 )
+from smidgen.errors import ArgumentError
 
 _SHOWN = 10
 
@@ -34,11 +36,22 @@ def predict(
     text_pair: Pair = None,
     batch_size: BatchSize = 16,
     max_length: MaxLength = 128,
+    overwrite: Overwrite = False,
     json_file: Json = None,
 ) -> None:
-    """Predict texts with calibrated probabilities and an uncertainty for each."""
+    """Predict texts with calibrated probabilities and an uncertainty for each.
+
+    Raises:
+        ArgumentError: If the posterior is not of a classifier.
+    """
+    check_free(overwrite, json_file)
     network, tokenizer = load_model(model)
     loaded = smidgen.load(posterior, network)
+    if not isinstance(loaded.likelihood, smidgen.Categorical):
+        raise ArgumentError(
+            f"posterior must be of a classifier, got {loaded.likelihood.kind!r}. "
+            "Use smidgen.predict from Python."
+        )
     table = read_table(data, text, text_pair, None)
     loader = batches_of(table, tokenizer, batch_size, max_length)
     found = smidgen.predict_batches(loaded, network, loader).to_dict()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smidgen.cli.console import out, show_record, write_json
+from smidgen.cli.console import check_free, out, show_record, write_json
 
 
 def report(
@@ -16,11 +16,15 @@ def report(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the verdict to this file.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is there.")
+    ] = False,
 ) -> None:
     """Turn a record into one HTML page that needs no network."""
     from smidgen.record import Record
     from smidgen.report import verdict, write
 
+    check_free(overwrite, page, json_file)
     found = Record.load(record)
     write(found, page)
     show_record(found)

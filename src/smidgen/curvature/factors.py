@@ -17,8 +17,8 @@ from torch import Tensor
 
 from smidgen.affine import MapBlock
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.errors import DataError
-from smidgen.likelihood import Likelihood
+from smidgen.errors import ArgumentError, DataError
+from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.operators import Kronecker
 from smidgen.problem import Problem
 from smidgen.types import Batch
@@ -82,10 +82,11 @@ class FactorSums:
                 delta = delta.sum(1, keepdim=True) if self.reduces else delta
                 self.blocks[name].rows += _gram(delta)
         self.seen += int(trace.kept.sum())
-        self.squares += _squared_residual(trace)
+        if isinstance(self.likelihood, Gaussian):
+            self.squares += _squared_residual(trace)
 
     def _add_inputs(self, sums: _BlockSums, trace: Trace, name: str) -> None:
-        x, lengths = trace.inputs(name), trace.lengths(name)
+        x, lengths = trace.inputs(name, masked=True), trace.lengths(name)
         if not trace.kept.all():
             x, lengths = x[trace.kept], lengths[trace.kept]
         if self.reduces:
@@ -106,8 +107,11 @@ class FactorSums:
             The curvature of each map, for unit noise.
 
         Raises:
+            ArgumentError: If num_data is below 1.
             DataError: If no example had a target.
         """
+        if num_data is not None and num_data < 1:
+            raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
         if not self.seen:
             raise DataError("no example has a label (all are -100). Pass labelled data.")
         total = num_data or self.seen
@@ -159,8 +163,7 @@ def _gram(tensor: Tensor) -> Tensor:
 
 
 def _squared_residual(trace: Trace) -> float:
-    if trace.targets is None or not trace.targets.is_floating_point():
+    if trace.targets is None:
         return 0.0
-    targets = trace.targets.reshape(trace.outputs.shape)
-    residuals = (targets - trace.outputs.detach())[trace.kept]
+    residuals = (trace.targets - trace.outputs.detach())[trace.kept]
     return float(residuals.double().square().sum())

@@ -7,7 +7,7 @@ independent, so the covariance is a sum over maps, and every τ comes from one p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +45,7 @@ def output_moments(
     *,
     directions: Tensor,
     precisions: Tensor,
-) -> Iterator[Moments]:
+) -> list[Moments]:
     """Compute mean and covariance of the outputs, batch by batch.
 
     Args:
@@ -56,16 +56,16 @@ def output_moments(
         directions: Combinations of outputs whose covariance is wanted, (K, C).
         precisions: Prior precisions, (P,).
 
-    Yields:
-        The moments of each batch.
+    Returns:
+        The moments of each batch. A list and not a generator: one that is left half-way
+        would leave the model tapped.
     """
     contractions = {
         name: _Contraction(operator, precisions) for name, operator in operators.items()
     }
     _keep_what_fits(contractions.values())
     with tapped(problem, blocks) as taps:
-        for batch in batches:
-            yield _moments(taps.run(batch), contractions, directions)
+        return [_moments(taps.run(batch), contractions, directions) for batch in batches]
 
 
 def _moments(
@@ -100,7 +100,9 @@ class _Contraction:
 
     def covariance(self, deltas: Tensor, inputs: Tensor) -> Tensor:
         """From (K, B, T, n) and (B, T, m) to (P, B, K, K)."""
-        jacobians = self.operator.coordinates(deltas, inputs).flatten(2)  # (K, B, n·m)
+        kind = self.operator.row_vectors.dtype
+        jacobians = self.operator.coordinates(deltas.to(kind), inputs.to(kind))
+        jacobians = jacobians.flatten(2)  # (K, B, n·m)
         weights = self.weights()
         count, batch = jacobians.shape[:2]
         found = jacobians.new_empty(weights.shape[1], batch, count, count)
@@ -114,8 +116,8 @@ class _Contraction:
 def _keep_what_fits(contractions: Iterable[_Contraction]) -> None:
     left = _KEPT_BYTES
     for each in contractions:
-        left -= each.bytes
-        if left >= 0:
+        if each.bytes <= left:
+            left -= each.bytes
             each.kept = each.weights()
 
 
@@ -123,7 +125,8 @@ def _covariance(
     trace: Trace, contractions: Mapping[str, _Contraction], directions: Tensor
 ) -> Tensor:
     """Sum over the maps of one batch: (P, B, K, K)."""
-    directions = directions.to(trace.outputs)
+    # A copy: what a caller made in inference mode cannot be saved for backward.
+    directions = directions.to(trace.outputs, copy=True)
     deltas = [
         trace.deltas(direction.expand_as(trace.outputs), more=k + 1 < len(directions))
         for k, direction in enumerate(directions)

@@ -3,13 +3,17 @@
 For a = W x + b a tap keeps the chosen columns of x in the forward pass and the chosen
 rows of δ = ∂s/∂a in the backward pass of a scalar s, and drops the rest at once, so all
 that follows costs as much as the subset. Only activations carry gradients.
+
+Padding is masked where positions are averaged, in the factor of the inputs. δ needs no
+mask: where padding is honoured δ is zero there, and where it is not, a mask would make the
+Jacobian wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -46,33 +50,42 @@ class Trace:
     _roots: Sequence[Tensor]
     _blocks: Mapping[str, MapBlock]
 
-    def inputs(self, name: str) -> Tensor:
+    def inputs(self, name: str, *, masked: bool = False) -> Tensor:
         """Collect the chosen columns of all inputs of a map.
 
+        Args:
+            name: The map.
+            masked: Set padded positions to zero.
+
         Returns:
-            Inputs (B, T, m), padding zeroed. With a bias, a column of ones comes first.
-            Several uses of one map are further positions.
+            Inputs (B, T, m). With a bias, a column of ones comes first. Several uses of
+            one map are further positions.
         """
         block = self._blocks[name]
         pieces = []
         for use in self._uses[name]:
-            x = self._by_position(use.inputs)
+            x = self._by_position(use.inputs, name)
             if block.bias:
                 x = torch.cat([x.new_ones(*x.shape[:2], 1), x], -1)
-            pieces.append(self._masked(x))
+            pieces.append(self._masked(x) if masked else x)
         return _joined(pieces)
 
     def lengths(self, name: str) -> Tensor:
         """How many positions of each row of a map are not padding, (B,)."""
         total = torch.zeros(len(self.outputs), device=self.outputs.device)
         for use in self._uses[name]:
-            x = self._by_position(use.inputs)
+            x = self._by_position(use.inputs, name)
             total += self._masked(x.new_ones(*x.shape[:2], 1)).sum((1, 2))
         return total
 
     def runs(self, name: str) -> bool:
         """Whether the map ran at all in this pass."""
         return bool(self._uses[name])
+
+    def without(self, names: Collection[str]) -> Trace:
+        """Forget some maps."""
+        kept = {name: uses for name, uses in self._uses.items() if name not in names}
+        return replace(self, _uses=kept)
 
     def deltas(self, direction: Tensor, *, more: bool = False) -> dict[str, Tensor]:
         """Back-propagate s = Σ direction · outputs.
@@ -82,26 +95,28 @@ class Trace:
             more: Keep the graph for a further backward pass.
 
         Returns:
-            Chosen rows of δ for each map that ran, padding zeroed: (B, T, n).
+            Chosen rows of δ for each map that ran: (B, T, n). They are zero where the
+            outputs do not depend on the map, as at padded positions.
         """
         for uses in self._uses.values():
             for use in uses:
                 use.delta = None
-        scalar = (direction * self.outputs).sum()
-        torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
+        if self.outputs.requires_grad:
+            scalar = (direction * self.outputs).sum()
+            torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
         return {
-            name: _joined([self._delta(use, self._blocks[name]) for use in uses])
+            name: _joined([self._delta(use, name) for use in uses])
             for name, uses in self._uses.items()
             if uses
         }
 
-    def _delta(self, use: _Use, block: MapBlock) -> Tensor:
-        if use.delta is None:
-            x = self._by_position(use.inputs)
-            return x.new_zeros(*x.shape[:2], block.row_count)
-        return self._masked(self._by_position(use.delta))
+    def _delta(self, use: _Use, name: str) -> Tensor:
+        if use.delta is not None:
+            return self._by_position(use.delta, name)
+        x = self._by_position(use.inputs, name)
+        return x.new_zeros(*x.shape[:2], self._blocks[name].row_count)
 
-    def _by_position(self, tensor: Tensor) -> Tensor:
+    def _by_position(self, tensor: Tensor, name: str) -> Tensor:
         """Write (B, ..., d) or (B·T, d) as (B, T, d)."""
         batch, first, rows = (
             len(self.outputs),
@@ -110,9 +125,9 @@ class Trace:
         )
         if first != batch and (tensor.dim() > 2 or first % batch):
             raise DataError(
-                f"a map saw inputs of shape {tuple(tensor.shape)} for a batch of {batch}: "
-                "they cannot be told apart by example. Put the batch axis first, or "
-                "choose other modules."
+                f"the map {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
+                f"{batch}: they cannot be told apart by example. Put the batch axis first, "
+                "or choose other modules."
             )
         return tensor.reshape(batch, rows // batch, tensor.shape[-1])
 
@@ -137,10 +152,22 @@ class Tapped:
     _roots: list[Tensor] = field(default_factory=list)
 
     def run(self, batch: Batch) -> Trace:
-        """Run the forward pass of one batch."""
+        """Run the forward pass of one batch.
+
+        Args:
+            batch: The batch.
+
+        Returns:
+            What the taps saw.
+
+        Raises:
+            DataError: If the batch is empty, or its targets do not fit.
+        """
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
         outputs = self.problem.outputs(batch)
+        if not len(outputs):
+            raise DataError("a batch holds no example. Leave empty batches out.")
         targets, kept = self.problem.read(batch, outputs.detach())
         mask = self.problem.mask(batch)
         if mask is not None:
@@ -161,6 +188,10 @@ class Tapped:
             x = args[0] if args else next(iter(kwargs.values()))
             use = _Use(_chosen(x.detach(), columns))
             self._uses[name].append(use)
+            if not torch.is_grad_enabled():
+                # The model cuts the graph here itself: its outputs do not depend on
+                # this map as far as a derivative goes.
+                return out
             if not out.requires_grad:
                 # Lowest tap of its path: the graph starts here. The clone lets the
                 # model change its activation in place, which a leaf forbids.

@@ -7,6 +7,7 @@ from smidgen.evaluate.calibration import (
     RiskCoverage,
     bootstrap_calibration_error,
     expected_calibration_error,
+    paired_calibration_difference,
     reliability_curve,
     risk_coverage,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "correct",
     "expected_calibration_error",
     "nll",
+    "paired_calibration_difference",
     "paired_difference",
     "rank_correlation",
     "reliability_curve",

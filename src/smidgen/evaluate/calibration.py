@@ -18,7 +18,7 @@ from torch import Tensor
 
 from smidgen.evaluate import checks, scores
 from smidgen.evaluate.intervals import Interval, percentiles, redraw
-from smidgen.predictive import Predictive
+from smidgen.predictive import CategoricalPredictive, Predictive
 
 BINNINGS = ("equal-mass", "equal-width")
 _POINTS = 200
@@ -118,6 +118,51 @@ def bootstrap_calibration_error(
     )
     shifted = (drawn - drawn.mean() + value).clamp_min(0)
     return percentiles(value, shifted, level)
+
+
+def paired_calibration_difference(
+    first: CategoricalPredictive,
+    second: CategoricalPredictive,
+    targets: Tensor,
+    *,
+    bins: int = 20,
+    binning: str = "equal-mass",
+    draws: int = 1000,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    """Difference of two calibration errors on the *same* examples, first less second.
+
+    Redraws are shifted as in `bootstrap_calibration_error`.
+
+    Args:
+        first: One prediction.
+        second: The other, of the same examples.
+        targets: Their classes, (B,).
+        bins: How many bins.
+        binning: "equal-mass" or "equal-width".
+        draws: How many times the examples are redrawn.
+        level: The share of redraws inside the interval.
+        generator: Source of the redraws.
+
+    Returns:
+        The difference with its interval.
+    """
+    sides = [
+        checks.confidences(each.confidence, scores.correct(each, targets))
+        for each in (first, second)
+    ]
+
+    def gap(rows: Tensor) -> Tensor:
+        ours, theirs = (
+            _error(_binned(confidence[rows], right[rows], bins, binning))
+            for confidence, right in sides
+        )
+        return ours - theirs
+
+    value = float(gap(torch.arange(len(targets))))
+    drawn = redraw(gap, len(targets), draws=draws, generator=generator)
+    return percentiles(value, drawn - drawn.mean() + value, level)
 
 
 def reliability_curve(

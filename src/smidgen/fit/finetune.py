@@ -48,7 +48,7 @@ def finetune(
     learning_rate: float = 5e-5,
     weight_decay: float = 0.01,
     patience: int = 2,
-    stop_on: Criterion = "accuracy",
+    stop_on: Criterion | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Finetuned:
@@ -63,7 +63,8 @@ def finetune(
             linearly to zero.
         weight_decay: Decay of all weights of two axes or more.
         patience: Stop after this many epochs without gain.
-        stop_on: What a gain is: higher accuracy or lower NLL.
+        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
+            "nll" (for all else).
         seed: Seed of dropout; the order of batches is the loader's.
         progress: Draw a progress bar on a terminal.
 
@@ -79,13 +80,12 @@ def finetune(
             f"epochs and patience must be 1 or more and learning_rate > 0, got {epochs}, "
             f"{patience} and {learning_rate}."
         )
-    if stop_on not in ("accuracy", "nll"):
-        raise ArgumentError(f"stop_on must be 'accuracy' or 'nll', got {stop_on!r}.")
     if not isinstance(train, Sized) or not len(train):
         raise DataError("the training loader must have a length of 1 or more batches.")
     given = as_problem(model)
     with untouched(given.model):
-        settled, _ = given.settled(train)
+        settled, _, _ = given.settled(train)
+    stop_on = _criterion(stop_on, settled.likelihood)
     copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
     run = _Run(copy, learning_rate, weight_decay, epochs * len(train))
     with torch.random.fork_rng(), torch.enable_grad():
@@ -95,7 +95,7 @@ def finetune(
         for number in range(1, epochs + 1):
             label = f"fine-tuning, epoch {number} of {epochs}"
             train_nll = run.epoch(track(train, label, show=progress))
-            nll, accuracy = evaluate_point(copy, validation)
+            nll, accuracy = _evaluated(copy, validation)
             epoch = Epoch(number, train_nll, nll, accuracy)
             history.append(epoch)
             if best is None or _gains(epoch, best, stop_on):
@@ -109,7 +109,7 @@ def finetune(
     return Finetuned(copy.model, tuple(history), best)
 
 
-def evaluate_point(problem: Problem, batches: Iterable[Batch]) -> tuple[float, float]:
+def _evaluated(problem: Problem, batches: Iterable[Batch]) -> tuple[float, float]:
     """Mean NLL and accuracy of the point prediction (accuracy 0 for regression)."""
     assert problem.likelihood is not None
     nll, hits, seen = 0.0, 0.0, 0
@@ -126,6 +126,18 @@ def evaluate_point(problem: Problem, batches: Iterable[Batch]) -> tuple[float, f
     if not seen:
         raise DataError("the validation loader yielded no labelled example.")
     return nll / seen, hits / seen
+
+
+def _criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
+    classes = isinstance(likelihood, Categorical)
+    if stop_on is None:
+        return "accuracy" if classes else "nll"
+    if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
+        raise ArgumentError(
+            f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
+            f"got {stop_on!r}."
+        )
+    return stop_on
 
 
 def _hits(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> float:
@@ -169,7 +181,14 @@ class _Run:
             targets, kept = self.problem.read(batch, outputs.detach())
             if targets is None:
                 raise DataError("fine-tuning needs labels, and a batch has none.")
+            if not kept.any():
+                continue
             loss = -likelihood.log_prob(outputs[kept], targets[kept]).mean()
+            if not torch.isfinite(loss):
+                raise DataError(
+                    "the training loss is not finite. Lower learning_rate, or check the "
+                    "data of this batch."
+                )
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(self.trained, 1.0)

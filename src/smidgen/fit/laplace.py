@@ -13,13 +13,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from smidgen.affine import blocks
+from smidgen.affine import MapBlock, blocks
 from smidgen.curvature.factors import (
     APPROXIMATIONS,
     Approximation,
     Factors,
     kronecker_factors,
 )
+from smidgen.curvature.probe import mixing_maps
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.fingerprint import fingerprint
 from smidgen.guard import untouched
@@ -58,7 +59,8 @@ def laplace(
         progress: Draw a progress bar on a terminal.
 
     Returns:
-        The posterior; for regression, with the noise of the training residuals.
+        The posterior; for regression, the noise is that of the training residuals,
+        whatever the likelihood came with.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
@@ -74,7 +76,9 @@ def laplace(
     _refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
     with untouched(given.model):
-        problem, everything = given.settled(track(batches, "fitting", show=progress))
+        followed = track(batches, "fitting", show=progress)
+        problem, first, everything = given.settled(followed)
+        chosen, subset = _without_mixing(problem, first, chosen, subset)
         factors = kronecker_factors(
             problem, everything, chosen, approximation=approximation, num_data=num_data
         )
@@ -94,6 +98,28 @@ def laplace(
         structure=structure,
         approximation=approximation,
     )
+
+
+def _without_mixing(
+    problem: Problem, first: Batch, chosen: tuple[MapBlock, ...], subset: Subset
+) -> tuple[tuple[MapBlock, ...], Subset]:
+    """Leave maps out whose rows cannot be told apart by example, and say so."""
+    reasons = mixing_maps(problem, first, chosen)
+    if not reasons:
+        return chosen, subset
+    kept = tuple(block for block in chosen if block.map.name not in reasons)
+    first_reason = next(iter(reasons.values()))
+    if not kept:
+        raise StructureError(f"no chosen map can be treated: {first_reason}.")
+    warnings.warn(
+        f"{len(reasons)} chosen maps stay deterministic: {', '.join(list(reasons)[:3])}. "
+        f"{first_reason}",
+        SmidgenWarning,
+        stacklevel=4,
+    )
+    names = {name for block in kept for name in block.map.shapes}
+    parts = {name: part for name, part in subset.parts.items() if name in names}
+    return kept, Subset(subset.universe, parts)
 
 
 def _with_noise(likelihood: Likelihood, factors: Factors) -> Likelihood:

@@ -6,13 +6,15 @@ log T. The same search finds the temperature that goes with a prior precision.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from math import exp, log
+from math import log
 
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, SmidgenWarning
+from smidgen.likelihood import Categorical
 
 # Outside this range a temperature says that the validation set is too small.
 _LARGEST = log(100.0)
@@ -29,20 +31,23 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         The temperature that minimises the NLL of softmax(logits / T).
 
     Raises:
-        DataError: If there is no example, or not one target for each.
+        DataError: If there is no example, or logits and targets do not fit.
     """
-    if not len(logits) or len(logits) != len(targets):
+    if logits.dim() != 2 or not len(logits):
         raise DataError(
-            f"temperature needs one target for each of one or more logits, got "
-            f"{len(logits)} logits and {len(targets)} targets."
+            f"logits must have shape (examples, classes), got {tuple(logits.shape)}."
         )
+    likelihood = Categorical(logits.shape[1])
+    likelihood.check_outputs(logits)
+    targets = likelihood.checked_targets(logits, targets)
     logits = logits.detach().double()
 
     def nll(divisor: Tensor) -> Tensor:
-        scores = (logits / divisor).log_softmax(-1)
-        return -scores.gather(-1, targets[:, None]).mean()
+        return -likelihood.log_prob(logits / divisor, targets).mean()
 
-    return best_temperature(nll)
+    found = best_temperature(nll)
+    mention_edge(found)
+    return found
 
 
 def best_temperature(nll: Callable[[Tensor], Tensor]) -> float:
@@ -75,5 +80,15 @@ def best_temperature(nll: Callable[[Tensor], Tensor]) -> float:
         return float(value.detach())
 
     optimiser.step(closure)
-    found = float(bounded().detach())
-    return min(max(found, exp(-_LARGEST)), exp(_LARGEST))
+    return float(bounded().detach())
+
+
+def mention_edge(found: float) -> None:
+    """Warn about a temperature at the edge of its range."""
+    if abs(log(found)) > 0.98 * _LARGEST:
+        warnings.warn(
+            f"the best temperature {found:.3g} is at the edge of its range, [0.01, 100]: "
+            "the held-out data are too few, or the model knows nothing of them.",
+            SmidgenWarning,
+            stacklevel=4,
+        )

@@ -9,7 +9,7 @@ of the temperature, and its best value is closed-form.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import log, pi
 from typing import Literal
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from smidgen.affine import blocks
 from smidgen.curvature.functional import output_moments
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
-from smidgen.fit.temperature import best_temperature
+from smidgen.fit.temperature import best_temperature, mention_edge
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.links import (
-    class_log_probs,
+    at_temperatures,
     damping,
     directions,
     resolve,
@@ -80,22 +80,22 @@ def tune_precision(
     """
     if what not in _WHATS:
         raise ArgumentError(f"what must be one of {_WHATS}, got {what!r}.")
+    posterior.require(as_problem(model).model)
     grid = _checked_grid(precisions if what != "temperature" else [posterior.precision])
     likelihood = posterior.likelihood
-    if isinstance(likelihood, Gaussian):
-        if what == "temperature":
-            raise ArgumentError(
-                "what='temperature' is for classification, and this posterior is of a "
-                "regression. Use 'joint', which fits the noise, or 'precision'."
-            )
-        # A posterior of unit noise is tuned in τσ²; the noise then follows.
-        scale = likelihood.noise if what == "precision" else 1.0
-        table = _table(posterior, model, batches, grid * scale, "", progress)
-        return _tuned_regression(posterior, likelihood, table, grid, what)
-    if isinstance(likelihood, Categorical):
-        link = resolve(link, likelihood.outputs)
-    table = _table(posterior, model, batches, grid, link, progress)
-    return _tuned_classifier(posterior, table, grid, link, what)
+    link = resolve(link, likelihood.outputs if isinstance(likelihood, Categorical) else 2)
+    if not isinstance(likelihood, Gaussian):
+        table = _table(posterior, model, batches, grid, link, progress)
+        return _tuned_classifier(posterior, table, grid, link, what, progress)
+    if what == "temperature":
+        raise ArgumentError(
+            "what='temperature' is for classification, and this posterior is of a "
+            "regression. Use 'joint', which fits the noise, or 'precision'."
+        )
+    # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
+    scale = likelihood.noise if what == "precision" else 1.0
+    table = _table(posterior, model, batches, grid * scale, link, progress)
+    return _tuned_regression(posterior, likelihood, table, grid, what)
 
 
 def _checked_grid(precisions: Sequence[float]) -> Tensor:
@@ -115,13 +115,13 @@ def _table(
     link: str,
     progress: bool,
 ) -> _Table:
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
-    outputs = posterior.likelihood.outputs
-    if isinstance(posterior.likelihood, Categorical):
-        wanted = directions(link, outputs)
+    likelihood = posterior.likelihood
+    problem = replace(as_problem(model), likelihood=likelihood)
+    if isinstance(likelihood, Categorical):
+        wanted = directions(link, likelihood.outputs)
     else:
-        wanted = torch.eye(outputs, dtype=torch.float64)
-    moments = output_moments(
+        wanted = torch.eye(likelihood.outputs, dtype=torch.float64)
+    found = output_moments(
         problem,
         track(batches, "tuning", show=progress),
         blocks(problem.model, posterior.subset),
@@ -130,69 +130,78 @@ def _table(
         precisions=grid,
     )
     rows = []
-    for each in moments:
+    for each in found:
         if each.targets is None:
-            raise DataError("tuning needs labels, and a batch has none.")
+            raise DataError(
+                "tuning needs labels, and a batch has none. Pass labelled data."
+            )
         kept = each.kept
         rows.append((each.outputs[kept], each.covariance[:, kept], each.targets[kept]))
     if not sum(len(row[0]) for row in rows):
         raise DataError(
             "the validation loader yielded no labelled example. Check its length."
         )
-    found = list(zip(*rows, strict=True))
-    return _Table(torch.cat(found[0]), torch.cat(found[1], 1), torch.cat(found[2]))
+    outputs, covariances, targets = zip(*rows, strict=True)
+    return _Table(torch.cat(outputs), torch.cat(covariances, 1), torch.cat(targets))
 
 
 def _tuned_classifier(
-    posterior: Posterior, table: _Table, grid: Tensor, link: str, what: What
+    posterior: Posterior,
+    table: _Table,
+    grid: Tensor,
+    link: str,
+    what: What,
+    progress: bool,
 ) -> Posterior:
     likelihood = posterior.likelihood
     normals = standard_normals(_DRAWS, max(1, likelihood.outputs - 1))
 
-    def nll(p: int | None, temperature: float | Tensor) -> Tensor:
-        variance = table.covariance[p or 0] * (0.0 if p is None else 1.0)
-        return _classifier_nll(likelihood, link, table, variance, temperature, normals)
+    def curve(covariance: Tensor) -> Callable[[float | Tensor], Tensor]:
+        return _nll_of_temperature(likelihood, link, table, covariance, normals)
 
-    alone = [float(nll(p, 1.0)) for p in range(len(grid))]
-    best = [best_temperature(lambda t, p=p: nll(p, t)) for p in range(len(grid))]  # type: ignore[misc]
-    joint = [float(nll(p, t)) for p, t in enumerate(best)]
-    # The baselines on the same data: no variance at all, without and with temperature.
-    base = best_temperature(lambda t: nll(None, t))
-    curve = joint if what != "precision" else alone
-    winner = _winner(curve, grid, what)
+    alone, best, joint = [], [], []
+    for covariance in track(table.covariance, "choosing", show=progress):
+        nll = curve(covariance)
+        alone.append(float(nll(1.0)))
+        best.append(best_temperature(nll))
+        joint.append(float(nll(best[-1])))
+    # The baseline on the same data: no variance at all.
+    plain = curve(torch.zeros_like(table.covariance[0]))
+    base = best_temperature(plain)
+    chosen = alone if what == "precision" else joint
+    winner, at_edge = _winner(chosen, grid.tolist())
+    temperature = 1.0 if what == "precision" else best[winner]
+    mention_edge(temperature)
     return replace(
         posterior,
         precision=float(grid[winner]),
-        temperature=best[winner] if what != "precision" else 1.0,
+        temperature=temperature,
         tuning=Tuning(
             precisions=tuple(grid.tolist()),
             nll=tuple(alone),
             joint_nll=tuple(joint),
-            temperatures=tuple(best),
-            map_nll=float(nll(None, 1.0)),
-            temperature_nll=float(nll(None, base)),
-            map_temperature=base,
+            scales=tuple(best),
+            map_nll=float(plain(1.0)),
+            map_scale=base,
+            map_scaled_nll=float(plain(base)),
             examples=len(table.targets),
+            at_edge=at_edge,
         ),
     )
 
 
-def _classifier_nll(
-    likelihood: Likelihood,
-    link: str,
-    table: _Table,
-    covariance: Tensor,
-    temperature: float | Tensor,
-    normals: Tensor,
-) -> Tensor:
+def _nll_of_temperature(
+    likelihood: Likelihood, link: str, table: _Table, covariance: Tensor, normals: Tensor
+) -> Callable[[float | Tensor], Tensor]:
+    """Mean NLL under one precision, as a function of the temperature."""
     if isinstance(likelihood, Categorical):
-        log_probs = class_log_probs(
-            link, table.outputs, covariance, temperature=temperature, normals=normals
-        )
-        return -log_probs.gather(-1, table.targets[:, None]).mean()
-    variance = covariance.diagonal(dim1=-2, dim2=-1)
-    damped = table.outputs / temperature * damping(variance)
-    return -likelihood.log_prob(damped, table.targets).mean()
+        log_probs = at_temperatures(link, table.outputs, covariance, normals=normals)
+        index = table.targets[:, None]
+        return lambda temperature: -log_probs(temperature).gather(-1, index).mean()
+    damped = table.outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
+    return lambda temperature: (
+        -likelihood.log_prob(damped / temperature, table.targets).mean()
+    )
 
 
 def _tuned_regression(
@@ -200,31 +209,30 @@ def _tuned_regression(
 ) -> Posterior:
     """Choose τσ² and σ²: with variance σ²(u + 1), the best σ² is the mean r²/(u + 1)."""
     unit = table.covariance.diagonal(dim1=-2, dim2=-1)  # (P, N, C)
-    squares = (table.targets.reshape(table.outputs.shape) - table.outputs).square()
+    squares = (table.targets - table.outputs).square()
     best = (squares / (unit + 1)).mean((1, 2))
     if not (best > 0).all():
         raise DataError("all residuals are zero: there is no noise to fit.")
-    alone = _gaussian_nll(squares, unit, torch.full_like(best, likelihood.noise))
-    joint = _gaussian_nll(squares, unit, best)
-    winner = _winner((joint if what == "joint" else alone).tolist(), grid, what)
-    noise = float(best[winner]) if what == "joint" else likelihood.noise
-    # The grid was τσ² for the joint choice, τ itself for the precision alone.
-    precision = float(grid[winner]) / (noise if what == "joint" else 1.0)
-    none = torch.zeros_like(unit[:1])
-    plain = squares.mean()
+    fixed = torch.full_like(best, likelihood.noise)
+    alone, joint = (_gaussian_nll(squares, unit, noise) for noise in (fixed, best))
+    free = what == "joint"
+    precisions = (grid / best if free else grid).tolist()
+    winner, at_edge = _winner((joint if free else alone).tolist(), precisions)
+    none, plain = torch.zeros_like(unit[:1]), squares.mean()
     return replace(
         posterior,
-        precision=precision,
-        likelihood=replace(likelihood, noise=noise),
+        precision=precisions[winner],
+        likelihood=replace(likelihood, noise=float(best[winner])) if free else likelihood,
         tuning=Tuning(
-            precisions=tuple(grid.tolist()),
+            precisions=tuple(precisions),
             nll=tuple(alone.tolist()),
             joint_nll=tuple(joint.tolist()),
-            temperatures=tuple(best.tolist()),
-            map_nll=float(_gaussian_nll(squares, none, torch.tensor([likelihood.noise]))),
-            temperature_nll=float(_gaussian_nll(squares, none, plain[None])),
-            map_temperature=float(plain),
+            scales=tuple(best.tolist()),
+            map_nll=float(_gaussian_nll(squares, none, fixed[:1])),
+            map_scale=float(plain),
+            map_scaled_nll=float(_gaussian_nll(squares, none, plain[None])),
             examples=len(table.targets),
+            at_edge=at_edge,
         ),
     )
 
@@ -236,17 +244,20 @@ def _gaussian_nll(squares: Tensor, unit: Tensor, noise: Tensor) -> Tensor:
     return 0.5 * terms.sum(-1).mean(-1)
 
 
-def _winner(curve: Sequence[float], grid: Tensor, what: What) -> int:
+def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, bool]:
+    """Find the lowest point, and whether it is at the edge of more than one."""
     winner = min(range(len(curve)), key=curve.__getitem__)
-    if what != "temperature" and len(grid) > 1 and winner in (0, len(grid) - 1):
-        side = "lower" if winner == 0 else "upper"
-        meaning = (
-            "the prior hardly matters" if winner == 0 else "the posterior adds nothing"
+    at_edge = len(curve) > 1 and winner in (0, len(curve) - 1)
+    if at_edge:
+        side, meaning = (
+            ("lower", "the prior hardly matters")
+            if winner == 0
+            else ("upper", "the posterior adds nothing")
         )
         warnings.warn(
-            f"the best precision {float(grid[winner]):.3g} is at the {side} edge of its "
+            f"the best precision {precisions[winner]:.3g} is at the {side} edge of its "
             f"grid: {meaning} on this validation set. Pass precisions= to look further.",
             SmidgenWarning,
             stacklevel=4,
         )
-    return winner
+    return winner, at_edge

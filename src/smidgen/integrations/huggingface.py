@@ -25,11 +25,25 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from smidgen.atomic import new_folder
+from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.text import TextTable
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+# Everything save_pretrained of a model and a tokenizer may write.
+_WRITTEN = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors*",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "vocab.*",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece*",
+)
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Without one of these transformers makes up an empty vocabulary and says nothing.
 _TOKENIZERS = (
@@ -217,8 +231,8 @@ def save_model(
         The folder.
 
     Raises:
-        ArgumentError: If something is there that must not be replaced.
-    """
+        StoreError: If something is there that must not be replaced.
+    """  # noqa: DOC502
     folder = Path(folder)
     check_free(folder, overwrite)
     with new_folder(folder) as work, _quiet():
@@ -339,24 +353,13 @@ def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 
 def check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something, unless it is a model to be replaced."""
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise ArgumentError(
-            f"folder must be free or a folder, got {str(folder)!r}. Give another."
-        )
-    if not any(folder.iterdir()):
-        return
-    if not overwrite:
-        raise ArgumentError(
-            f"folder must be free or empty, got {str(folder)!r} with files in it. Give "
-            "another, or overwrite=True to replace the model there."
-        )
-    if not (folder / "config.json").is_file():
-        raise ArgumentError(
-            f"folder must be a saved model to be replaced, got {str(folder)!r} without "
-            "a config.json. Give another."
-        )
+    refuse_taken(
+        folder,
+        overwrite=overwrite,
+        needed="model*.safetensors*",
+        written=_WRITTEN,
+        what="model",
+    )
 
 
 def _reason(error: BaseException) -> str:

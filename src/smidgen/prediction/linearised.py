@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -56,8 +56,7 @@ def predict(
     Returns:
         Probabilities, or mean and variance, with the uncertainty of each example.
     """
-    found = _predictives(posterior, model, [batch], link, draws, generator)
-    return next(found)
+    return _predictives(posterior, model, [batch], link, draws, generator)[0]
 
 
 def predict_batches(
@@ -88,7 +87,7 @@ def predict_batches(
         DataError: If there is no batch.
     """
     followed = track(batches, "predicting", show=progress)
-    found = list(_predictives(posterior, model, followed, link, draws, generator))
+    found = _predictives(posterior, model, followed, link, draws, generator)
     if not found:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
     return concatenate(found)
@@ -101,13 +100,14 @@ def _predictives(
     link: str,
     draws: int,
     generator: torch.Generator | None,
-) -> Iterator[Predictive]:
+) -> list[Predictive]:
     likelihood = posterior.likelihood
+    posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
     outputs = likelihood.outputs
+    link = resolve(link, outputs if isinstance(likelihood, Categorical) else 2)
     wanted = torch.eye(outputs, dtype=torch.float64)
     if isinstance(likelihood, Categorical):
-        link = resolve(link, outputs)
         wanted = directions(link, outputs)
     normals = standard_normals(draws, max(1, outputs - 1), generator=generator)
     moments = output_moments(
@@ -118,8 +118,7 @@ def _predictives(
         directions=wanted,
         precisions=torch.tensor([posterior.precision * likelihood.scale]),
     )
-    for each in moments:
-        yield _predictive(posterior, each, link, normals)
+    return [_predictive(posterior, each, link, normals) for each in moments]
 
 
 def _predictive(

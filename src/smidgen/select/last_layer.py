@@ -1,4 +1,4 @@
-"""The last affine map that runs in the model's module order: the classic baseline."""
+"""The last affine map in the order the model lists its modules: the classic baseline."""
 
 from __future__ import annotations
 

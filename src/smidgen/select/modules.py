@@ -6,7 +6,7 @@ are ranked within attention, the MLPs or both. Random maps are drawn without rep
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -46,6 +46,8 @@ def modules(
         ArgumentError: If an argument is outside what it may be.
     """
     found = affine_coverage(model)
+    if group not in get_args(Choice):
+        raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
     maps = [each for each in found.maps if group in ("all", each.group)]
     if not 1 <= count <= len(maps):
         raise ArgumentError(

@@ -8,13 +8,11 @@ are nested in percent.
 
 from __future__ import annotations
 
-from math import ceil
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
+from smidgen.select.top import top
 from smidgen.subset import Part, Subset
 
 
@@ -46,15 +44,7 @@ def sparse_kfac(model: nn.Module, *, percent: float) -> Subset:
                 f"model must have finite weights, got NaN in {each.weight!r}. Train or "
                 "load it again."
             )
-        rows = largest(magnitude.amax(1), percent)
-        columns = largest(magnitude.amax(0), percent)
+        rows = top(magnitude.amax(1), percent / 100)
+        columns = top(magnitude.amax(0), percent / 100)
         parts.update(each.parts(rows, columns))
     return Subset(found.universe, parts)
-
-
-def largest(scores: Tensor, percent: float) -> Tensor:
-    """Return the indices of the top percent of scores, at least one, ascending."""
-    # 1e-9: 10 percent of 30 is 3, whatever floating point makes of it.
-    count = max(1, ceil(percent * scores.numel() / 100 - 1e-9))
-    order = scores.double().sort(descending=True, stable=True).indices
-    return order[:count].sort().values.to("cpu", torch.int64)

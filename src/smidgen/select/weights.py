@@ -7,13 +7,13 @@ squared gradients, BayesTune's scales, SSVI's signal-to-noise. Ties go to the lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
+from smidgen.select.top import top
 from smidgen.subset import Entries, Part, Subset
 
 
@@ -29,7 +29,8 @@ def weights(
 
     Args:
         model: The trained model; it is only read.
-        fraction: Share of the weights of affine maps to choose, in (0, 1].
+        fraction: Share of the weights to choose, in (0, 1]: of all affine maps, or of
+            those that scores are given for.
         by: "magnitude", "random", or scores for each parameter by name.
         per_layer: Choose that share in each parameter rather than over all.
         generator: Source of a random choice; required for it.
@@ -46,10 +47,10 @@ def weights(
     scores = _scores(model, list(universe), by, generator)
     if per_layer:
         parts: dict[str, Part] = {
-            name: Entries(_top(values, fraction)) for name, values in scores.items()
+            name: Entries(top(values, fraction)) for name, values in scores.items()
         }
         return Subset(universe, parts)
-    chosen = _top(torch.cat(list(scores.values())), fraction)
+    chosen = top(torch.cat(list(scores.values())), fraction)
     parts, start = {}, 0
     for name, values in scores.items():
         own = chosen[(chosen >= start) & (chosen < start + len(values))] - start
@@ -74,13 +75,15 @@ def _scores(
             raise ArgumentError("generator must be a torch.Generator for by='random'.")
         scores = {n: torch.rand(v.numel(), generator=generator) for n, v in found.items()}
     elif isinstance(by, Mapping):
-        scores = {name: value for name, value in by.items() if name in found}
-        wrong = [n for n, v in scores.items() if v.numel() != found[n].numel()]
-        if wrong or not scores:
+        shapes = {name: found[name].shape if name in found else None for name in by}
+        wrong = [name for name, shape in shapes.items() if by[name].shape != shape]
+        if wrong or not by:
+            got = f"{wrong[0]!r} of shape {tuple(by[wrong[0]].shape)}" if wrong else "none"
             raise ArgumentError(
                 "by must map names of affine parameters to scores of their shape, got "
-                f"{f'{wrong[0]!r} of another' if wrong else 'none of them'}."
+                f"{got}. Print smidgen.coverage(model).universe to see them."
             )
+        scores = {name: by[name] for name in names if name in by}
     else:
         raise ArgumentError(
             f"by must be 'magnitude', 'random' or scores by parameter name, got {by!r}."
@@ -90,10 +93,3 @@ def _scores(
     if bad:
         raise ArgumentError(f"scores must be numbers, got NaN in {bad[0]!r}.")
     return flat
-
-
-def _top(scores: Tensor, fraction: float) -> Tensor:
-    """Indices of the largest scores, ascending; ties to the lower index."""
-    count = max(1, ceil(fraction * len(scores) - 1e-9))
-    order = scores.sort(descending=True, stable=True).indices
-    return order[:count].sort().values

@@ -47,7 +47,7 @@ class Method:
     elsewhere: Mapping[str, CategoricalPredictive] = field(default_factory=dict)
     floats: int = 0
     relative_seconds: float = 1.0
-    settings: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, float | bool] = field(default_factory=dict)
 
 
 def point_methods(
@@ -83,9 +83,9 @@ def point_methods(
         name: point_outputs(problem, batches, progress=progress)[0]
         for name, batches in (elsewhere or {}).items()
     }
-    settings = {"map": 1.0}
+    divisors = {"map": 1.0}
     if temperature is not None:
-        settings["temperature"] = temperature
+        divisors["temperature"] = temperature
     from_logits = CategoricalPredictive.from_logits
     methods = [
         Method(
@@ -94,7 +94,7 @@ def point_methods(
             {other: from_logits(found, divisor) for other, found in others.items()},
             settings={} if name == "map" else {"temperature": divisor},
         )
-        for name, divisor in settings.items()
+        for name, divisor in divisors.items()
     ]
     return methods, targets
 
@@ -135,7 +135,11 @@ def posterior_method(
         {other: predicted(batches) for other, batches in (elsewhere or {}).items()},
         floats=posterior.floats,
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
-        settings={"precision": posterior.precision, "temperature": posterior.temperature},
+        settings={
+            "precision": posterior.precision,
+            "temperature": posterior.temperature,
+            "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
+        },
     )
 
 
@@ -215,16 +219,7 @@ def _scored(
 def _differences(method: Method, base: Method, targets: Tensor) -> list[dict[str, Any]]:
     pair = (method.predictive, base.predictive)
     nll = evaluate.paired_difference(*(evaluate.nll(p, targets) for p in pair))
-    sides = [(p.confidence, evaluate.correct(p, targets)) for p in pair]
-
-    def gap(index: Tensor) -> float:
-        ours, theirs = (
-            evaluate.expected_calibration_error(confidence[index], correct[index])
-            for confidence, correct in sides
-        )
-        return ours - theirs
-
-    ece = evaluate.bootstrap(gap, len(targets), draws=_DRAWS)
+    ece = evaluate.paired_calibration_difference(*pair, targets, draws=_DRAWS)
     return [
         {"method": method.name, "baseline": base.name, "score": score, **found.to_dict()}
         for score, found in (("nll", nll), ("ece_equal_mass", ece))
@@ -243,7 +238,7 @@ def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
         "chosen_precision": posterior.precision,
         "chosen_temperature": posterior.temperature,
         "map_nll": tuning.map_nll,
-        "temperature_nll": tuning.temperature_nll,
+        "temperature_nll": tuning.map_scaled_nll,
     }
 
 

@@ -13,6 +13,7 @@ from smidgen.likelihood import Categorical
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.record import Record
+from smidgen.select import last_layer
 from smidgen.study.comparison import (
     compare,
     point_methods,
@@ -61,14 +62,14 @@ def evaluate_posterior(
     methods, targets = point_methods(
         problem,
         test,
-        temperature=tuning.map_temperature if tuning else None,
+        temperature=tuning.map_scale if tuning else None,
         elsewhere=shifted,
         progress=progress,
     )
-    last = len(posterior.operators) == 1
+    is_last = posterior.subset == last_layer(problem.model)
     methods.append(
         posterior_method(
-            "last-layer" if last else "sparse-kfac",
+            "last-layer" if is_last else "sparse-kfac",
             posterior,
             problem,
             test,

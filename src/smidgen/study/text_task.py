@@ -168,7 +168,7 @@ def _evaluated(
     methods, targets = point_methods(
         problem,
         loaders.test,
-        temperature=chosen.tuning.map_temperature,
+        temperature=chosen.tuning.map_scale,
         elsewhere=loaders.elsewhere,
         progress=progress,
     )

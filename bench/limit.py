@@ -83,7 +83,7 @@ def _fit(
 ) -> Callable[[], None]:
     """A pass without the eigendecompositions, which come once, after all batches."""
     chosen = blocks(problem.model, subset)
-    sums = FactorSums(problem, chosen, "expand")
+    sums = FactorSums(problem, chosen, "reduce")
 
     def side() -> None:
         with tapped(problem, chosen) as taps:

@@ -70,7 +70,7 @@ class Posterior:
     num_data: int
     temperature: float = 1.0
     structure: str = "kron"
-    approximation: str = "expand"
+    approximation: str = "reduce"
     tuning: Tuning | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

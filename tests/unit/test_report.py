@@ -393,3 +393,10 @@ def test_record_is_left_alone(record: Record) -> None:
     before = json.dumps(asdict(record))
     render(record)
     assert json.dumps(asdict(record)) == before
+
+
+def test_a_precision_at_the_edge_is_said(record: Record) -> None:
+    assert "at the edge of its grid" not in render(record)
+    methods = [dict(method) for method in record.results["methods"]]
+    methods[3]["precision_at_edge"] = True
+    assert render(make_record(methods=methods)).count("τ at the edge of its grid") == 1

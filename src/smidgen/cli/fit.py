@@ -49,7 +49,7 @@ def fit(
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
-    ] = "expand",
+    ] = "reduce",
     batch_size: BatchSize = 16,
     max_length: MaxLength = 128,
     overwrite: Overwrite = False,

@@ -133,7 +133,7 @@ def kronecker_factors(
     batches: Iterable[Batch],
     blocks: Sequence[MapBlock],
     *,
-    approximation: Approximation = "expand",
+    approximation: Approximation = "reduce",
     num_data: int | None = None,
 ) -> Factors:
     """Accumulate the factors of all blocks in one pass and decompose them.

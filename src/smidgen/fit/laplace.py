@@ -41,7 +41,7 @@ def laplace(
     *,
     structure: str = "kron",
     precision: float = 1.0,
-    approximation: Approximation = "expand",
+    approximation: Approximation = "reduce",
     num_data: int | None = None,
     progress: bool = True,
 ) -> Posterior:

@@ -102,12 +102,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table; `settings` are what was tuned for it."""
+    """One method of a table; `settings` are what was tuned for it.
+
+    `at_edge` says that the chosen precision is the first or last of its grid.
+    """
 
     name: str
     label: str
     cells: tuple[Cell, ...]
     settings: tuple[Cell, ...] = ()
+    at_edge: bool = False
 
 
 SCORES = (
@@ -219,7 +223,13 @@ def _row(method: Mapping[str, Any], best: str | None) -> Row:
         for column in _SETTINGS
         if method.get(column.score) is not None
     ]
-    return Row(method["name"], reading.label(method), (*scores, *costs), tuple(settings))
+    return Row(
+        method["name"],
+        reading.label(method),
+        (*scores, *costs),
+        tuple(settings),
+        at_edge=bool(method.get("precision_at_edge")),
+    )
 
 
 def _cell(

@@ -1,0 +1,55 @@
+"""What the README says is what the records say, and its code runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from studies.readme import README, written
+from torch import nn
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tables_are_those_of_the_records():
+    text = README.read_text(encoding="utf-8")
+    assert written(text) == text
+
+
+def test_code_comes_early():
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert "```python" in lines[:35]
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_the_first_code_block_runs(tmp_path, monkeypatch):
+    """As it stands, on a small network and loaders by the names it uses."""
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[
+        1
+    ]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 4, generator=generator)
+    y = (x[:, 0] + torch.randn(64, generator=generator) > 0).long()
+    loader = [(x[:32], y[:32]), (x[32:], y[32:])]
+    names = {
+        "model": nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+        "train_loader": loader,
+        "val_loader": loader,
+        "batch": loader[0],
+    }
+    exec(code, names)
+    assert names["predictive"].probs.shape == (32, 2)
+    assert names["predictive"].entropy.shape == (32,)
+    assert names["predictive"].logit_covariance.shape == (32, 2, 2)
+    assert (tmp_path / "my-posterior" / "config.json").is_file()
+
+
+def test_links_lead_somewhere():
+    pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -8,59 +8,45 @@ from typing import Annotated
 import typer
 
 import smidgen
+from smidgen.cli import texts
 from smidgen.cli.console import check_free, out, show_record
-from smidgen.cli.texts import (
-    BatchSize,
-    Json,
-    Label,
-    MaxLength,
-    Model,
-    Overwrite,
-    Pair,
-    PosteriorFolder,
-    Text,
-    batches_of,
-    label_names,
-    load_model,
-    read_table,
-)
 from smidgen.errors import ArgumentError
 
 
 def evaluate(
-    model: Model,
-    posterior: PosteriorFolder,
+    model: texts.Model,
+    posterior: texts.PosteriorFolder,
     test: Annotated[Path, typer.Option(help="Labelled test data; they only report.")],
     shift: Annotated[
         list[str] | None, typer.Option(help="NAME=FILE of shifted data; may be repeated.")
     ] = None,
-    text: Text = "text",
-    text_pair: Pair = None,
-    label: Label = "label",
+    text: texts.Text = "text",
+    text_pair: texts.Pair = None,
+    label: texts.Label = "label",
     page: Annotated[
         Path | None, typer.Option("--report", help="Also write the report page.")
     ] = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = 128,
-    overwrite: Overwrite = False,
-    json_file: Json = None,
+    batch_size: texts.BatchSize = 16,
+    max_length: texts.MaxLength = 128,
+    overwrite: texts.Overwrite = False,
+    json_file: texts.Json = None,
 ) -> None:
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
     from smidgen.study.evaluation import evaluate_posterior
 
     check_free(overwrite, json_file, page)
-    network, tokenizer = load_model(model)
+    network, tokenizer = texts.load_model(model)
     loaded = smidgen.load(posterior, network)
-    table = read_table(test, text, text_pair, label, label_names(network))
+    table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
     shifted = {}
     for item in shift or []:
         name, path = _named_file(item)
-        others = read_table(path, text, text_pair, None)
-        shifted[name] = batches_of(others, tokenizer, batch_size, max_length)
+        others = texts.read_table(path, text, text_pair, None)
+        shifted[name] = texts.batches_of(others, tokenizer, batch_size, max_length)
     record = evaluate_posterior(
         loaded,
         network,
-        batches_of(table, tokenizer, batch_size, max_length),
+        texts.batches_of(table, tokenizer, batch_size, max_length),
         shifted=shifted,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smidgen.cli import texts
 from smidgen.cli.console import Steps, check_free, out, write_json
-from smidgen.cli.texts import (
-    BatchSize,
-    Json,
-    Label,
-    MaxLength,
-    Model,
-    Overwrite,
-    Pair,
-    Text,
-    batches_of,
-    read_table,
-)
 from smidgen.errors import ArgumentError
 from smidgen.fit.finetune import Criterion, Finetuned
 
@@ -29,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def finetune(
-    model: Model,
+    model: texts.Model,
     train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
     val: Annotated[Path, typer.Option(help="Held-out data that decide when to stop.")],
     folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")],
-    text: Text = "text",
-    text_pair: Pair = None,
-    label: Label = "label",
+    text: texts.Text = "text",
+    text_pair: texts.Pair = None,
+    label: texts.Label = "label",
     epochs: Annotated[int, typer.Option(min=1, help="Most epochs.")] = 5,
     learning_rate: Annotated[float, typer.Option("--lr", help="Peak rate.")] = 5e-5,
     patience: Annotated[int, typer.Option(min=1, help="Epochs without gain.")] = 2,
     stop_on: Annotated[Criterion, typer.Option(help="What a gain is.")] = "accuracy",
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = 128,
+    batch_size: texts.BatchSize = 16,
+    max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and dropout.")] = 0,
-    overwrite: Overwrite = False,
-    json_file: Json = None,
+    overwrite: texts.Overwrite = False,
+    json_file: texts.Json = None,
 ) -> None:
     """Fine-tune a classifier plainly: the point estimate everything starts from."""
     from smidgen import fit
@@ -53,8 +42,8 @@ def finetune(
     huggingface.check_free(folder, overwrite)
     check_free(overwrite, json_file)
     say = Steps()
-    table = read_table(train, text, text_pair, label)
-    held_out = read_table(val, text, text_pair, label, table.label_names)
+    table = texts.read_table(train, text, text_pair, label)
+    held_out = texts.read_table(val, text, text_pair, label, table.label_names)
     classes = _classes(table, train)
     say(f"Loading {model} with {classes} classes")
     network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
@@ -62,7 +51,7 @@ def finetune(
         network.config.id2label = dict(enumerate(table.label_names))
         network.config.label2id = {n: i for i, n in enumerate(table.label_names)}
     loaders = [
-        batches_of(
+        texts.batches_of(
             each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
         )
         for each in (table, held_out)

@@ -10,21 +10,8 @@ import typer
 from torch import nn
 
 import smidgen
+from smidgen.cli import texts
 from smidgen.cli.console import Steps, check_free, out, write_json
-from smidgen.cli.texts import (
-    BatchSize,
-    Json,
-    Label,
-    MaxLength,
-    Model,
-    Overwrite,
-    Pair,
-    Text,
-    batches_of,
-    label_names,
-    load_model,
-    read_table,
-)
 from smidgen.curvature.factors import Approximation
 from smidgen.errors import ArgumentError
 from smidgen.fit.tuning import What
@@ -35,13 +22,13 @@ Selector = Literal["sparse-kfac", "last-layer"]
 
 
 def fit(
-    model: Model,
+    model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
     val: Annotated[Path, typer.Option(help="Held-out data that choose the precision.")],
     folder: Annotated[Path, typer.Option("--out", help="Where the posterior goes.")],
-    text: Text = "text",
-    text_pair: Pair = None,
-    label: Label = "label",
+    text: texts.Text = "text",
+    text_pair: texts.Pair = None,
+    label: texts.Label = "label",
     select: Annotated[Selector, typer.Option(help="Which weights.")] = "sparse-kfac",
     percent: Annotated[
         float | None, typer.Option(help="Percent of rows and of columns; 10 if left out.")
@@ -50,19 +37,21 @@ def fit(
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
     ] = "reduce",
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = 128,
-    overwrite: Overwrite = False,
-    json_file: Json = None,
+    batch_size: texts.BatchSize = 16,
+    max_length: texts.MaxLength = 128,
+    overwrite: texts.Overwrite = False,
+    json_file: texts.Json = None,
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
     check_folder(folder, overwrite)
     check_free(overwrite, json_file)
     say = Steps()
-    network, tokenizer = load_model(model)
-    names = label_names(network)
-    tables = [read_table(path, text, text_pair, label, names) for path in (train, val)]
-    loaders = [batches_of(each, tokenizer, batch_size, max_length) for each in tables]
+    network, tokenizer = texts.load_model(model)
+    names = texts.label_names(network)
+    tables = [
+        texts.read_table(path, text, text_pair, label, names) for path in (train, val)
+    ]
+    loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
     subset = _chosen(network, select, percent)
     say(f"Fitting {subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})")
     posterior = smidgen.fit.laplace(

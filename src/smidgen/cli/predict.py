@@ -9,35 +9,23 @@ import typer
 from rich.table import Table
 
 import smidgen
+from smidgen.cli import texts
 from smidgen.cli.console import check_free, out, write_json
-from smidgen.cli.texts import (
-    BatchSize,
-    Json,
-    MaxLength,
-    Model,
-    Overwrite,
-    Pair,
-    PosteriorFolder,
-    Text,
-    batches_of,
-    load_model,
-    read_table,
-)
 from smidgen.errors import ArgumentError
 
 _SHOWN = 10
 
 
 def predict(
-    model: Model,
-    posterior: PosteriorFolder,
+    model: texts.Model,
+    posterior: texts.PosteriorFolder,
     data: Annotated[Path, typer.Option(help="Texts; labels are not needed.")],
-    text: Text = "text",
-    text_pair: Pair = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = 128,
-    overwrite: Overwrite = False,
-    json_file: Json = None,
+    text: texts.Text = "text",
+    text_pair: texts.Pair = None,
+    batch_size: texts.BatchSize = 16,
+    max_length: texts.MaxLength = 128,
+    overwrite: texts.Overwrite = False,
+    json_file: texts.Json = None,
 ) -> None:
     """Predict texts with calibrated probabilities and an uncertainty for each.
 
@@ -45,15 +33,15 @@ def predict(
         ArgumentError: If the posterior is not of a classifier.
     """
     check_free(overwrite, json_file)
-    network, tokenizer = load_model(model)
+    network, tokenizer = texts.load_model(model)
     loaded = smidgen.load(posterior, network)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
         raise ArgumentError(
             f"posterior must be of a classifier, got {loaded.likelihood.kind!r}. "
             "Use smidgen.predict from Python."
         )
-    table = read_table(data, text, text_pair, None)
-    loader = batches_of(table, tokenizer, batch_size, max_length)
+    table = texts.read_table(data, text, text_pair, None)
+    loader = texts.batches_of(table, tokenizer, batch_size, max_length)
     found = smidgen.predict_batches(loaded, network, loader).to_dict()
     names = [network.config.id2label[i] for i in range(network.config.num_labels)]
     rows = [

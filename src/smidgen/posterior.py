@@ -11,7 +11,7 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.fingerprint import quick_fingerprint
 from smidgen.likelihood import Likelihood
-from smidgen.operators import Kronecker
+from smidgen.operators import Operator
 from smidgen.subset import Subset
 
 
@@ -57,14 +57,14 @@ class Posterior:
         temperature: Divides the predictive's logits.
         fingerprint: Hash of the model's weights.
         num_data: Examples the curvature was summed over.
-        structure: How the curvature is kept: "kron".
+        structure: How the curvature is kept: "kron", "ekfac" or "diag".
         approximation: How positions share weights: "expand" or "reduce".
         tuning: How precision and temperature were chosen, if they were.
     """
 
     subset: Subset
     likelihood: Likelihood
-    operators: Mapping[str, Kronecker]
+    operators: Mapping[str, Operator]
     precision: float
     fingerprint: str
     num_data: int

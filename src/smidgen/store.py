@@ -23,7 +23,7 @@ from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.likelihood import KINDS, Likelihood
-from smidgen.operators import Kronecker
+from smidgen.operators import STRUCTURES, Operator
 from smidgen.posterior import Posterior, Tuning
 from smidgen.problem import Problem, as_problem
 from smidgen.subset import Subset
@@ -41,7 +41,6 @@ _FIELDS = {
     "likelihood": dict,
     "subset": dict,
 }
-_OPERATOR_FIELDS = tuple(each.name for each in fields(Kronecker))
 
 
 def save(posterior: Posterior, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -90,9 +89,10 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
             "model it was fitted to."
         )
     try:
+        kind = STRUCTURES[config["structure"]]
         subset = Subset.from_tensors(tensors, config["subset"])
         operators = {
-            block.map.name: _operator(tensors, block, as_problem(model).device)
+            block.map.name: _operator(kind, tensors, block, as_problem(model).device)
             for block in blocks(base, subset)
         }
         return Posterior(
@@ -131,9 +131,9 @@ def check_free(folder: Path, overwrite: bool) -> None:
 def _write(posterior: Posterior, folder: Path) -> None:
     tensors, header = posterior.subset.to_tensors()
     for name, operator in posterior.operators.items():
-        for part in _OPERATOR_FIELDS:
-            value: Tensor = getattr(operator, part)
-            tensors[f"{part}/{name}"] = value.detach().cpu().contiguous()
+        for part in fields(operator):
+            value: Tensor = getattr(operator, part.name)
+            tensors[f"{part.name}/{name}"] = value.detach().cpu().contiguous()
     save_file(tensors, str(folder / _TENSORS), metadata={"format": "smidgen"})
     config = {
         "schema": SCHEMA,
@@ -196,18 +196,20 @@ def _read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _operator(
-    tensors: Mapping[str, Tensor], block: MapBlock, device: torch.device
-) -> Kronecker:
-    n, m = block.row_count, block.column_count
-    shapes = dict(zip(_OPERATOR_FIELDS, [(n, n), (n,), (m, m), (m,)], strict=True))
+    kind: type[Operator],
+    tensors: Mapping[str, Tensor],
+    block: MapBlock,
+    device: torch.device,
+) -> Operator:
+    shapes = kind.shapes(block.row_count, block.column_count)
     parts = []
-    for field, shape in shapes.items():
-        key = f"{field}/{block.map.name}"
+    for field, shape in zip(fields(kind), shapes, strict=True):
+        key = f"{field.name}/{block.map.name}"
         if key not in tensors or tuple(tensors[key].shape) != shape:
             got = tuple(tensors[key].shape) if key in tensors else "nothing"
             raise StoreError(f"{key} must have shape {shape}, got {got}.")
         parts.append(tensors[key].to(device))
-    return Kronecker(*parts)
+    return kind(*parts)
 
 
 def _likelihood(config: Mapping[str, Any]) -> Likelihood:

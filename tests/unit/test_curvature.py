@@ -12,6 +12,7 @@ import smidgen
 from smidgen.affine import blocks, coverage
 from smidgen.curvature.factors import kronecker_factors
 from smidgen.curvature.functional import output_moments
+from smidgen.operators import STRUCTURES
 from smidgen.problem import batch_mask
 
 
@@ -52,13 +53,14 @@ def test_factors_equal_loops_over_examples_and_positions(case, approximation, pe
         torch.testing.assert_close(operator.dense(), torch.kron(g, a), **EXACT)
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector):
+def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, structure):
     model, batch = case.make()
     subset = SELECTORS[selector](model)
     chosen = blocks(model, subset)
     problem = case.problem(model)
-    factors = kronecker_factors(problem, [batch], chosen)
+    factors = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
     precisions = torch.tensor([0.01, 3.0], dtype=torch.float64)
     directions = torch.randn(
         2, case.outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
@@ -87,6 +89,30 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector):
             expected[index] += jacobian @ covariance @ jacobian.transpose(1, 2)
     torch.testing.assert_close(moments.covariance, expected, **EXACT)
     torch.testing.assert_close(moments.outputs, case.forward(model, batch).detach())
+
+
+@pytest.mark.parametrize("structure", ["diag", "ekfac"])
+def test_measured_curvature_is_the_diagonal_of_the_exact_block_ggn(case, structure):
+    """In the weights themselves, or in the eigenbasis of the factors."""
+    model, batch = case.make()
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(
+        case.problem(model), [batch], subset, structure=structure, approximation="expand"
+    )
+    outputs = case.forward(model, batch).detach()
+    hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
+    for block in blocks(model, subset):
+        names = block.map.shapes
+        part = smidgen.Subset(
+            subset.universe, {n: p for n, p in subset.parts.items() if n in names}
+        )
+        jacobian = ordered_jacobian(model, case, batch, block, part)
+        ggn = torch.einsum("bcp,bcd,bdq->pq", jacobian, hessians, jacobian)
+        operator = posterior.operators[block.map.name]
+        if structure == "ekfac":
+            basis = torch.kron(operator.row_vectors, operator.column_vectors)
+            ggn = basis.T @ ggn @ basis
+        torch.testing.assert_close(operator.values.flatten(), ggn.diagonal(), **EXACT)
 
 
 def ordered_jacobian(model, case, batch, block, part):

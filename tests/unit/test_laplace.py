@@ -217,6 +217,25 @@ def test_a_sample_of_the_data_can_stand_for_all():
         )
 
 
+def test_ekfac_reads_its_batches_twice():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    twice = smidgen.fit.laplace(model, loader(), subset, structure="ekfac")
+    assert twice.num_data == 48
+    with pytest.raises(ArgumentError, match="readable twice.*got an iterator"):
+        smidgen.fit.laplace(model, iter(loader()), subset, structure="ekfac")
+
+
+def test_what_a_structure_keeps():
+    model, _ = Case("linear", lambda n: nn.Linear(4, n), 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    kept = {
+        structure: smidgen.fit.laplace(model, loader(), subset, structure=structure).floats
+        for structure in ("kron", "ekfac", "diag")
+    }
+    assert kept == {"kron": 4 + 25, "ekfac": 4 + 25 + 10, "diag": 10}
+
+
 def test_maps_that_never_run_are_mentioned():
     model, _ = Case("mlp", mlp, 2, vectors).make()
     model.register_module("idle", nn.Linear(2, 2).double())

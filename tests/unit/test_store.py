@@ -15,6 +15,7 @@ from tests.tolerances import EXACT
 import smidgen
 from smidgen import store
 from smidgen.errors import StoreError
+from smidgen.operators import STRUCTURES
 from smidgen.record import Record
 
 
@@ -28,11 +29,12 @@ def fitted(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
-def test_a_posterior_comes_back_equal(case, tmp_path):
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_posterior_comes_back_equal(case, structure, tmp_path):
     model, batch = case.make()
     problem = case.problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=40)
-    posterior = smidgen.fit.laplace(problem, [batch], subset)
+    posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
     posterior = smidgen.fit.tune_precision(posterior, problem, [batch])
     smidgen.save(posterior, tmp_path / "saved")
     loaded = smidgen.load(tmp_path / "saved", model)
@@ -133,6 +135,8 @@ def lose(name):
         (change(likelihood={"kind": "odd", "outputs": 2}), "was edited or is incomplete"),
         (change(fingerprint=3), "must have 'fingerprint' of type str"),
         (change(precision=-1.0), "precision must be > 0"),
+        (change(structure="foo"), "was edited or is incomplete: KeyError"),
+        (change(structure="diag"), r"moments/.* must have shape"),
         (lose("config.json"), "is not a saved posterior"),
         (lose("posterior.safetensors"), "cannot be read"),
         (shutil.rmtree, "is not a saved posterior"),

@@ -19,6 +19,7 @@ from smidgen.posterior import Posterior
 from smidgen.store import check_free as check_folder
 
 Selector = Literal["sparse-kfac", "last-layer"]
+Structure = Literal["kron", "ekfac", "diag"]
 
 
 def fit(
@@ -33,6 +34,9 @@ def fit(
     percent: Annotated[
         float | None, typer.Option(help="Percent of rows and of columns; 10 if left out.")
     ] = None,
+    structure: Annotated[
+        Structure, typer.Option(help="How the curvature is kept.")
+    ] = "kron",
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
@@ -58,6 +62,7 @@ def fit(
         network,
         loaders[0],
         subset,
+        structure=structure,
         approximation=approximation,
     )
     say(f"Tuning on {len(tables[1]):,} held-out texts")

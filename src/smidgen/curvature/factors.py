@@ -16,29 +16,14 @@ import torch
 from torch import Tensor
 
 from smidgen.affine import MapBlock
-from smidgen.curvature.taps import Trace, tapped
-from smidgen.errors import ArgumentError, DataError
-from smidgen.likelihood import Gaussian, Likelihood
+from smidgen.curvature.sums import Curvatures, Sums, accumulate
+from smidgen.curvature.taps import Trace
 from smidgen.operators import Kronecker
 from smidgen.problem import Problem
 from smidgen.types import Batch
 
 Approximation = Literal["expand", "reduce"]
 APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
-
-
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """What one pass over the data gives: the curvature of each map, and counts.
-
-    `squared_residual` is the mean over examples and outputs, for regression; `idle` are
-    the chosen maps that never ran.
-    """
-
-    operators: dict[str, Kronecker]
-    num_data: int
-    squared_residual: float
-    idle: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -50,16 +35,14 @@ class _BlockSums:
     count: int = 0
 
 
-class FactorSums:
-    """Running sums of the factors of all blocks: `add` traces, then `finish`."""
+class FactorSums(Sums):
+    """Running sums of the factors A and G of all blocks."""
 
     def __init__(
         self, problem: Problem, blocks: Sequence[MapBlock], approximation: Approximation
     ) -> None:
-        assert problem.likelihood is not None
-        self.likelihood: Likelihood = problem.likelihood
+        super().__init__(problem, blocks)
         self.reduces = approximation == "reduce"
-        self.seen, self.squares = 0, 0.0
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.blocks = {
             block.map.name: _BlockSums(
@@ -69,23 +52,9 @@ class FactorSums:
             for block in blocks
         }
 
-    def add(self, trace: Trace) -> None:
-        """Add one batch: its inputs once, its δ for every square-root column."""
-        for name, sums in self.blocks.items():
-            if trace.runs(name):
-                self._add_inputs(sums, trace, name)
-        columns = self.likelihood.root_columns(trace.outputs.detach())
-        columns = columns * trace.kept[:, None]
-        for k, column in enumerate(columns):
-            deltas = trace.deltas(column, more=k + 1 < len(columns))
-            for name, delta in deltas.items():
-                delta = delta.sum(1, keepdim=True) if self.reduces else delta
-                self.blocks[name].rows += _gram(delta)
-        self.seen += int(trace.kept.sum())
-        if isinstance(self.likelihood, Gaussian):
-            self.squares += _squared_residual(trace)
-
-    def _add_inputs(self, sums: _BlockSums, trace: Trace, name: str) -> None:
+    def add_inputs(self, trace: Trace, name: str) -> None:
+        """Add to A: over unpadded positions, or over their means."""
+        sums = self.blocks[name]
         x, lengths = trace.inputs(name, masked=True), trace.lengths(name)
         if not trace.kept.all():
             x, lengths = x[trace.kept], lengths[trace.kept]
@@ -97,35 +66,16 @@ class FactorSums:
             sums.count += int(lengths.sum())
         sums.columns += _gram(x)
 
-    def finish(self, num_data: int | None = None) -> Factors:
-        """Decompose the factors.
+    def add_deltas(self, trace: Trace, name: str, deltas: Tensor) -> None:
+        """Add to G: over positions, or over their sums."""
+        deltas = deltas.sum(1, keepdim=True) if self.reduces else deltas
+        self.blocks[name].rows += _gram(deltas)
 
-        Args:
-            num_data: Size of the whole data set if the traces are of a sample of it.
-
-        Returns:
-            The curvature of each map, for unit noise.
-
-        Raises:
-            ArgumentError: If num_data is below 1.
-            DataError: If no example had a target.
-        """
-        if num_data is not None and num_data < 1:
-            raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
-        if not self.seen:
-            raise DataError("no example has a label (all are -100). Pass labelled data.")
-        total = num_data or self.seen
-        return Factors(
-            {
-                name: Kronecker.from_factors(
-                    sums.rows * (total / self.seen), sums.columns / max(sums.count, 1)
-                )
-                for name, sums in self.blocks.items()
-            },
-            total,
-            self.squares / (self.seen * self.likelihood.outputs),
-            tuple(name for name, sums in self.blocks.items() if not sums.count),
-        )
+    def operator(self, name: str, scale: float) -> Kronecker:
+        """Decompose the factors of one map."""
+        sums = self.blocks[name]
+        columns = sums.columns / max(sums.count, 1)
+        return Kronecker.from_factors(sums.rows * scale, columns)
 
 
 def kronecker_factors(
@@ -135,7 +85,7 @@ def kronecker_factors(
     *,
     approximation: Approximation = "reduce",
     num_data: int | None = None,
-) -> Factors:
+) -> Curvatures:
     """Accumulate the factors of all blocks in one pass and decompose them.
 
     Args:
@@ -149,21 +99,10 @@ def kronecker_factors(
         The curvature of each map, for unit noise.
     """
     sums = FactorSums(problem, blocks, approximation)
-    with tapped(problem, blocks) as taps:
-        for batch in batches:
-            # Not kept in a name: the next pass must not find these activations alive.
-            sums.add(taps.run(batch))
-    return sums.finish(num_data)
+    return accumulate(sums, problem, batches, blocks).finish(num_data)
 
 
 def _gram(tensor: Tensor) -> Tensor:
     """Σ v vᵀ over all leading axes: products in the tensor's type, the sum in fp64."""
     flat = tensor.reshape(-1, tensor.shape[-1])
     return (flat.T @ flat).double()
-
-
-def _squared_residual(trace: Trace) -> float:
-    if trace.targets is None:
-        return 0.0
-    residuals = (trace.targets - trace.outputs.detach())[trace.kept]
-    return float(residuals.double().square().sum())

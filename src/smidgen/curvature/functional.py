@@ -15,7 +15,7 @@ from torch import Tensor
 
 from smidgen.affine import MapBlock
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.operators import Kronecker
+from smidgen.operators import Operator
 from smidgen.problem import Problem
 from smidgen.types import Batch
 
@@ -41,7 +41,7 @@ def output_moments(
     problem: Problem,
     batches: Iterable[Batch],
     blocks: Sequence[MapBlock],
-    operators: Mapping[str, Kronecker],
+    operators: Mapping[str, Operator],
     *,
     directions: Tensor,
     precisions: Tensor,
@@ -82,16 +82,15 @@ def _moments(
 class _Contraction:
     """Turns one map's Jacobians into covariances for every precision."""
 
-    def __init__(self, operator: Kronecker, precisions: Tensor) -> None:
+    def __init__(self, operator: Operator, precisions: Tensor) -> None:
         self.operator = operator
         self.precisions = precisions
         self.kept: Tensor | None = None
 
     @property
     def bytes(self) -> int:
-        values = self.operator.row_values
-        coordinates = values.numel() * self.operator.column_values.numel()
-        return coordinates * len(self.precisions) * values.element_size()
+        values = self.operator.values
+        return values.numel() * len(self.precisions) * values.element_size()
 
     def weights(self) -> Tensor:
         if self.kept is not None:
@@ -100,7 +99,7 @@ class _Contraction:
 
     def covariance(self, deltas: Tensor, inputs: Tensor) -> Tensor:
         """From (K, B, T, n) and (B, T, m) to (P, B, K, K)."""
-        kind = self.operator.row_vectors.dtype
+        kind = self.operator.dtype
         jacobians = self.operator.coordinates(deltas.to(kind), inputs.to(kind))
         jacobians = jacobians.flatten(2)  # (K, B, n·m)
         weights = self.weights()

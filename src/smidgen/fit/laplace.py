@@ -1,7 +1,8 @@
 """Laplace: a Gaussian at the trained weights whose precision is the curvature plus τ.
 
-With the exact generalised Gauss–Newton matrix, Kronecker-factored per affine map and
-restricted to the subset before anything is multiplied: Sparse-KFAC (DESIGN 4.2, 4.3).
+With the exact generalised Gauss–Newton matrix, one block per affine map, restricted to the
+subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DESIGN 4.2,
+4.3).
 """
 
 from __future__ import annotations
@@ -14,24 +15,20 @@ import torch
 from torch import nn
 
 from smidgen.affine import MapBlock, blocks
-from smidgen.curvature.factors import (
-    APPROXIMATIONS,
-    Approximation,
-    Factors,
-    kronecker_factors,
-)
+from smidgen.curvature.factors import APPROXIMATIONS, Approximation, FactorSums
+from smidgen.curvature.moments import MomentSums, weight_basis
 from smidgen.curvature.probe import mixing_maps
+from smidgen.curvature.sums import Curvatures, Sums, accumulate
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.fingerprint import fingerprint
 from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian, Likelihood
+from smidgen.operators import STRUCTURES
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset
 from smidgen.types import Batch
-
-STRUCTURES = ("kron",)
 
 
 def laplace(
@@ -45,14 +42,15 @@ def laplace(
     num_data: int | None = None,
     progress: bool = True,
 ) -> Posterior:
-    """Fit a Laplace posterior over a subset of the weights in one pass over the data.
+    """Fit a Laplace posterior over a subset of the weights.
 
     Args:
         model: The trained model, or a `Problem` that says how to read its batches.
-        batches: Training batches, any iterable, read once. Classification needs no
-            labels: the curvature does not depend on them.
+        batches: Training batches, any iterable, read once ("ekfac": twice).
+            Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
-        structure: How the curvature is kept: "kron".
+        structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
+            measured in a second pass) or "diag".
         precision: Prior precision τ, to be tuned afterwards.
         approximation: How positions that share weights are treated.
         num_data: Size of the whole data set if `batches` is a sample of it.
@@ -67,7 +65,8 @@ def laplace(
         StructureError: If the structure is unknown or cannot hold the subset.
     """
     if structure not in STRUCTURES:
-        raise StructureError(f"structure must be one of {STRUCTURES}, got {structure!r}.")
+        names = ", ".join(STRUCTURES)
+        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
     if approximation not in APPROXIMATIONS:
         raise ArgumentError(
             f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
@@ -79,25 +78,41 @@ def laplace(
         followed = track(batches, "fitting", show=progress)
         problem, first, everything = given.settled(followed)
         chosen, subset = _without_mixing(problem, first, chosen, subset)
-        factors = kronecker_factors(
-            problem, everything, chosen, approximation=approximation, num_data=num_data
-        )
-    _mention_idle(factors)
+        like = torch.empty(0, dtype=_working_type(given.model), device=problem.device)
+        if structure == "diag":
+            sums: Sums = MomentSums(problem, chosen, weight_basis(chosen, like))
+        else:
+            sums = FactorSums(problem, chosen, approximation)
+        found = accumulate(sums, problem, everything, chosen).finish(num_data)
+        if structure == "ekfac":
+            again = track(_fresh(batches), "measuring", show=progress)
+            sums = MomentSums(problem, chosen, found.operators)
+            found = accumulate(sums, problem, again, chosen).finish(num_data)
+    _mention_idle(found)
     likelihood = problem.likelihood
     assert likelihood is not None
-    kind = _working_type(given.model)
     return Posterior(
         subset=subset,
-        likelihood=_with_noise(likelihood, factors),
+        likelihood=_with_noise(likelihood, found),
         operators={
-            name: each.to(kind, problem.device) for name, each in factors.operators.items()
+            name: each.to(like.dtype, like.device) for name, each in found.operators.items()
         },
         precision=precision,
         fingerprint=fingerprint(given.model),
-        num_data=factors.num_data,
+        num_data=found.num_data,
         structure=structure,
         approximation=approximation,
     )
+
+
+def _fresh(batches: Iterable[Batch]) -> Iterable[Batch]:
+    """Refuse an iterable that is its own iterator: its batches are gone."""
+    if iter(batches) is batches:
+        raise ArgumentError(
+            "batches must be readable twice for structure 'ekfac', got an iterator. Pass a "
+            "list or a data loader."
+        )
+    return batches
 
 
 def _without_mixing(
@@ -122,15 +137,15 @@ def _without_mixing(
     return kept, Subset(subset.universe, parts)
 
 
-def _with_noise(likelihood: Likelihood, factors: Factors) -> Likelihood:
+def _with_noise(likelihood: Likelihood, found: Curvatures) -> Likelihood:
     if not isinstance(likelihood, Gaussian):
         return likelihood
-    if not factors.squared_residual:
+    if not found.squared_residual:
         raise DataError(
             "regression needs targets that differ from the outputs to fit its noise. "
             "Pass labelled data."
         )
-    return replace(likelihood, noise=factors.squared_residual)
+    return replace(likelihood, noise=found.squared_residual)
 
 
 def _working_type(model: nn.Module) -> torch.dtype:
@@ -148,11 +163,11 @@ def _refuse_bad_weights(model: nn.Module) -> None:
             )
 
 
-def _mention_idle(factors: Factors) -> None:
-    if factors.idle:
+def _mention_idle(found: Curvatures) -> None:
+    if found.idle:
         warnings.warn(
-            f"{len(factors.idle)} chosen maps never ran, so their weights keep the "
-            f"prior: {', '.join(factors.idle[:3])}.",
+            f"{len(found.idle)} chosen maps never ran, so their weights keep the "
+            f"prior: {', '.join(found.idle[:3])}.",
             SmidgenWarning,
             stacklevel=3,
         )

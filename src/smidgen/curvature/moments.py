@@ -1,0 +1,59 @@
+"""Second moments of Jacobians in a basis: the diagonal of the exact GGN in it.
+
+h_ij = Σ J'_ij² over examples and square-root columns, with J' = Σ_t δ_t x_tᵀ in the basis.
+The positions of an example are summed before anything is squared, so the question of
+expand or reduce does not arise. In the eigenbasis of the factors that is EKFAC (George et
+al., 2018, arXiv:1806.03884), in the weights themselves the diagonal GGN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from smidgen.affine import MapBlock
+from smidgen.curvature.sums import Sums
+from smidgen.curvature.taps import Trace
+from smidgen.operators import Diagonal, Eigenbasis, Operator
+from smidgen.problem import Problem
+
+
+class MomentSums(Sums):
+    """Running sums of J'² for all blocks, each in the basis of an operator."""
+
+    def __init__(
+        self, problem: Problem, blocks: Sequence[MapBlock], bases: Mapping[str, Operator]
+    ) -> None:
+        super().__init__(problem, blocks)
+        self.bases = bases
+        zero = torch.zeros((), dtype=torch.float64, device=problem.device)
+        self.moments = {
+            block.map.name: zero.new_zeros(block.row_count, block.column_count)
+            for block in blocks
+        }
+
+    def add_inputs(self, trace: Trace, name: str) -> None:
+        """Add nothing: inputs count only together with δ."""
+
+    def add_deltas(self, trace: Trace, name: str, deltas: Tensor) -> None:
+        """Add the squared coordinates of every example's Jacobian."""
+        basis, inputs = self.bases[name], trace.inputs(name)
+        found = basis.coordinates(deltas.to(basis.dtype), inputs.to(basis.dtype))
+        self.moments[name] += found.square().sum(0).double()
+
+    def operator(self, name: str, scale: float) -> Operator:
+        """Keep the basis and the moments measured in it."""
+        basis, moments = self.bases[name], self.moments[name] * scale
+        if isinstance(basis, Diagonal):
+            return Diagonal(moments)
+        return Eigenbasis(basis.row_vectors, basis.column_vectors, moments)  # type: ignore[attr-defined]
+
+
+def weight_basis(blocks: Sequence[MapBlock], like: Tensor) -> dict[str, Operator]:
+    """Take each map's weights for its basis, in the type and place of a tensor."""
+    return {
+        block.map.name: Diagonal(like.new_zeros(block.row_count, block.column_count))
+        for block in blocks
+    }

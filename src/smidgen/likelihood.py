@@ -1,4 +1,4 @@
-"""`Likelihood`: what outputs mean.
+"""`Likelihood`: what outputs mean, from targets to predictives.
 
 For a likelihood with outputs f (B, C), the Hessian of -log p in f is Λ. Its square-root
 columns are what a curvature pass back-propagates (DESIGN 4.2).
@@ -7,6 +7,7 @@ columns are what a curvature pass back-propagates (DESIGN 4.2).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi
 from typing import ClassVar
@@ -15,6 +16,13 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.links import at_temperatures, centred, damping, directions, resolve
+from smidgen.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    Predictive,
+)
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,53 @@ class Likelihood(ABC):
     def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return targets in the form `log_prob` takes, or raise `DataError`."""
 
+    @abstractmethod
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> Predictive:
+        """Turn Gaussian outputs into a predictive.
+
+        Args:
+            outputs: Mean outputs, (B, C).
+            covariance: Covariance of the directions, (B, K, K).
+            link: A resolved link.
+            temperature: Divides the mean of logits.
+            normals: Standard normals (S, C−1) if the link samples.
+
+        Returns:
+            The predictive.
+        """
+
+    @abstractmethod
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL of a predictive as a function of its temperature."""
+
     @property
     def scale(self) -> float:
         """What the Hessian is divided by: the noise variance, 1 without noise."""
         return 1.0
+
+    def resolved_link(self, link: str) -> str:
+        """Settle "auto", or refuse a link that cannot serve."""
+        return resolve(link, 2)
+
+    def directions(self, link: str) -> Tensor:
+        """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
+        return torch.eye(self.outputs, dtype=torch.float64)
 
     def check_outputs(self, logits: Tensor) -> None:
         """Refuse outputs that are not finite numbers of shape (B, C).
@@ -97,6 +148,42 @@ class Categorical(Likelihood):
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
+    def resolved_link(self, link: str) -> str:
+        """Settle "auto" by the number of classes, or refuse."""
+        return resolve(link, self.outputs)
+
+    def directions(self, link: str) -> Tensor:
+        """All logits for the diagonal probit, else the differences to class 0."""
+        return directions(link, self.outputs)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> CategoricalPredictive:
+        """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
+        at = at_temperatures(link, outputs, covariance, normals=normals)
+        if link != "diagonal-probit":
+            covariance = centred(covariance)
+        return CategoricalPredictive(at(temperature), outputs, covariance, temperature)
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL; what the temperature does not change is done once."""
+        at = at_temperatures(link, outputs, covariance, normals=normals)
+        return lambda temperature: -at(temperature).gather(-1, targets[:, None]).mean()
+
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-softmax at the target class, (B,)."""
         return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
@@ -139,6 +226,33 @@ class Bernoulli(Likelihood):
         """One column per label, √(p(1 − p)): (C, B, C)."""
         root = (logits.sigmoid() * (-logits).sigmoid()).sqrt()
         return torch.diag_embed(root).transpose(0, 1)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> BernoulliPredictive:
+        """Probability of each label, by the probit."""
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        probs = (outputs / temperature * damping(variance)).sigmoid()
+        return BernoulliPredictive(probs, outputs, variance, temperature)
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL of damped logits."""
+        damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
+        return lambda temperature: -self.log_prob(damped / temperature, targets).mean()
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over labels of the log-probability, (B,)."""
@@ -191,6 +305,35 @@ class Gaussian(Likelihood):
         """The identity, for unit noise: (C, B, C)."""
         eye = torch.eye(self.outputs, dtype=logits.dtype, device=logits.device)
         return eye[:, None, :].expand(-1, logits.shape[0], -1)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> GaussianPredictive:
+        """A normal distribution for each output; link and temperature do not apply."""
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return GaussianPredictive(outputs, variance, self.noise)
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Refuse: a regression has a noise variance where classes have a temperature.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError("a regression has no temperature. Tune its noise instead.")
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over outputs of the log-density, (B,)."""

@@ -59,29 +59,6 @@ def directions(link: str, outputs: int) -> Tensor:
     return eye if link == "diagonal-probit" else eye[1:] - eye[0]
 
 
-def class_log_probs(
-    link: str,
-    logits: Tensor,
-    covariance: Tensor,
-    *,
-    temperature: float | Tensor = 1.0,
-    normals: Tensor | None = None,
-) -> Tensor:
-    """Apply a link to the moments of the logits.
-
-    Args:
-        link: One of `LINKS`.
-        logits: Mean logits, (..., C).
-        covariance: Covariance of the link's directions, (..., K, K).
-        temperature: Divides the mean.
-        normals: Standard normals (S, C−1), for sampling.
-
-    Returns:
-        Log-probabilities, (..., C).
-    """
-    return at_temperatures(link, logits, covariance, normals=normals)(temperature)
-
-
 def at_temperatures(
     link: str, logits: Tensor, covariance: Tensor, *, normals: Tensor | None = None
 ) -> Callable[[float | Tensor], Tensor]:
@@ -156,6 +133,14 @@ def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
     """Turn standard normals (S, K) into draws of N(0, covariance): (..., S, K)."""
     root = matrix_root(covariance)
     return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
+
+
+def centred(covariance: Tensor) -> Tensor:
+    """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
+    classes = covariance.shape[-1] + 1
+    centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes
+    lift = centring[:, 1:]
+    return lift @ covariance @ lift.T
 
 
 def with_first_class(contrasts: Tensor) -> Tensor:

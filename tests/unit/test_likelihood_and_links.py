@@ -9,7 +9,7 @@ from tests.tolerances import EXACT, PROBIT, Z
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.links import class_log_probs, directions, resolve, standard_normals
+from smidgen.links import at_temperatures, directions, resolve, standard_normals
 from smidgen.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -22,6 +22,10 @@ def normal(*shape, seed=0):
     return torch.randn(
         shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
+
+
+def class_log_probs(link, logits, covariance, *, temperature=1.0, normals=None):
+    return at_temperatures(link, logits, covariance, normals=normals)(temperature)
 
 
 @pytest.mark.parametrize(

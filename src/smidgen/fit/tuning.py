@@ -21,14 +21,8 @@ from smidgen.affine import blocks
 from smidgen.curvature.functional import output_moments
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.temperature import best_temperature, mention_edge
-from smidgen.likelihood import Categorical, Gaussian, Likelihood
-from smidgen.links import (
-    at_temperatures,
-    damping,
-    directions,
-    resolve,
-    standard_normals,
-)
+from smidgen.likelihood import Gaussian
+from smidgen.links import standard_normals
 from smidgen.posterior import Posterior, Tuning
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
@@ -83,7 +77,7 @@ def tune_precision(
     posterior.require(as_problem(model).model)
     grid = _checked_grid(precisions if what != "temperature" else [posterior.precision])
     likelihood = posterior.likelihood
-    link = resolve(link, likelihood.outputs if isinstance(likelihood, Categorical) else 2)
+    link = likelihood.resolved_link(link)
     if not isinstance(likelihood, Gaussian):
         table = _table(posterior, model, batches, grid, link, progress)
         return _tuned_classifier(posterior, table, grid, link, what, progress)
@@ -115,18 +109,13 @@ def _table(
     link: str,
     progress: bool,
 ) -> _Table:
-    likelihood = posterior.likelihood
-    problem = replace(as_problem(model), likelihood=likelihood)
-    if isinstance(likelihood, Categorical):
-        wanted = directions(link, likelihood.outputs)
-    else:
-        wanted = torch.eye(likelihood.outputs, dtype=torch.float64)
+    problem = replace(as_problem(model), likelihood=posterior.likelihood)
     found = output_moments(
         problem,
         track(batches, "tuning", show=progress),
         blocks(problem.model, posterior.subset),
         posterior.operators,
-        directions=wanted,
+        directions=posterior.likelihood.directions(link),
         precisions=grid,
     )
     rows = []
@@ -157,7 +146,9 @@ def _tuned_classifier(
     normals = standard_normals(_DRAWS, max(1, likelihood.outputs - 1))
 
     def curve(covariance: Tensor) -> Callable[[float | Tensor], Tensor]:
-        return _nll_of_temperature(likelihood, link, table, covariance, normals)
+        return likelihood.nll_of_temperature(
+            table.outputs, covariance, table.targets, link=link, normals=normals
+        )
 
     alone, best, joint = [], [], []
     for covariance in track(table.covariance, "choosing", show=progress):
@@ -187,20 +178,6 @@ def _tuned_classifier(
             examples=len(table.targets),
             at_edge=at_edge,
         ),
-    )
-
-
-def _nll_of_temperature(
-    likelihood: Likelihood, link: str, table: _Table, covariance: Tensor, normals: Tensor
-) -> Callable[[float | Tensor], Tensor]:
-    """Mean NLL under one precision, as a function of the temperature."""
-    if isinstance(likelihood, Categorical):
-        log_probs = at_temperatures(link, table.outputs, covariance, normals=normals)
-        index = table.targets[:, None]
-        return lambda temperature: -log_probs(temperature).gather(-1, index).mean()
-    damped = table.outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
-    return lambda temperature: (
-        -likelihood.log_prob(damped / temperature, table.targets).mean()
     )
 
 

@@ -6,28 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.affine import blocks
-from smidgen.curvature.functional import Moments, output_moments
+from smidgen.curvature.functional import output_moments
 from smidgen.errors import DataError
-from smidgen.likelihood import Categorical, Gaussian
-from smidgen.links import (
-    DRAWS,
-    class_log_probs,
-    damping,
-    directions,
-    resolve,
-    standard_normals,
-)
+from smidgen.links import DRAWS, standard_normals
 from smidgen.posterior import Posterior
-from smidgen.predictive import (
-    BernoulliPredictive,
-    CategoricalPredictive,
-    GaussianPredictive,
-    Predictive,
-    concatenate,
-)
+from smidgen.predictive import Predictive, concatenate
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
@@ -104,49 +90,26 @@ def _predictives(
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
-    outputs = likelihood.outputs
-    link = resolve(link, outputs if isinstance(likelihood, Categorical) else 2)
-    wanted = torch.eye(outputs, dtype=torch.float64)
-    if isinstance(likelihood, Categorical):
-        wanted = directions(link, outputs)
-    normals = standard_normals(draws, max(1, outputs - 1), generator=generator)
+    link = likelihood.resolved_link(link)
+    normals = standard_normals(draws, max(1, likelihood.outputs - 1), generator=generator)
     moments = output_moments(
         problem,
         batches,
         blocks(problem.model, posterior.subset),
         posterior.operators,
-        directions=wanted,
+        directions=likelihood.directions(link),
         precisions=torch.tensor([posterior.precision * likelihood.scale]),
     )
-    return [_predictive(posterior, each, link, normals) for each in moments]
-
-
-def _predictive(
-    posterior: Posterior, moments: Moments, link: str, normals: Tensor
-) -> Predictive:
-    likelihood, temperature = posterior.likelihood, posterior.temperature
-    outputs = moments.outputs
-    covariance = moments.covariance[0] * likelihood.scale
-    if isinstance(likelihood, Categorical):
-        log_probs = class_log_probs(
-            link, outputs, covariance, temperature=temperature, normals=normals
+    return [
+        likelihood.predictive(
+            each.outputs,
+            each.covariance[0] * likelihood.scale,
+            link=link,
+            temperature=posterior.temperature,
+            normals=normals,
         )
-        if link != "diagonal-probit":
-            covariance = _centred(covariance)
-        return CategoricalPredictive(log_probs, outputs, covariance, temperature)
-    variance = covariance.diagonal(dim1=-2, dim2=-1)
-    if isinstance(likelihood, Gaussian):
-        return GaussianPredictive(outputs, variance, likelihood.noise)
-    probs = (outputs / temperature * damping(variance)).sigmoid()
-    return BernoulliPredictive(probs, outputs, variance, temperature)
-
-
-def _centred(covariance: Tensor) -> Tensor:
-    """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
-    classes = covariance.shape[-1] + 1
-    centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes
-    lift = centring[:, 1:]
-    return lift @ covariance @ lift.T
+        for each in moments
+    ]
 
 
 def _no_targets(_: Batch) -> None:

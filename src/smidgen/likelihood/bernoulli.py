@@ -1,0 +1,80 @@
+"""C independent yes/no labels: Λ = diag(p(1 − p))."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import DataError
+from smidgen.likelihood.base import Likelihood, one_row_each
+from smidgen.links import damping
+from smidgen.predictive import BernoulliPredictive
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """C independent yes/no labels, one logit each; targets are 0 or 1, (B, C)."""
+
+    kind: ClassVar[str] = "bernoulli"
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """One column per label, √(p(1 − p)): (C, B, C)."""
+        root = (logits.sigmoid() * (-logits).sigmoid()).sqrt()
+        return torch.diag_embed(root).transpose(0, 1)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> BernoulliPredictive:
+        """Probability of each label, by the probit."""
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        probs = (outputs / temperature * damping(variance)).sigmoid()
+        return BernoulliPredictive(probs, outputs, variance, temperature)
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL of damped logits."""
+        damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
+        return lambda temperature: -self.log_prob(damped / temperature, targets).mean()
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over labels of the log-probability, (B,)."""
+        signs = 2 * targets - 1
+        return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
+
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return zeros and ones (B, C); for one label (B,) will do.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The labels, in the logits' type.
+
+        Raises:
+            DataError: If they are anything else.
+        """
+        targets = one_row_each(targets, logits)
+        if not ((targets == 0) | (targets == 1)).all():
+            raise DataError(
+                f"labels must be 0 or 1 of shape {tuple(logits.shape)}, got "
+                f"{targets.flatten().tolist()[:4]}…. Pass another likelihood."
+            )
+        return targets.to(logits.dtype)

@@ -1,0 +1,118 @@
+"""One of C classes: Λ = diag(π) − ππᵀ, of rank C − 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.likelihood.base import Likelihood
+from smidgen.links import at_temperatures, centred, directions, resolve
+from smidgen.predictive import CategoricalPredictive
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of C classes; targets are class numbers."""
+
+    kind: ClassVar[str] = "categorical"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 2:
+            raise ArgumentError(
+                f"a categorical likelihood needs 2 outputs or more, got {self.outputs}. "
+                "Use Bernoulli for one logit, Gaussian for regression."
+            )
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C).
+
+        With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
+        L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
+
+        Returns:
+            The columns.
+        """
+        probs = logits.softmax(-1)
+        # q_{j-1}: the mass of class j and all after it, summed from the small end.
+        tail = probs.flip(-1).cumsum(-1).flip(-1)
+        before, after = tail[:, :-1], tail[:, 1:]
+        head = probs[:, :-1]
+        tiny = torch.finfo(probs.dtype).tiny
+        diagonal = (head * after / before.clamp_min(tiny)).sqrt()
+        below = (head / (after * before).clamp_min(tiny)).sqrt()
+        columns = -probs[:, None, :] * below[:, :, None]
+        columns = columns.triu(1)
+        columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        return columns.transpose(0, 1)
+
+    def resolved_link(self, link: str) -> str:
+        """Settle "auto" by the number of classes, or refuse."""
+        return resolve(link, self.outputs)
+
+    def directions(self, link: str) -> Tensor:
+        """All logits for the diagonal probit, else the differences to class 0."""
+        return directions(link, self.outputs)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+    ) -> CategoricalPredictive:
+        """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
+        at = at_temperatures(link, outputs, covariance, normals=normals)
+        if link != "diagonal-probit":
+            covariance = centred(covariance)
+        return CategoricalPredictive(at(temperature), outputs, covariance, temperature)
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL; what the temperature does not change is done once."""
+        at = at_temperatures(link, outputs, covariance, normals=normals)
+        return lambda temperature: -at(temperature).gather(-1, targets[:, None]).mean()
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-softmax at the target class, (B,)."""
+        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return class numbers (B,) as int64.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The class numbers.
+
+        Raises:
+            DataError: If they are not class numbers of this model.
+        """
+        if targets.is_floating_point() or targets.shape != logits.shape[:1]:
+            raise DataError(
+                f"labels must be {len(logits)} class numbers, got {targets.dtype} of shape "
+                f"{tuple(targets.shape)}. Pass Problem(model, likelihood=...) if they are "
+                "not classes."
+            )
+        wrong = targets[(targets < 0) | (targets >= self.outputs)]
+        if wrong.numel():
+            raise DataError(
+                f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
+                f"has {self.outputs} classes; map the labels to them."
+            )
+        return targets.long()

@@ -1,0 +1,62 @@
+"""The bar: late, only on a terminal, silent when asked, and gone afterwards."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from smidgen import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal, and a clock that ticks a second at each look."""
+    found = Terminal()
+    # Not sys.stderr itself: pytest puts its own there between set-up and test.
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
+    ticks = iter(range(1000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
+    return found
+
+
+def test_it_counts_and_cleans_up(terminal):
+    assert list(progress.track([1, 2, 3, 4], "fitting")) == [1, 2, 3, 4]
+    shown = terminal.getvalue()
+    assert "4/4" in shown
+    assert shown.endswith("\r\x1b[2K")
+
+
+def test_without_a_length_it_counts_only(terminal):
+    assert list(progress.track(iter("abc"), "reading")) == ["a", "b", "c"]
+    assert "reading: 3 done" in terminal.getvalue()
+
+
+def test_it_is_cleaned_up_after_an_exception(terminal):
+    def broken():
+        yield from range(3)
+        raise ValueError("the loader broke")
+
+    with pytest.raises(ValueError, match="broke"):
+        list(progress.track(broken(), "fitting"))
+    assert terminal.getvalue().endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize("how", ["argument", "environment", "pipe", "quick"])
+def test_it_is_silent(terminal, monkeypatch, how):
+    if how == "environment":
+        monkeypatch.setenv(progress.SWITCH, "0")
+    if how == "pipe":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    if how == "quick":
+        monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
+    assert list(progress.track(range(5), "fitting", show=how != "argument")) == list(
+        range(5)
+    )
+    assert terminal.getvalue() == ""

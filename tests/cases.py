@@ -221,6 +221,9 @@ SELECTORS = {
     "random-module": lambda model: smidgen.select.modules(
         model, count=1, by="random", generator=torch.Generator().manual_seed(5)
     ),
+    "biases": lambda model: smidgen.select.named(
+        model, [each.bias for each in smidgen.coverage(model).maps if each.bias]
+    ),
     "every-weight-by-name": lambda model: smidgen.select.named(
         model, list(smidgen.coverage(model).universe)
     ),

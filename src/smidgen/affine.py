@@ -172,7 +172,7 @@ def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
     for name, shape in subset.universe.items():
         if name in subset.parts and known.get(name) != shape:
             raise StructureError(
-                f"structure 'kron' needs parameters of affine maps, got {name!r} of "
+                f"a posterior needs parameters of affine maps, got {name!r} of "
                 f"shape {shape}. Print smidgen.coverage(model) to see the maps."
             )
     chosen = (_block(each, subset) for each in found.maps)
@@ -184,7 +184,7 @@ def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
     bias = subset.parts.get(each.bias) if each.bias is not None else None
     if isinstance(weight, Entries):
         raise StructureError(
-            f"structure 'kron' needs rows × columns, but {each.weight!r} has "
+            f"a posterior needs rows × columns of each map, but {each.weight!r} has "
             f"{weight.indices.numel()} scattered entries. Choose with "
             "smidgen.select.sparse_kfac."
         )
@@ -201,7 +201,7 @@ def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
         rows, columns = weight.rows, weight.columns
     if bias_rows is not None and not torch.equal(bias_rows, rows):
         raise StructureError(
-            f"structure 'kron' needs the bias of the chosen rows or none, but "
+            f"a posterior needs the bias of the chosen rows or none, but "
             f"{each.bias!r} has {bias_rows.numel()} entries that are not the "
             f"{rows.numel()} rows of {each.weight!r}."
         )

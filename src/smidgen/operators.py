@@ -67,6 +67,14 @@ class Operator(ABC):
         curvature = self.values.flatten()
         return (curvature[:, None] + precisions.to(curvature)).reciprocal_()
 
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [each.name for each in fields(self)]
+        return all(torch.equal(getattr(self, n), getattr(other, n)) for n in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def to(self: Kind, dtype: torch.dtype, device: torch.device | str = "cpu") -> Kind:
         """Return a copy in another type or on another device."""
         parts = (getattr(self, each.name).to(device, dtype) for each in fields(self))

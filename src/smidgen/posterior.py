@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 from torch import nn
@@ -109,6 +109,14 @@ class Posterior:
     def with_temperature(self, temperature: float) -> Posterior:
         """Return the same posterior with another temperature on its logits."""
         return replace(self, temperature=temperature)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Posterior):
+            return NotImplemented
+        names = [each.name for each in fields(self)]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (

@@ -125,11 +125,12 @@ def ordered_jacobian(model, case, batch, block, part):
         size = part.indices(name).numel()
         pieces[name] = flat[..., start : start + size]
         start += size
-    weight = pieces[block.map.weight].unflatten(
-        -1, (m, n) if block.map.transposed else (n, m)
-    )
-    if block.map.transposed:
-        weight = weight.transpose(-1, -2)
+    if m == 0:
+        weight = flat.new_zeros(*flat.shape[:2], n, 0)
+    else:
+        shape = (m, n) if block.map.transposed else (n, m)
+        weight = pieces[block.map.weight].unflatten(-1, shape)
+        weight = weight.transpose(-1, -2) if block.map.transposed else weight
     if block.bias:
         weight = torch.cat([pieces[block.map.bias][..., None], weight], -1)
     return weight.flatten(2)

@@ -38,9 +38,8 @@ def test_a_posterior_comes_back_equal(case, structure, tmp_path):
     posterior = smidgen.fit.tune_precision(posterior, problem, [batch])
     smidgen.save(posterior, tmp_path / "saved")
     loaded = smidgen.load(tmp_path / "saved", model)
-    assert loaded.subset == posterior.subset
-    assert loaded.likelihood == posterior.likelihood
-    assert loaded.tuning == posterior.tuning
+    assert loaded == posterior
+    assert loaded != posterior.with_precision(2 * posterior.precision)
     assert repr(loaded) == repr(posterior)
     before = smidgen.predict(posterior, problem, batch).to_dict()
     after = smidgen.predict(loaded, problem, batch).to_dict()

@@ -121,18 +121,16 @@ class Trace:
 
     def _by_position(self, tensor: Tensor, name: str) -> Tensor:
         """Write (B, ..., d) or (B·T, d) as (B, T, d)."""
-        batch, first, rows = (
-            len(self.outputs),
-            tensor.shape[0],
-            tensor.shape[:-1].numel(),
-        )
+        batch, first = len(self.outputs), tensor.shape[0]
         if first != batch and (tensor.dim() > 2 or first % batch):
             raise DataError(
                 f"the map {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
                 f"{batch}: they cannot be told apart by example. Put the batch axis first, "
                 "or choose other modules."
             )
-        return tensor.reshape(batch, rows // batch, tensor.shape[-1])
+        # Spelled out, not -1: a block of the bias alone has no column at all.
+        positions = tensor.shape[:-1].numel() // batch
+        return tensor.reshape(batch, positions, tensor.shape[-1])
 
     def _masked(self, tensor: Tensor) -> Tensor:
         mask = self._mask

@@ -8,7 +8,7 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -71,6 +71,11 @@ def laplace(
         raise ArgumentError(
             f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
         )
+    if structure == "ekfac" and isinstance(batches, Iterator):
+        raise ArgumentError(
+            "batches must be readable twice for structure 'ekfac', got an iterator. Pass a "
+            "list or a data loader."
+        )
     given = as_problem(model)
     _refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
@@ -85,7 +90,7 @@ def laplace(
             sums = FactorSums(problem, chosen, approximation)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)
         if structure == "ekfac":
-            again = track(_fresh(batches), "measuring", show=progress)
+            again = track(batches, "measuring", show=progress)
             sums = MomentSums(problem, chosen, found.operators)
             found = accumulate(sums, problem, again, chosen).finish(num_data)
     _mention_idle(found)
@@ -103,16 +108,6 @@ def laplace(
         structure=structure,
         approximation=approximation,
     )
-
-
-def _fresh(batches: Iterable[Batch]) -> Iterable[Batch]:
-    """Refuse an iterable that is its own iterator: its batches are gone."""
-    if iter(batches) is batches:
-        raise ArgumentError(
-            "batches must be readable twice for structure 'ekfac', got an iterator. Pass a "
-            "list or a data loader."
-        )
-    return batches
 
 
 def _without_mixing(

@@ -1,10 +1,11 @@
 """Fine-tune MiniLM on a few thousand GLUE examples and compare, seed by seed.
 
-    .venv/bin/python -m studies.glue SST-2 --data ../shared/data/glue --seeds 0 1 2
+    .venv/bin/python -m studies.glue SST-2 --data FOLDER --seeds 0 1 2
 
-GLUE's training file gives training and validation examples, its dev file is the test set
-and only reports. Each seed draws its own split and writes its own record under
-`results/`; a record that is there is not run again.
+FOLDER holds GLUE's own TSV files, as FOLDER/SST-2/train.tsv and dev.tsv. The training file
+gives training and validation examples, the dev file is the test set and only reports. Each
+seed draws its own split and writes its own record under `results/`; a record that is there
+is not run again.
 """
 
 from __future__ import annotations

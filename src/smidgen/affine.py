@@ -170,7 +170,12 @@ def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
     found = coverage(model)
     known = found.universe
     for name, shape in subset.universe.items():
-        if name in subset.parts and known.get(name) != shape:
+        if name in subset.parts and known.get(name, shape) != shape:
+            raise StructureError(
+                f"subset was chosen from another model: there {name!r} has shape {shape}, "
+                f"here {known[name]}. Choose one from this model."
+            )
+        if name in subset.parts and name not in known:
             raise StructureError(
                 f"a posterior needs parameters of affine maps, got {name!r} of "
                 f"shape {shape}. Print smidgen.coverage(model) to see the maps."

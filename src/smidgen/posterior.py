@@ -10,7 +10,7 @@ from torch import nn
 
 from smidgen.errors import ArgumentError
 from smidgen.fingerprint import quick_fingerprint
-from smidgen.likelihood import Likelihood
+from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.operators import Operator
 from smidgen.subset import Subset
 
@@ -119,8 +119,11 @@ class Posterior:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
+        scale = f"temperature {self.temperature:.3g}"
+        if isinstance(self.likelihood, Gaussian):
+            scale = f"noise variance {self.likelihood.noise:.3g}"
         return (
             f"Posterior({self.structure}, {self.subset.size:,} weights in "
             f"{len(self.operators)} maps, {self.floats:,} floats, "
-            f"precision {self.precision:.3g}, temperature {self.temperature:.3g})"
+            f"precision {self.precision:.3g}, {scale})"
         )

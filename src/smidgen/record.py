@@ -98,13 +98,13 @@ class Record:
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
-            schema = fields.get("schema")
+            schema = fields["schema"]
             if schema == SCHEMA:
                 return cls(**fields)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{path} is not a smidgen record ({error}). Make one with "
-                "'smidgen evaluate' or 'smidgen demo'."
+                f"{path} is not a smidgen record ({error!r}). Make one with 'smidgen "
+                "evaluate --json' or 'smidgen demo'."
             ) from error
         raise StoreError(
             f"{path} has record schema {schema}, this smidgen reads {SCHEMA}. Use the "

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import bert_config, saved
 from transformers import BertForSequenceClassification, BertModel
 
+import smidgen
 from smidgen.cli import main
 from smidgen.record import Record
 
@@ -130,7 +131,21 @@ def test_predict_names_classes_and_uncertainty(world, tmp_path, capsys):
         assert sum(row["probs"]) == pytest.approx(1)
         assert row["label"] == ("bad", "good")[row["predicted"]]
         assert row["mutual_information"] >= 0
-    assert "from weights" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "from weights" in shown
+    assert f"{predictions[0]['confidence']:.3f}" in shown
+
+
+def test_long_texts_leave_room_for_the_numbers(world, tmp_path, capsys):
+    data = write(tmp_path / "long.tsv", "sentence\n" + " ".join("abcd" * 60) + "\n")
+    assert run("predict", world / "map", world / "posterior", "--data", data,
+               "--text", "sentence") == 0  # fmt: skip
+    assert " 0." in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    assert run("--version") == 0
+    assert smidgen.__version__ in capsys.readouterr().out
 
 
 def test_evaluate_and_report(world, tmp_path, capsys):

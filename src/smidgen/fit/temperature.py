@@ -13,11 +13,12 @@ from math import log
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.likelihood import Categorical
 
 # Outside this range a temperature says that the validation set is too small.
 _LARGEST = log(100.0)
+_EXTREME = log(10.0)
 
 
 def temperature(logits: Tensor, targets: Tensor) -> float:
@@ -31,8 +32,14 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         The temperature that minimises the NLL of softmax(logits / T).
 
     Raises:
+        ArgumentError: If they are not tensors.
         DataError: If there is no example, or logits and targets do not fit.
     """
+    if not isinstance(logits, Tensor) or not isinstance(targets, Tensor):
+        raise ArgumentError(
+            f"logits and targets must be tensors, got {type(logits).__name__} and "
+            f"{type(targets).__name__}. Get them from smidgen.point_outputs(model, loader)."
+        )
     if logits.dim() != 2 or not len(logits):
         raise DataError(
             f"logits must have shape (examples, classes), got {tuple(logits.shape)}."
@@ -84,11 +91,11 @@ def best_temperature(nll: Callable[[Tensor], Tensor]) -> float:
 
 
 def mention_edge(found: float) -> None:
-    """Warn about a temperature at the edge of its range."""
-    if abs(log(found)) > 0.98 * _LARGEST:
+    """Warn about a temperature that no well-sized validation set would ask for."""
+    if abs(log(found)) > _EXTREME:
         warnings.warn(
-            f"the best temperature {found:.3g} is at the edge of its range, [0.01, 100]: "
-            "the held-out data are too few, or the model knows nothing of them.",
+            f"the best temperature {found:.3g} is extreme: the held-out data are too few, "
+            "or the model knows little of them. Pass more, or what='precision'.",
             SmidgenWarning,
             stacklevel=4,
         )

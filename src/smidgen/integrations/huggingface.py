@@ -329,7 +329,8 @@ def _check_weights(
     if missing and labels is None:
         raise ArgumentError(
             f"name_or_folder must be a trained classifier if labels is not given, got "
-            f"{name!r} without {', '.join(missing)}. Give labels for a new head."
+            f"{name!r} without {', '.join(missing)}. Fine-tune it first "
+            "(smidgen finetune), or give labels for a new head."
         )
 
 

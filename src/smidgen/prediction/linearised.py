@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from smidgen.affine import blocks
 from smidgen.curvature.functional import output_moments
-from smidgen.errors import DataError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.links import DRAWS, standard_normals
 from smidgen.posterior import Posterior
 from smidgen.predictive import Predictive, concatenate
@@ -41,7 +42,14 @@ def predict(
 
     Returns:
         Probabilities, or mean and variance, with the uncertainty of each example.
+
+    Raises:
+        ArgumentError: If the model is not the posterior's, or the batch is a loader.
     """
+    if isinstance(batch, DataLoader):
+        raise ArgumentError(
+            "batch must be one batch, got a DataLoader. Use smidgen.predict_batches."
+        )
     return _predictives(posterior, model, [batch], link, draws, generator)[0]
 
 

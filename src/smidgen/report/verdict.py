@@ -61,7 +61,11 @@ def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
     finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
     other = _clearly_better(record, reading.TEMPERATURE)
     if other is not None:
-        return f"{finding}, but {reading.label(other)} is clearly better. {numbers}"
+        best = _numbers(record, other, reading.TEMPERATURE)
+        return (
+            f"{finding}, but {reading.label(other)} is clearly better. {numbers} "
+            f"{reading.label(other)}: {best}"
+        )
     return f"{finding}, temperature scaling is enough on this data. {numbers}"
 
 

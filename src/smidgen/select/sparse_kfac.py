@@ -30,9 +30,9 @@ def sparse_kfac(model: nn.Module, *, percent: float) -> Subset:
     Raises:
         ArgumentError: If percent is not in (0, 100], or a weight is NaN.
     """
-    if not 0 < percent <= 100:
+    if not isinstance(percent, (int, float)) or not 0 < percent <= 100:
         raise ArgumentError(
-            f"percent must be in (0, 100], got {percent}. It is percent of rows and of "
+            f"percent must be in (0, 100], got {percent!r}. It is percent of rows and of "
             "columns: try 10."
         )
     found = affine_coverage(model)

@@ -39,7 +39,8 @@ def test_the_whole_path_leaves_the_model_as_it_was(case, unchanged, tmp_path):
         smidgen.predict(posterior, problem, batch)
         smidgen.point_outputs(problem, [batch])
         smidgen.save(posterior, tmp_path / "posterior")
-        smidgen.load(tmp_path / "posterior", model)
+        loaded = smidgen.load(tmp_path / "posterior", model)
+    assert loaded == posterior
 
 
 @EDGES_ARE_FINE
@@ -151,3 +152,4 @@ def test_buffers_that_count_do_not_count_in_the_callers_model(unchanged):
     with unchanged(model):
         posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
         smidgen.predict(posterior, model, batch)
+    assert float(model.calls) == 0

@@ -123,7 +123,9 @@ def run_task(
         "subset": subset_summary(problem, posteriors["sparse-kfac"], settings.percent),
         "finetuning": [asdict(epoch) for epoch in tuned.history],
     }
-    noted = {"title": task.title, **config, **asdict(settings)}
+    chosen = posteriors["sparse-kfac"]
+    kept = {"structure": chosen.structure, "approximation": chosen.approximation}
+    noted = {"title": task.title, **config, **asdict(settings), **kept}
     return Record(kind, noted, results, seed=settings.seed)
 
 

@@ -1,9 +1,9 @@
 """Fit and predict against the limit: a bare forward and activation-only backward pass.
 
-MiniLM with a two-class head, one batch of 16 × 64 tokens, full or padded. The limit runs the
-same model on the same batch without any tap. Every round runs all sides once; a ratio is the
-median over rounds of one side's time over its limit's of the same round. Runs differ by a few
-percent.
+MiniLM with a two-class head, one batch of 16 × 64 tokens, full or padded. The limit runs
+the same model on the same batch without any tap. Every round runs all sides once; a ratio
+is the median over rounds of one side's time over its limit's of the same round. Runs differ
+by a few percent.
 """
 
 from __future__ import annotations

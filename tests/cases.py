@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 import smidgen
 from smidgen.problem import model_outputs
+from smidgen.subset import Whole
 
 transformers_logging.set_verbosity_error()
 
@@ -106,6 +107,31 @@ class Latents(nn.Module):
         return self.classifier(torch.tanh(self.mix(scores.softmax(-1) @ x)).mean(1))
 
 
+class ConvNet(nn.Module):
+    """Two convolutions, one strided and dilated with its own padding, and a head."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 3, 3, padding="same")
+        self.second = nn.Conv2d(3, 2, 2, stride=2, dilation=2, padding=1, bias=False)
+        self.head = nn.Linear(2, outputs)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        return self.head(torch.tanh(self.second(x)).mean((2, 3)))
+
+
+class Tagger(OneBlock):
+    """One row of outputs for each token."""
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embed(input_ids)
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / 6**0.5
+        scores = scores.masked_fill(~attention_mask.bool()[:, None, :], -1e9)
+        x = self.norm(x + self.attention_output(scores.softmax(-1) @ self.value(x)))
+        return self.classifier(x + self.down(nn.functional.gelu(self.up(x))))
+
+
 def bert(classes: int) -> nn.Module:
     config = BertConfig(
         vocab_size=17,
@@ -146,6 +172,20 @@ def padded_tokens(outputs: int, targets: str, generator: torch.Generator):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
+def images(outputs: int, targets: str, generator: torch.Generator):
+    x = torch.randn(5, 2, 5, 6, dtype=torch.float64, generator=generator)
+    return (x, _targets(5, outputs, targets, generator))
+
+
+def labelled_tokens(outputs: int, targets: str, generator: torch.Generator):
+    """Every kept position has a label; padding and every third position have none."""
+    batch = padded_tokens(outputs, targets, generator)
+    labels = torch.randint(outputs, batch["input_ids"].shape, generator=generator)
+    labels[batch["attention_mask"] == 0] = -100
+    labels[:, ::3] = -100
+    return {**batch, "labels": labels}
+
+
 def _targets(rows, outputs, kind, generator):
     if kind == "categorical":
         return torch.randint(0, outputs, (rows,), generator=generator)
@@ -163,6 +203,7 @@ class Case:
     batch_of: Callable
     kind: str = "categorical"
     padding_is_honoured: bool = True
+    one_output_each: bool = True
 
     def make(self):
         """Build the model in float64 and one batch, both from a fixed seed."""
@@ -183,7 +224,10 @@ class Case:
         }
         return smidgen.Problem(model, kinds[self.kind](self.outputs))
 
-    forward = staticmethod(model_outputs)
+    @staticmethod
+    def forward(model, batch):
+        """Outputs, one row for each example or token."""
+        return model_outputs(model, batch).flatten(0, -2)
 
 
 def linear(outputs):
@@ -211,6 +255,8 @@ CASES = [
     Case("latents-2", Latents, 2, padded_tokens, padding_is_honoured=False),
     Case("bert-2", bert, 2, padded_tokens),
     Case("gpt2-2", gpt2, 2, padded_tokens),
+    Case("conv-3", ConvNet, 3, images),
+    Case("tagger-3", Tagger, 3, labelled_tokens, one_output_each=False),
 ]
 
 SELECTORS = {
@@ -223,6 +269,17 @@ SELECTORS = {
     ),
     "biases": lambda model: smidgen.select.named(
         model, [each.bias for each in smidgen.coverage(model).maps if each.bias]
+    ),
+    "scattered": lambda model: smidgen.select.weights(model, fraction=0.3),
+    "scattered-per-layer": lambda model: smidgen.select.weights(
+        model, fraction=0.2, per_layer=True
+    ),
+    "a-block-and-other-biases": lambda model: smidgen.Subset(
+        smidgen.coverage(model).universe,
+        {
+            **smidgen.select.sparse_kfac(model, percent=40).parts,
+            **{each.bias: Whole() for each in smidgen.coverage(model).maps if each.bias},
+        },
     ),
     "every-weight-by-name": lambda model: smidgen.select.named(
         model, list(smidgen.coverage(model).universe)

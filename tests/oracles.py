@@ -63,9 +63,9 @@ def seen_by_map(model, forward, batch, module_names):
     """
     shapes, inputs = [], []
 
-    def record(_, args, out):
+    def record(module, args, out):
         shapes.append(out.shape)
-        inputs.append(args[0].detach())
+        inputs.append(_patches(module, args[0].detach()))
 
     _hooked(model, forward, batch, module_names, record)
 
@@ -79,9 +79,20 @@ def seen_by_map(model, forward, batch, module_names):
     uses = []
     for x, jacobian in zip(inputs, found, strict=True):
         own = torch.stack([jacobian[b, :, b] for b in range(batch_size)])  # (B, C, ..., n)
+        if own.dim() == 5:  # a convolution's channels come before its places
+            own = own.movedim(2, -1)
         n, m = own.shape[-1], x.shape[-1]
         uses.append((x.reshape(batch_size, -1, m), own.reshape(*own.shape[:2], -1, n)))
     return torch.cat([x for x, _ in uses], 1), torch.cat([d for _, d in uses], 2)
+
+
+def _patches(module, x):
+    """What a convolution multiplies its kernel with at each place, by convolving."""
+    if not isinstance(module, torch.nn.Conv2d):
+        return x
+    m = module.weight[0].numel()
+    one_hot = torch.eye(m, dtype=x.dtype).reshape(m, *module.weight.shape[1:])
+    return module._conv_forward(x, one_hot, None).flatten(2).transpose(1, 2)
 
 
 def _hooked(model, forward, batch, module_names, hook):

@@ -1,4 +1,4 @@
-"""The affine maps a = W x + b of a model, and the block of each that a subset chooses."""
+"""The affine maps a = W x + b of a model: Linear, GPT-2's Conv1D, and Conv2d by patches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError
-from smidgen.subset import Block, Entries, Part, Subset, Whole
+from smidgen.subset import Block, Entries, Part
 from smidgen.types import Shape
 
 Group = Literal["attention", "mlp"]
@@ -25,7 +24,9 @@ class AffineMap:
     """One affine map: W is n × m, n outputs and m inputs.
 
     `modules` are all the module paths that run it (more than one when weights are
-    tied); `transposed` says that W is stored m × n, as GPT-2's Conv1D does.
+    tied); `transposed` says that W is stored m × n, as GPT-2's Conv1D does. A convolution
+    is the map from patches to channels: `window` is its channels and kernel, m their
+    product.
     """
 
     name: str
@@ -35,6 +36,7 @@ class AffineMap:
     outputs: int
     inputs: int
     transposed: bool
+    window: Shape = ()
 
     @property
     def group(self) -> Group:
@@ -45,7 +47,8 @@ class AffineMap:
     def shapes(self) -> dict[str, Shape]:
         """Names and shapes of its parameters."""
         n, m = self.outputs, self.inputs
-        shapes: dict[str, Shape] = {self.weight: (m, n) if self.transposed else (n, m)}
+        stored: Shape = (n, *self.window) if self.window else (n, m)
+        shapes: dict[str, Shape] = {self.weight: (m, n) if self.transposed else stored}
         if self.bias is not None:
             shapes[self.bias] = (n,)
         return shapes
@@ -53,7 +56,7 @@ class AffineMap:
     def matrix(self, model: nn.Module) -> Tensor:
         """Return W as n × m, detached."""
         weight = model.get_parameter(self.weight).detach()
-        return weight.T if self.transposed else weight
+        return weight.T if self.transposed else weight.flatten(1)
 
     def parts(self, rows: Tensor, columns: Tensor) -> dict[str, Part]:
         """Choose the crossing of rows and columns of W, and the bias of those rows."""
@@ -81,26 +84,6 @@ class Coverage:
         rows += [(name, f"left out: {why}") for name, why in self.left_out.items()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-
-
-@dataclass(frozen=True, eq=False)
-class MapBlock:
-    """The chosen rows and columns of one map; `columns` may be empty if `bias`."""
-
-    map: AffineMap
-    rows: Tensor
-    columns: Tensor
-    bias: bool
-
-    @property
-    def row_count(self) -> int:
-        """Side of the output-gradient factor."""
-        return self.rows.numel()
-
-    @property
-    def column_count(self) -> int:
-        """Side of the input factor; the bias counts as a column of ones."""
-        return self.columns.numel() + self.bias
 
 
 def coverage(model: nn.Module) -> Coverage:
@@ -147,76 +130,10 @@ def affine_coverage(model: nn.Module) -> Coverage:
     found = coverage(model)
     if not found.maps:
         raise StructureError(
-            f"{type(model).__name__} has no affine map (Linear or Conv1D) to choose "
+            f"{type(model).__name__} has no affine map (Linear, Conv1D, Conv2d) to choose "
             "from. Print smidgen.coverage(model) to see why each module is left out."
         )
     return found
-
-
-def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
-    """Read a subset as one block of rows and columns per affine map.
-
-    Args:
-        model: The model it was chosen from.
-        subset: Blocks or whole parameters of affine maps.
-
-    Returns:
-        A block for each map that the subset touches, in the order of the modules.
-
-    Raises:
-        StructureError: If the subset holds scattered entries, parameters that are not
-            affine maps, or biases of other rows than the weights'.
-    """
-    found = coverage(model)
-    known = found.universe
-    for name, shape in subset.universe.items():
-        if name in subset.parts and known.get(name, shape) != shape:
-            raise StructureError(
-                f"subset was chosen from another model: there {name!r} has shape {shape}, "
-                f"here {known[name]}. Choose one from this model."
-            )
-        if name in subset.parts and name not in known:
-            raise StructureError(
-                f"a posterior needs parameters of affine maps, got {name!r} of "
-                f"shape {shape}. Print smidgen.coverage(model) to see the maps."
-            )
-    chosen = (_block(each, subset) for each in found.maps)
-    return tuple(block for block in chosen if block is not None)
-
-
-def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
-    weight = subset.parts.get(each.weight)
-    bias = subset.parts.get(each.bias) if each.bias is not None else None
-    if isinstance(weight, Entries):
-        raise StructureError(
-            f"a posterior needs rows × columns of each map, but {each.weight!r} has "
-            f"{weight.indices.numel()} scattered entries. Choose with "
-            "smidgen.select.sparse_kfac."
-        )
-    bias_rows = _bias_rows(bias, each.outputs)
-    if weight is None:
-        if bias_rows is None:
-            return None
-        return MapBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
-    if isinstance(weight, Whole):
-        rows, columns = torch.arange(each.outputs), torch.arange(each.inputs)
-    elif each.transposed:
-        rows, columns = weight.columns, weight.rows
-    else:
-        rows, columns = weight.rows, weight.columns
-    if bias_rows is not None and not torch.equal(bias_rows, rows):
-        raise StructureError(
-            f"a posterior needs the bias of the chosen rows or none, but "
-            f"{each.bias!r} has {bias_rows.numel()} entries that are not the "
-            f"{rows.numel()} rows of {each.weight!r}."
-        )
-    return MapBlock(each, rows, columns, bias_rows is not None)
-
-
-def _bias_rows(part: Part | None, outputs: int) -> Tensor | None:
-    if part is None:
-        return None
-    return part.indices if isinstance(part, Entries) else torch.arange(outputs)
 
 
 def _map(
@@ -227,8 +144,8 @@ def _map(
     module: nn.Module,
 ) -> AffineMap:
     weight, bias = own["weight"], own.get("bias")
-    transposed = not isinstance(module, nn.Linear)
-    n, m = reversed(weight.shape) if transposed else weight.shape
+    transposed = not isinstance(module, (nn.Linear, nn.Conv2d))
+    n, m = reversed(weight.shape) if transposed else weight.flatten(1).shape
     return AffineMap(
         name=path,
         modules=tuple(owners[id(weight)]),
@@ -237,6 +154,7 @@ def _map(
         outputs=n,
         inputs=m,
         transposed=transposed,
+        window=tuple(weight.shape[1:]) if isinstance(module, nn.Conv2d) else (),
     )
 
 
@@ -254,13 +172,14 @@ def _objection(
     own = dict(module.named_parameters(recurse=False))
     if set(own) - {"weight", "bias"} or "weight" not in own:
         return f"its parameters are {', '.join(own)}, not weight and bias"
-    if own["weight"].dim() != 2 or not own["weight"].is_floating_point():
+    axes = 4 if isinstance(module, nn.Conv2d) else 2
+    if own["weight"].dim() != axes or not own["weight"].is_floating_point():
         return "its weight is packed or quantised"
+    if isinstance(module, nn.Conv2d) and module.groups > 1:
+        return f"a convolution in {module.groups} groups is not one affine map"
     for other in owners[id(own["weight"])]:
         twin = modules[other]
-        if not _is_affine(twin) or isinstance(twin, nn.Linear) != isinstance(
-            module, nn.Linear
-        ):
+        if not _is_affine(twin) or not isinstance(twin, _kind(module)):
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
@@ -269,12 +188,18 @@ def _objection(
 
 def _is_affine(module: nn.Module) -> bool:
     """Whether a module computes W x + b and nothing else."""
-    if isinstance(module, nn.Linear):
-        # A subclass with a forward of its own may do something else with its weight.
-        return type(module).forward is nn.Linear.forward
+    for plain in (nn.Linear, nn.Conv2d):
+        if isinstance(module, plain):
+            # A subclass with a forward of its own may do otherwise with its weight.
+            return type(module).forward is plain.forward
     kind = type(module)
     # By name, so that the core does not import transformers.
     return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    plain = (nn.Linear, nn.Conv2d)
+    return next((each for each in plain if isinstance(module, each)), type(module))
 
 
 def _above(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:

@@ -1,9 +1,10 @@
-"""The curvature of one affine map, in the form that is cheap to keep and to invert.
+"""The curvature of chosen weights, in the form that is cheap to keep and to invert.
 
-An operator has a basis of the map's n × m weights and a curvature h_ij for each of its
-coordinates. A prior precision τ makes that h_ij + τ, so a new τ costs a division
-(DESIGN 4.3). `Kronecker` is G ⊗ A in its eigenbasis, where h_ij = g_i a_j; `Eigenbasis`
-keeps that basis and measures h_ij; `Diagonal` measures it in the weights themselves.
+An operator has an orthogonal basis of D weights and a curvature h_d for each of its
+coordinates. A prior precision τ makes that h_d + τ, so a new τ costs a division
+(DESIGN 4.3). `Kronecker` is G ⊗ A in its eigenbasis, where h = g_i a_j; `Eigenbasis` keeps
+that basis and measures h; `Diagonal` measures it in the weights themselves; `Dense` is the
+whole matrix of several maps together, in its eigenbasis.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from smidgen.jacobian import Jacobian
 from smidgen.types import Shape
 
 Kind = TypeVar("Kind", bound="Operator")
@@ -22,14 +24,20 @@ Kind = TypeVar("Kind", bound="Operator")
 
 @dataclass(frozen=True, eq=False)
 class Operator(ABC):
-    """Curvature of one map's chosen block; all its fields are tensors."""
+    """Curvature of D chosen weights; all its fields are tensors.
+
+    `joint` says that one operator spans all maps, `scattered` that it can hold single
+    entries and not only crossings of rows and columns.
+    """
 
     structure: ClassVar[str]
+    joint: ClassVar[bool] = False
+    scattered: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def values(self) -> Tensor:
-        """Curvature of each coordinate, (n, m)."""
+        """Curvature of each coordinate, (D,)."""
 
     @property
     @abstractmethod
@@ -37,25 +45,21 @@ class Operator(ABC):
         """How many floats the structure keeps."""
 
     @abstractmethod
-    def coordinates(self, deltas: Tensor, inputs: Tensor) -> Tensor:
-        """Write J = Σ_t δ_t x_tᵀ in the basis.
-
-        Args:
-            deltas: Output gradients, (..., T, n).
-            inputs: Inputs, (..., T, m).
-
-        Returns:
-            The coordinates, (..., n, m).
-        """
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Write the Jacobian of this operator's maps in its basis, (..., D)."""
 
     @abstractmethod
-    def dense(self) -> Tensor:
-        """The curvature as an (n·m, n·m) matrix; for checks on small maps only."""
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Turn coordinates (..., D) back into the weights' own basis."""
+
+    @abstractmethod
+    def marginals(self, values: Tensor) -> Tensor:
+        """Diagonal, in the weights, of the matrix with these values (D,) in the basis."""
 
     @staticmethod
     @abstractmethod
-    def shapes(rows: int, columns: int) -> tuple[Shape, ...]:
-        """Shapes of the fields, in their order, for an n × m block."""
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """Shapes of the fields, in their order, for D weights of an n × m grid."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,9 +67,15 @@ class Operator(ABC):
         return self.values.dtype
 
     def inverse_weights(self, precisions: Tensor) -> Tensor:
-        """Variance of each coordinate under each prior precision, (n·m, P)."""
-        curvature = self.values.flatten()
+        """Variance of each coordinate under each prior precision, (D, P)."""
+        curvature = self.values
         return (curvature[:, None] + precisions.to(curvature)).reciprocal_()
+
+    def dense(self) -> Tensor:
+        """The curvature as a (D, D) matrix; for checks on small maps only."""
+        eye = torch.eye(len(self.values), dtype=self.dtype, device=self.values.device)
+        basis = self.weights(eye)
+        return basis.T * self.values @ basis
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -81,8 +91,32 @@ class Operator(ABC):
         return type(self)(*parts)
 
 
+class _TwoSided(Operator):
+    """What operators share whose basis is one of rows times one of columns."""
+
+    row_vectors: Tensor
+    column_vectors: Tensor
+
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Compute J' = U_Gᵀ J U_A."""
+        (jacobian,) = jacobians
+        return jacobian.rotated(self.row_vectors, self.column_vectors)
+
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Compute U_G C U_Aᵀ."""
+        sides = len(self.row_vectors), len(self.column_vectors)
+        grid = coordinates.unflatten(-1, sides)
+        return (self.row_vectors @ grid @ self.column_vectors.T).flatten(-2)
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """Compute (U_G ∘ U_G) V (U_A ∘ U_A)ᵀ."""
+        grid = values.unflatten(-1, (len(self.row_vectors), len(self.column_vectors)))
+        rows, columns = self.row_vectors.square(), self.column_vectors.square()
+        return (rows @ grid @ columns.T).flatten()
+
+
 @dataclass(frozen=True, eq=False)
-class Kronecker(Operator):
+class Kronecker(_TwoSided):
     """G ⊗ A as eigenvectors and eigenvalues: A = U_A diag(a) U_Aᵀ, G = U_G diag(g) U_Gᵀ."""
 
     row_vectors: Tensor
@@ -101,29 +135,21 @@ class Kronecker(Operator):
     @property
     def values(self) -> Tensor:
         """Products of the eigenvalues, g_i a_j."""
-        return torch.outer(self.row_values, self.column_values)
+        return torch.outer(self.row_values, self.column_values).flatten()
 
     @property
     def floats(self) -> int:
         """Floats of the two factors: n² + m²."""
         return self.row_vectors.numel() + self.column_vectors.numel()
 
-    def coordinates(self, deltas: Tensor, inputs: Tensor) -> Tensor:
-        """Compute J' = U_Gᵀ J U_A."""
-        return _rotated(deltas, inputs, self.row_vectors, self.column_vectors)
-
-    def dense(self) -> Tensor:
-        """G ⊗ A."""
-        return _from_basis(self.row_vectors, self.column_vectors, self.values)
-
     @staticmethod
-    def shapes(rows: int, columns: int) -> tuple[Shape, ...]:
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
         """Vectors and values of the rows, then of the columns."""
         return (rows, rows), (rows,), (columns, columns), (columns,)
 
 
 @dataclass(frozen=True, eq=False)
-class Eigenbasis(Operator):
+class Eigenbasis(_TwoSided):
     """The eigenbasis of G ⊗ A with the curvature measured in it (EKFAC)."""
 
     row_vectors: Tensor
@@ -141,18 +167,10 @@ class Eigenbasis(Operator):
         """Two bases and the moments: n² + m² + n·m."""
         return sum(getattr(self, each.name).numel() for each in fields(self))
 
-    def coordinates(self, deltas: Tensor, inputs: Tensor) -> Tensor:
-        """Compute J' = U_Gᵀ J U_A."""
-        return _rotated(deltas, inputs, self.row_vectors, self.column_vectors)
-
-    def dense(self) -> Tensor:
-        """(U_G ⊗ U_A) diag(h) (U_G ⊗ U_A)ᵀ."""
-        return _from_basis(self.row_vectors, self.column_vectors, self.moments)
-
     @staticmethod
-    def shapes(rows: int, columns: int) -> tuple[Shape, ...]:
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
         """Vectors of the rows, of the columns, and the moments."""
-        return (rows, rows), (columns, columns), (rows, columns)
+        return (rows, rows), (columns, columns), (size,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +179,7 @@ class Diagonal(Operator):
 
     moments: Tensor
     structure: ClassVar[str] = "diag"
+    scattered: ClassVar[bool] = True
 
     @property
     def values(self) -> Tensor:
@@ -172,33 +191,73 @@ class Diagonal(Operator):
         """One float for each weight."""
         return self.moments.numel()
 
-    def coordinates(self, deltas: Tensor, inputs: Tensor) -> Tensor:
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
         """Compute J itself."""
-        return deltas.transpose(-2, -1) @ inputs
+        (jacobian,) = jacobians
+        return jacobian.flat()
 
-    def dense(self) -> Tensor:
-        """The diagonal matrix."""
-        return self.moments.flatten().diag()
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """The coordinates are the weights."""
+        return coordinates
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """The values are those of the weights."""
+        return values
 
     @staticmethod
-    def shapes(rows: int, columns: int) -> tuple[Shape, ...]:
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
         """The moments."""
-        return ((rows, columns),)
+        return ((size,),)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Operator):
+    """The whole curvature of a small subset over all its maps, H = U diag(h) Uᵀ."""
+
+    vectors: Tensor
+    eigenvalues: Tensor
+    structure: ClassVar[str] = "full"
+    joint: ClassVar[bool] = True
+    scattered: ClassVar[bool] = True
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Dense:
+        """Decompose a curvature matrix in fp64, clamped at zero."""
+        values, vectors = _eigh(matrix)
+        return cls(vectors, values)
+
+    @property
+    def values(self) -> Tensor:
+        """The eigenvalues."""
+        return self.eigenvalues
+
+    @property
+    def floats(self) -> int:
+        """One float for each pair of weights."""
+        return self.vectors.numel()
+
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Compute J U, the maps' Jacobians side by side."""
+        flat = torch.cat([each.flat() for each in jacobians], -1)
+        return flat.to(self.dtype) @ self.vectors
+
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Compute C Uᵀ."""
+        return coordinates @ self.vectors.T
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """Compute (U ∘ U) v."""
+        return self.vectors.square() @ values
+
+    @staticmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """The vectors and the values."""
+        return (size, size), (size,)
 
 
 STRUCTURES: dict[str, type[Operator]] = {
-    each.structure: each for each in (Kronecker, Eigenbasis, Diagonal)
+    each.structure: each for each in (Kronecker, Eigenbasis, Diagonal, Dense)
 }
-
-
-def _rotated(deltas: Tensor, inputs: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Rotate δ and x first, then contract over positions: every product is small."""
-    return (deltas @ rows).transpose(-2, -1) @ (inputs @ columns)
-
-
-def _from_basis(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-    basis = torch.kron(rows, columns)
-    return basis * values.flatten() @ basis.T
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:

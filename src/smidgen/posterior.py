@@ -14,6 +14,9 @@ from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.operators import Operator
 from smidgen.subset import Subset
 
+JOINT = "all maps"
+"""Name of the one operator that spans all maps."""
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -52,33 +55,59 @@ class Posterior:
     Args:
         subset: The stochastic weights.
         likelihood: What the model's outputs mean; its noise scales the curvature.
-        operators: The curvature of each affine map, by the map's name.
-        precision: Prior precision τ.
+        operators: The curvature of each affine map, by the map's name; or one for all.
+        precision: Prior precision τ, or one for each operator by its name.
         temperature: Divides the predictive's logits.
         fingerprint: Hash of the model's weights.
         num_data: Examples the curvature was summed over.
-        structure: How the curvature is kept: "kron", "ekfac" or "diag".
+        structure: How the curvature is kept: "kron", "ekfac", "diag" or "full".
         approximation: How positions share weights: "expand" or "reduce".
+        log_likelihood: That of the training data at the trained weights, if labelled.
         tuning: How precision and temperature were chosen, if they were.
     """
 
     subset: Subset
     likelihood: Likelihood
     operators: Mapping[str, Operator]
-    precision: float
+    precision: float | Mapping[str, float]
     fingerprint: str
     num_data: int
     temperature: float = 1.0
     structure: str = "kron"
     approximation: str = "reduce"
+    log_likelihood: float | None = field(default=None, repr=False)
     tuning: Tuning | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("precision", "temperature"):
-            value = getattr(self, name)
+        given = self.precision
+        if isinstance(given, Mapping):
+            if set(given) != set(self.operators):
+                raise ArgumentError(
+                    "precision must be a number, or one for each of the operators "
+                    f"{', '.join(list(self.operators)[:3])}…, got {', '.join(given)}."
+                )
+            object.__setattr__(self, "precision", MappingProxyType(dict(given)))
+        found = {f"precision of {n}": p for n, p in self.precisions.items()}
+        for name, value in {**found, "temperature": self.temperature}.items():
             if not 0 < value < float("inf"):
                 raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
+
+    @property
+    def precisions(self) -> dict[str, float]:
+        """The prior precision of each operator."""
+        return {name: self.precision_of(name) for name in self.operators}
+
+    @property
+    def precision_range(self) -> str:
+        """The smallest and the largest prior precision, to be read."""
+        found = sorted(set(self.precisions.values()))
+        return f"{found[0]:.4g}" + (f" to {found[-1]:.4g}" if len(found) > 1 else "")
+
+    def precision_of(self, name: str) -> float:
+        """The prior precision of one operator."""
+        given = self.precision
+        return given[name] if isinstance(given, Mapping) else given
 
     def require(self, model: nn.Module) -> None:
         """Refuse a model whose weights are not those the posterior was fitted to.
@@ -102,7 +131,7 @@ class Posterior:
         """Floats of the factors: Σ (p·n)² + (p·m)² over the maps."""
         return sum(each.floats for each in self.operators.values())
 
-    def with_precision(self, precision: float) -> Posterior:
+    def with_precision(self, precision: float | Mapping[str, float]) -> Posterior:
         """Return the same curvature under another prior."""
         return replace(self, precision=precision)
 
@@ -125,5 +154,5 @@ class Posterior:
         return (
             f"Posterior({self.structure}, {self.subset.size:,} weights in "
             f"{len(self.operators)} maps, {self.floats:,} floats, "
-            f"precision {self.precision:.3g}, {scale})"
+            f"precision {self.precision_range}, {scale})"
         )

@@ -156,11 +156,14 @@ class BernoulliPredictive(Predictive):
 
 @dataclass(frozen=True, eq=False)
 class GaussianPredictive(Predictive):
-    """A normal distribution for each output: `variance` is of the function, (B, C)."""
+    """A normal distribution for each output: `variance` is of the function, (B, C).
+
+    `noise` is the variance of an observation around the function, (B, C).
+    """
 
     mean: Tensor
     variance: Tensor
-    noise: float
+    noise: Tensor
     kind: ClassVar[str] = "gaussian"
 
     @property

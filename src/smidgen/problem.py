@@ -100,10 +100,11 @@ class Problem:
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Compute outputs (B, C) on detached weights: no weight gets a gradient.
+        """Compute outputs on detached weights: no weight gets a gradient.
 
         Returns:
-            The outputs. Autograd records only what a tap makes require gradients.
+            The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
+            only what a tap makes require gradients.
         """
         weights = {f"model.{n}": p.detach() for n, p in self.model.named_parameters()}
         # Copies: a forward pass that counts in a buffer must not count in the caller's.
@@ -112,19 +113,20 @@ class Problem:
         return _rows(functional_call(call, weights, (_moved(batch, self.device),)))
 
     def training_outputs(self, batch: Batch) -> Tensor:
-        """Compute outputs (B, C) on the model's own weights, for training them."""
-        return _rows(self.forward(self.model, _moved(batch, self.device)))
+        """Compute outputs (R, C) on the model's own weights, for training them."""
+        found = _rows(self.forward(self.model, _moved(batch, self.device)))
+        return found.flatten(0, -2)
 
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         """Check the targets against the outputs and find the rows that have one.
 
         Args:
             batch: The batch.
-            outputs: Its outputs, (B, C).
+            outputs: Its outputs, one row each, (R, C).
 
         Returns:
-            The targets (B, ...), zero in rows without one, or None; and which rows are
-            kept, (B,).
+            The targets (R, ...), zero in rows without one, or None; and which rows are
+            kept, (R,).
 
         Raises:
             ArgumentError: If the likelihood has not been settled.
@@ -140,6 +142,8 @@ class Problem:
         targets = self.targets(batch)
         if targets is None:
             return None, everything
+        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs) > len(targets):
+            targets = targets.flatten(0, 1)
         if len(targets) != len(outputs):
             raise DataError(
                 f"targets must be as many as the outputs, {len(outputs)}, got "
@@ -213,12 +217,14 @@ class _Call(nn.Module):
 
 def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
     """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
-    if outputs.dim() != 2:
+    tokens = targets is not None and targets.shape == outputs.shape[:2]
+    if outputs.dim() != 2 and not (outputs.dim() == 3 and tokens):
         raise DataError(
-            f"outputs must have shape (batch, classes), got {tuple(outputs.shape)}. "
-            "Pass Problem(model, forward=...) that returns one row for each example."
+            "outputs must have shape (batch, classes), or (batch, tokens, classes) with a "
+            f"label for each token, got {tuple(outputs.shape)}. Pass Problem(model, "
+            "forward=...) that returns one row for each example."
         )
-    count = outputs.shape[1]
+    count = outputs.shape[-1]
     config = getattr(model, "config", None)
     kind = getattr(config, "problem_type", None)
     floating = targets is not None and targets.is_floating_point()

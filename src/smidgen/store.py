@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from smidgen.affine import MapBlock, blocks
 from smidgen.atomic import new_folder, refuse_taken
+from smidgen.blocks import MapBlock, blocks
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.likelihood import KINDS, Likelihood
 from smidgen.operators import STRUCTURES, Operator
-from smidgen.posterior import Posterior, Tuning
+from smidgen.posterior import JOINT, Posterior, Tuning
 from smidgen.problem import Problem, as_problem
 from smidgen.subset import Subset
 
-SCHEMA = 1
+SCHEMA = 2
 _CONFIG, _TENSORS, _CARD = "config.json", "posterior.safetensors", "README.md"
-_FIELDS = {
+_FIELDS: dict[str, type | tuple[type, ...]] = {
     "structure": str,
     "approximation": str,
-    "precision": float,
+    "precision": (float, dict),
     "temperature": float,
     "num_data": int,
     "fingerprint": str,
@@ -91,9 +91,11 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
     try:
         kind = STRUCTURES[config["structure"]]
         subset = Subset.from_tensors(tensors, config["subset"])
+        chosen = blocks(base, subset)
+        spans = {JOINT: chosen} if kind.joint else {b.map.name: (b,) for b in chosen}
         operators = {
-            block.map.name: _operator(kind, tensors, block, as_problem(model).device)
-            for block in blocks(base, subset)
+            name: _operator(kind, tensors, name, span, as_problem(model).device)
+            for name, span in spans.items()
         }
         return Posterior(
             subset=subset,
@@ -105,6 +107,7 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
             num_data=config["num_data"],
             structure=config["structure"],
             approximation=config["approximation"],
+            log_likelihood=config["log_likelihood"],
             tuning=_tuning(config["tuning"]),
         )
     except StoreError:
@@ -140,13 +143,16 @@ def _write(posterior: Posterior, folder: Path) -> None:
         "method": "laplace",
         "structure": posterior.structure,
         "approximation": posterior.approximation,
-        "precision": posterior.precision,
+        "precision": dict(posterior.precision)
+        if isinstance(posterior.precision, Mapping)
+        else posterior.precision,
         "temperature": posterior.temperature,
         "likelihood": {
             "kind": posterior.likelihood.kind,
             **asdict(posterior.likelihood),
         },
         "num_data": posterior.num_data,
+        "log_likelihood": posterior.log_likelihood,
         "fingerprint": posterior.fingerprint,
         "tensors_sha256": _file_hash(folder / _TENSORS),
         "tuning": asdict(posterior.tuning) if posterior.tuning else None,
@@ -173,8 +179,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     for name, kind in _FIELDS.items():
         if not isinstance(config.get(name), kind):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
             raise StoreError(
-                f"{folder / _CONFIG} must have {name!r} of type {kind.__name__}, got "
+                f"{folder / _CONFIG} must have {name!r} of type "
+                f"{' or '.join(each.__name__ for each in kinds)}, got "
                 f"{config.get(name)!r}. Save the posterior again."
             )
     return dict(config)
@@ -198,13 +206,15 @@ def _read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
 def _operator(
     kind: type[Operator],
     tensors: Mapping[str, Tensor],
-    block: MapBlock,
+    name: str,
+    span: Sequence[MapBlock],
     device: torch.device,
 ) -> Operator:
-    shapes = kind.shapes(block.row_count, block.column_count)
+    size = sum(block.size for block in span)
+    shapes = kind.shapes(span[0].row_count, span[0].column_count, size)
     parts = []
     for field, shape in zip(fields(kind), shapes, strict=True):
-        key = f"{field.name}/{block.map.name}"
+        key = f"{field.name}/{name}"
         if key not in tensors or tuple(tensors[key].shape) != shape:
             got = tuple(tensors[key].shape) if key in tensors else "nothing"
             raise StoreError(f"{key} must have shape {shape}, got {got}.")
@@ -214,6 +224,8 @@ def _operator(
 
 def _likelihood(config: Mapping[str, Any]) -> Likelihood:
     settings = dict(config)
+    if settings.get("relative") is not None:
+        settings["relative"] = tuple(settings["relative"])
     return KINDS[settings.pop("kind")](**settings)
 
 
@@ -242,7 +254,7 @@ tags: [bayesian, laplace, uncertainty]
 
 Laplace ({posterior.structure}, {posterior.approximation}) over {subset.size:,} of
 {subset.total:,} weights of affine maps ({subset.fraction:.3%}), fitted to
-{posterior.num_data:,} examples. Prior precision {posterior.precision:.4g}, temperature
+{posterior.num_data:,} examples. Prior precision {posterior.precision_range}, temperature
 {posterior.temperature:.4g}; {posterior.floats:,} floats in the factors.
 
 ```python

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
-from tests.oracles import kfac_factors, output_hessian, seen_by_map, subset_jacobian
-from tests.tolerances import EXACT
+from tests.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
+from tests.tolerances import EXACT, Z
 
 import smidgen
-from smidgen.affine import blocks, coverage
+from smidgen.affine import coverage
+from smidgen.blocks import blocks
 from smidgen.curvature.factors import kronecker_factors
-from smidgen.curvature.functional import output_moments
+from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.operators import STRUCTURES
-from smidgen.problem import batch_mask
+from smidgen.posterior import JOINT
+from smidgen.problem import batch_mask, batch_targets
 
 
 def mask_for(batch, positions):
@@ -28,6 +30,8 @@ def mask_for(batch, positions):
 def test_factors_equal_loops_over_examples_and_positions(case, approximation, percent):
     if not case.padding_is_honoured:
         pytest.skip("positions that the mask is not about: only the Jacobian is exact")
+    if not case.one_output_each:
+        pytest.skip("a test of its own compares the factors of tokens")
     model, batch = case.make()
     subset = smidgen.select.sparse_kfac(model, percent=percent)
     chosen = blocks(model, subset)
@@ -53,14 +57,21 @@ def test_factors_equal_loops_over_examples_and_positions(case, approximation, pe
         torch.testing.assert_close(operator.dense(), torch.kron(g, a), **EXACT)
 
 
+def able(structure, chosen):
+    """Skip what a structure refuses, which a test of its own asserts."""
+    if not STRUCTURES[structure].scattered and any(b.entries is not None for b in chosen):
+        pytest.skip(f"{structure} holds no scattered entries")
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, structure):
     model, batch = case.make()
     subset = SELECTORS[selector](model)
     chosen = blocks(model, subset)
+    able(structure, chosen)
     problem = case.problem(model)
-    factors = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
+    posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
     precisions = torch.tensor([0.01, 3.0], dtype=torch.float64)
     directions = torch.randn(
         2, case.outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
@@ -69,71 +80,127 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, st
         problem,
         [batch],
         chosen,
-        factors.operators,
-        directions=directions,
-        precisions=precisions,
+        shares_of(posterior, chosen, precisions),
+        lambda outputs: directions[:, None].expand(-1, len(outputs), -1),
     )
-    expected = torch.zeros_like(moments.covariance)
-    for block in chosen:
-        shapes = block.map.shapes
-        part = smidgen.Subset(
-            subset.universe, {n: p for n, p in subset.parts.items() if n in shapes}
-        )
-        jacobian = ordered_jacobian(model, case, batch, block, part)
+    expected = torch.zeros_like(moments.total)
+    jacobians = {b.map.name: ordered_jacobian(model, case, batch, b) for b in chosen}
+    if structure == "full":
+        jacobians = {JOINT: torch.cat(list(jacobians.values()), -1)}
+    for name, jacobian in jacobians.items():
         jacobian = torch.einsum("kc,bcp->bkp", directions, jacobian)
-        dense = factors.operators[block.map.name].dense()
+        dense = posterior.operators[name].dense()
         for index, precision in enumerate(precisions):
             covariance = torch.linalg.inv(
                 dense + precision * torch.eye(len(dense)).double()
             )
             expected[index] += jacobian @ covariance @ jacobian.transpose(1, 2)
-    torch.testing.assert_close(moments.covariance, expected, **EXACT)
+    torch.testing.assert_close(moments.total, expected, **EXACT)
     torch.testing.assert_close(moments.outputs, case.forward(model, batch).detach())
 
 
-@pytest.mark.parametrize("structure", ["diag", "ekfac"])
-def test_measured_curvature_is_the_diagonal_of_the_exact_block_ggn(case, structure):
-    """In the weights themselves, or in the eigenbasis of the factors."""
+@pytest.mark.parametrize("selector", ["sparse-kfac-40", "scattered"])
+@pytest.mark.parametrize("structure", ["diag", "ekfac", "full"])
+def test_measured_curvature_is_that_of_the_exact_ggn(case, structure, selector):
+    """Its diagonal, in the weights or in the eigenbasis of the factors, or all of it."""
     model, batch = case.make()
-    subset = smidgen.select.sparse_kfac(model, percent=60)
+    subset = SELECTORS[selector](model)
+    chosen = blocks(model, subset)
+    able(structure, chosen)
     posterior = smidgen.fit.laplace(
         case.problem(model), [batch], subset, structure=structure, approximation="expand"
     )
-    outputs = case.forward(model, batch).detach()
-    hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
-    for block in blocks(model, subset):
-        names = block.map.shapes
-        part = smidgen.Subset(
-            subset.universe, {n: p for n, p in subset.parts.items() if n in names}
-        )
-        jacobian = ordered_jacobian(model, case, batch, block, part)
-        ggn = torch.einsum("bcp,bcd,bdq->pq", jacobian, hessians, jacobian)
+    jacobians = [ordered_jacobian(model, case, batch, block) for block in chosen]
+    if structure == "full":
+        dense = posterior.operators[JOINT].dense()
+        ggn = exact_ggn(model, case, batch, torch.cat(jacobians, -1))
+        torch.testing.assert_close(dense, ggn, **EXACT)
+        return
+    for block, jacobian in zip(chosen, jacobians, strict=True):
+        ggn = exact_ggn(model, case, batch, jacobian)
         operator = posterior.operators[block.map.name]
         if structure == "ekfac":
             basis = torch.kron(operator.row_vectors, operator.column_vectors)
             ggn = basis.T @ ggn @ basis
-        torch.testing.assert_close(operator.values.flatten(), ggn.diagonal(), **EXACT)
+        torch.testing.assert_close(operator.values, ggn.diagonal(), **EXACT)
 
 
-def ordered_jacobian(model, case, batch, block, part):
-    """The dense Jacobian in the order of the factors: in each row bias, then columns."""
-    flat = subset_jacobian(model, case.forward, batch, part)
-    n, m = block.row_count, block.columns.numel()
-    pieces = {}
-    start = 0
-    for name in part.parts:
-        size = part.indices(name).numel()
-        pieces[name] = flat[..., start : start + size]
-        start += size
-    if m == 0:
-        weight = flat.new_zeros(*flat.shape[:2], n, 0)
-    else:
-        shape = (m, n) if block.map.transposed else (n, m)
-        weight = pieces[block.map.weight].unflatten(-1, shape)
-        weight = weight.transpose(-1, -2) if block.map.transposed else weight
-    if block.bias:
-        weight = torch.cat([pieces[block.map.bias][..., None], weight], -1)
-    return weight.flatten(2)
+def exact_ggn(model, case, batch, jacobian):
+    """Σ Jᵀ Λ J over the rows that have a label."""
+    outputs = case.forward(model, batch).detach()
+    hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
+    labels = batch_targets(batch)
+    if not case.one_output_each:
+        kept = labels.flatten() != -100
+        jacobian, hessians = jacobian[kept], hessians[kept]
+    return torch.einsum("bcp,bcd,bdq->pq", jacobian, hessians, jacobian)
+
+
+def ordered_jacobian(model, case, batch, block):
+    """The dense Jacobian (R, C, D) in the order of the block's weights."""
+    numbers = block.spread(torch.arange(1, block.size + 1))
+    found = output_jacobian(model, case.forward, batch, list(numbers))
+    rows, classes = next(iter(found.values())).shape[:2]
+    ordered = torch.full((rows, classes, block.size), torch.nan).double()
+    for name, order in numbers.items():
+        ordered[..., order[order > 0] - 1] = found[name][..., order > 0]
+    return ordered
+
+
+def test_a_structure_that_needs_rows_and_columns_says_which_do_not():
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    subset = SELECTORS["scattered"](model)
+    with pytest.raises(smidgen.SmidgenError, match="Use structure='diag' or 'full'"):
+        smidgen.fit.laplace(model, [batch], subset, structure="kron")
+
+
+@pytest.mark.parametrize("approximation", ["expand", "reduce"])
+def test_positions_without_a_label_count_nowhere(approximation):
+    """Factors of tokens that do not see each other equal a loop over the kept ones."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    net = net.double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator)
+    labels = torch.randint(3, (2, 5), generator=generator)
+    labels[0, 1], labels[1, 3:] = -100, -100
+    kept = labels.flatten() != -100
+    subset = smidgen.select.sparse_kfac(net, percent=100)
+    tokens, rows = (
+        smidgen.fit.laplace(
+            smidgen.Problem(net, smidgen.Categorical(3)),
+            [data],
+            subset,
+            approximation=approximation,
+        )
+        for data in ((x, labels), (x.flatten(0, 1)[kept], labels.flatten()[kept]))
+    )
+    assert tokens.num_data == rows.num_data == 7
+    for name, operator in tokens.operators.items():
+        torch.testing.assert_close(operator.dense(), rows.operators[name].dense(), **EXACT)
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag", "full"])
+def test_drawn_labels_average_to_the_exact_curvature(case, structure):
+    """The Monte-Carlo Fisher is unbiased: traces agree within standard errors."""
+    model, batch = case.make()
+    subset = smidgen.select.last_layer(model)
+
+    def trace_of(**options):
+        posterior = smidgen.fit.laplace(
+            case.problem(model), [batch], subset, structure=structure, **options
+        )
+        return float(next(iter(posterior.operators.values())).values.sum())
+
+    exact = trace_of(approximation="expand")
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.tensor(
+        [
+            trace_of(approximation="expand", fisher_draws=10, generator=generator)
+            for _ in range(30)
+        ]
+    )
+    assert abs(float(drawn.mean()) - exact) < Z * float(drawn.std()) / 30**0.5
 
 
 def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():

@@ -8,7 +8,8 @@ from tests.cases import bert, gpt2
 from torch import nn
 
 import smidgen
-from smidgen.affine import blocks, coverage
+from smidgen.affine import coverage
+from smidgen.blocks import blocks
 from smidgen.errors import ArgumentError, SubsetError
 
 

@@ -15,10 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
+from smidgen.curvature.columns import Columns
 from smidgen.curvature.sums import Curvatures, Sums, accumulate
 from smidgen.curvature.taps import Trace
-from smidgen.operators import Kronecker
+from smidgen.operators import Kronecker, Operator
 from smidgen.problem import Problem
 from smidgen.types import Batch
 
@@ -39,9 +40,13 @@ class FactorSums(Sums):
     """Running sums of the factors A and G of all blocks."""
 
     def __init__(
-        self, problem: Problem, blocks: Sequence[MapBlock], approximation: Approximation
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        approximation: Approximation,
+        columns: Columns | None = None,
     ) -> None:
-        super().__init__(problem, blocks)
+        super().__init__(problem, blocks, columns)
         self.reduces = approximation == "reduce"
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.blocks = {
@@ -52,30 +57,41 @@ class FactorSums(Sums):
             for block in blocks
         }
 
-    def add_inputs(self, trace: Trace, name: str) -> None:
-        """Add to A: over unpadded positions, or over their means."""
+    def add_inputs(self, trace: Trace, name: str, deltas: Tensor) -> None:
+        """Add to A: over the positions that count, or over their means."""
         sums = self.blocks[name]
-        x, lengths = trace.inputs(name, masked=True), trace.lengths(name)
-        if not trace.kept.all():
-            x, lengths = x[trace.kept], lengths[trace.kept]
-        if self.reduces:
-            # Padding is zero in x, so the sum over positions leaves it out.
+        x, used = trace.inputs(name), trace.used(name, deltas)
+        lengths = torch.full((len(x),), x.shape[1], device=x.device)
+        if used is not None:
+            x, lengths = x * used[..., None].to(x.dtype), used.sum(1)
+        if self._reduces(trace):
+            # Positions that do not count are zero in x, so the sum leaves them out.
             x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
-            sums.count += len(x)
+            sums.count += int((lengths > 0).sum())
         else:
             sums.count += int(lengths.sum())
-        sums.columns += _gram(x)
+        sums.columns += gram(x)
 
-    def add_deltas(self, trace: Trace, name: str, deltas: Tensor) -> None:
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add to G: over positions, or over their sums."""
-        deltas = deltas.sum(1, keepdim=True) if self.reduces else deltas
-        self.blocks[name].rows += _gram(deltas)
+        for name, delta in deltas.items():
+            delta = delta.sum(1, keepdim=True) if self._reduces(trace) else delta
+            self.blocks[name].rows += gram(delta)
 
-    def operator(self, name: str, scale: float) -> Kronecker:
-        """Decompose the factors of one map."""
+    def _reduces(self, trace: Trace) -> bool:
+        """Whether positions are joined: never when several outputs go back at once."""
+        return self.reduces and (trace.slots == 1 or not self.columns.together)
+
+    def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return G (rows) and A (columns) of one map."""
         sums = self.blocks[name]
-        columns = sums.columns / max(sums.count, 1)
-        return Kronecker.from_factors(sums.rows * scale, columns)
+        return sums.rows * scale, sums.columns / max(sums.count, 1)
+
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Decompose the factors."""
+        return {
+            name: Kronecker.from_factors(*self.factors(name, scale)) for name in self.names
+        }
 
 
 def kronecker_factors(
@@ -102,7 +118,7 @@ def kronecker_factors(
     return accumulate(sums, problem, batches, blocks).finish(num_data)
 
 
-def _gram(tensor: Tensor) -> Tensor:
+def gram(tensor: Tensor) -> Tensor:
     """Σ v vᵀ over all leading axes: products in the tensor's type, the sum in fp64."""
     flat = tensor.reshape(-1, tensor.shape[-1])
     return (flat.T @ flat).double()

@@ -1,115 +1,195 @@
-"""Covariance of a model's outputs under a posterior (DESIGN 4.3).
+"""Covariance of a model's outputs under a posterior (DESIGN 4.3, 4.4).
 
-For an example and a direction c of the outputs, J_c = Σ_t δ_t x_tᵀ on the chosen rows and
-columns and Cov[f_c, f_c'] = Σ_maps Σ_ij J'_c,ij J'_c',ij / (g_i a_j + τ). Blocks are
-independent, so the covariance is a sum over maps, and every τ comes from one pass.
+For an example and a direction c of the outputs, J_c = Σ_t δ_t x_tᵀ on the chosen weights
+and Cov[f_c, f_c'] = Σ_operators Σ_d J'_c,d J'_c',d / (h_d + τ). Operators are independent,
+so the covariance is a sum of shares, and every τ comes from one pass. Shares are summed by
+label: one label gives the posterior's covariance, one for each map and size of block gives
+the variance table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.operators import Operator
+from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.types import Batch
 
-# Weights 1/(g a + τ) of all maps are kept between batches up to this many bytes.
-_KEPT_BYTES = 256 * 2**20
+# Weights 1/(h + τ) of all shares are kept between batches up to this many bytes.
+_KEPT_BYTES = 2**30
+
+Directions = Callable[[Tensor], Tensor]
+"""From outputs (R, C) to the combinations of them whose covariance is wanted, (K, R, C)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One operator's share of the covariance.
+
+    Args:
+        label: Which sum it joins.
+        maps: The maps it spans.
+        operator: Their curvature.
+        precisions: Prior precisions, (P,).
+        rows: Which rows of the tapped block it is of; None for all.
+        columns: Which columns, the bias's among them; None for all.
+    """
+
+    label: Hashable
+    maps: tuple[str, ...]
+    operator: Operator
+    precisions: Tensor
+    rows: Tensor | None = None
+    columns: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean outputs (B, C) and the covariance of K directions of them, (P, B, K, K).
+    """Mean outputs (R, C) and, by label, the covariance of K directions, (P, R, K, K).
 
     One covariance for each of P precisions, for unit noise. `targets` and `kept` are as
-    in a trace. All on the CPU, covariances and outputs in fp64.
+    in a trace. All on the CPU, outputs in fp64, covariances in the operators' type.
     """
 
     outputs: Tensor
-    covariance: Tensor
+    covariance: dict[Hashable, Tensor]
     targets: Tensor | None
     kept: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The sum over labels, in fp64: (P, R, K, K)."""
+        return torch.stack([each.double() for each in self.covariance.values()]).sum(0)
+
+
+def shares_of(
+    posterior: Posterior,
+    blocks: Sequence[MapBlock],
+    precisions: Tensor | None = None,
+    label: Callable[[str], Hashable] = lambda _: "all",
+) -> list[Share]:
+    """Take a posterior apart into shares.
+
+    Args:
+        posterior: The posterior.
+        blocks: The blocks of its maps.
+        precisions: Precisions for unit noise, (P,); the posterior's own if left out.
+        label: From an operator's name to the sum its share joins.
+
+    Returns:
+        A share for each operator.
+    """
+    names = tuple(block.map.name for block in blocks)
+    noise = posterior.likelihood.scale
+    return [
+        Share(
+            label(name),
+            names if operator.joint else (name,),
+            operator,
+            torch.tensor([posterior.precision_of(name) * noise])
+            if precisions is None
+            else precisions,
+        )
+        for name, operator in posterior.operators.items()
+    ]
 
 
 def output_moments(
     problem: Problem,
     batches: Iterable[Batch],
     blocks: Sequence[MapBlock],
-    operators: Mapping[str, Operator],
-    *,
-    directions: Tensor,
-    precisions: Tensor,
+    shares: Sequence[Share],
+    directions: Directions,
 ) -> list[Moments]:
     """Compute mean and covariance of the outputs, batch by batch.
 
     Args:
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
-        blocks: The chosen rows and columns of each map.
-        operators: The curvature of each map, by name.
-        directions: Combinations of outputs whose covariance is wanted, (K, C).
-        precisions: Prior precisions, (P,).
+        blocks: The chosen weights of each map.
+        shares: The shares of the covariance.
+        directions: What of the outputs to follow.
 
     Returns:
         The moments of each batch. A list and not a generator: one that is left half-way
         would leave the model tapped.
     """
-    contractions = {
-        name: _Contraction(operator, precisions) for name, operator in operators.items()
-    }
-    _keep_what_fits(contractions.values())
+    contractions = [_Contraction(share) for share in shares]
+    _keep_what_fits(contractions)
     with tapped(problem, blocks) as taps:
         return [_moments(taps.run(batch), contractions, directions) for batch in batches]
 
 
 def _moments(
-    trace: Trace, contractions: Mapping[str, _Contraction], directions: Tensor
+    trace: Trace, contractions: Sequence[_Contraction], directions: Directions
 ) -> Moments:
+    outputs = trace.outputs.detach()
+    # A copy: what a caller made in inference mode cannot be saved for backward.
+    wanted = directions(outputs.double()).to(trace.outputs, copy=True)
+    parts = trace.by_slot(wanted)
+    found: dict[Hashable, Tensor] = {}
+    for number, part in enumerate(parts):
+        covariances = _covariances(trace, contractions, part, number + 1 < len(parts))
+        rows = part.any(-1).any(0)
+        for label, covariance in covariances.items():
+            if label not in found:
+                shape = (len(covariance), len(outputs), *covariance.shape[2:])
+                found[label] = covariance.new_zeros(shape)
+            found[label][:, rows] = covariance
     return Moments(
-        trace.outputs.detach().double().cpu(),
-        _covariance(trace, contractions, directions).cpu(),
+        outputs.double().cpu(),
+        {label: each.cpu() for label, each in found.items()},
         None if trace.targets is None else trace.targets.cpu(),
         trace.kept.cpu(),
     )
 
 
+@dataclass(eq=False)
 class _Contraction:
-    """Turns one map's Jacobians into covariances for every precision."""
+    """Turns Jacobians into covariances for every precision."""
 
-    def __init__(self, operator: Operator, precisions: Tensor) -> None:
-        self.operator = operator
-        self.precisions = precisions
-        self.kept: Tensor | None = None
+    share: Share
+    kept: Tensor | None = field(default=None)
 
     @property
     def bytes(self) -> int:
-        values = self.operator.values
-        return values.numel() * len(self.precisions) * values.element_size()
+        operator, count = self.share.operator, len(self.share.precisions)
+        return operator.values.numel() * count * operator.dtype.itemsize
 
     def weights(self) -> Tensor:
         if self.kept is not None:
             return self.kept
-        return self.operator.inverse_weights(self.precisions)
+        return self.share.operator.inverse_weights(self.share.precisions)
 
-    def covariance(self, deltas: Tensor, inputs: Tensor) -> Tensor:
-        """From (K, B, T, n) and (B, T, m) to (P, B, K, K)."""
-        kind = self.operator.dtype
-        jacobians = self.operator.coordinates(deltas.to(kind), inputs.to(kind))
-        jacobians = jacobians.flatten(2)  # (K, B, n·m)
+    def covariance(self, trace: Trace, deltas: dict[str, Tensor]) -> Tensor | None:
+        """From δ (K, B, T, n) of each map to (P, B, K, K), or None if none ran."""
+        share = self.share
+        if not any(name in deltas for name in share.maps):
+            return None
+        leading = next(iter(deltas.values())).shape[:2]
+        jacobians = [
+            trace.jacobian(name, deltas[name]).restricted(share.rows, share.columns)
+            if name in deltas
+            else trace.without_runs(name, leading)
+            for name in share.maps
+        ]
+        coordinates = share.operator.coordinates(*jacobians)  # (K, B, D)
+        coordinates = coordinates.to(share.operator.dtype)
         weights = self.weights()
-        count, batch = jacobians.shape[:2]
-        found = jacobians.new_empty(weights.shape[1], batch, count, count)
+        count, batch = coordinates.shape[:2]
+        found = coordinates.new_empty(weights.shape[1], batch, count, count)
         for k in range(count):
             for other in range(k + 1):
-                products = (jacobians[k] * jacobians[other]) @ weights
+                products = (coordinates[k] * coordinates[other]) @ weights
                 found[:, :, k, other] = found[:, :, other, k] = products.T
-        return found.double()
+        return found
 
 
 def _keep_what_fits(contractions: Iterable[_Contraction]) -> None:
@@ -120,22 +200,25 @@ def _keep_what_fits(contractions: Iterable[_Contraction]) -> None:
             each.kept = each.weights()
 
 
-def _covariance(
-    trace: Trace, contractions: Mapping[str, _Contraction], directions: Tensor
-) -> Tensor:
-    """Sum over the maps of one batch: (P, B, K, K)."""
-    # A copy: what a caller made in inference mode cannot be saved for backward.
-    directions = directions.to(trace.outputs, copy=True)
-    deltas = [
-        trace.deltas(direction.expand_as(trace.outputs), more=k + 1 < len(directions))
+def _covariances(
+    trace: Trace, contractions: Sequence[_Contraction], directions: Tensor, more: bool
+) -> dict[Hashable, Tensor]:
+    """Sum the shares of one batch by label: (P, B, K, K) each."""
+    pieces = [
+        trace.deltas(direction, more=more or k + 1 < len(directions))
         for k, direction in enumerate(directions)
     ]
-    count, batch = len(directions), len(trace.outputs)
-    precisions = len(next(iter(contractions.values())).precisions)
-    shape = (precisions, batch, count, count)
-    total = trace.outputs.new_zeros(shape, dtype=torch.float64)
-    for name, contraction in contractions.items():
-        if trace.runs(name):
-            stacked = torch.stack([each[name] for each in deltas])
-            total += contraction.covariance(stacked, trace.inputs(name))
-    return total
+    deltas = {name: torch.stack([each[name] for each in pieces]) for name in pieces[0]}
+    count = len(directions)
+    found: dict[Hashable, Tensor] = {}
+    for contraction in contractions:
+        share = contraction.share
+        covariance = contraction.covariance(trace, deltas)
+        if covariance is None:
+            shape = (len(share.precisions), trace.examples, count, count)
+            covariance = share.operator.values.new_zeros(shape)
+        if share.label in found:
+            found[share.label] += covariance
+        else:
+            found[share.label] = covariance
+    return found

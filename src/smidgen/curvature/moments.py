@@ -1,9 +1,9 @@
 """Second moments of Jacobians in a basis: the diagonal of the exact GGN in it.
 
-h_ij = Σ J'_ij² over examples and square-root columns, with J' = Σ_t δ_t x_tᵀ in the basis.
-The positions of an example are summed before anything is squared, so the question of
-expand or reduce does not arise. In the eigenbasis of the factors that is EKFAC (George et
-al., 2018, arXiv:1806.03884), in the weights themselves the diagonal GGN.
+h_d = Σ J'_d² over examples and columns, with J' = Σ_t δ_t x_tᵀ in the basis. The positions
+of an example are summed before anything is squared, so the question of expand or reduce
+does not arise. In the eigenbasis of the factors that is EKFAC (George et al., 2018,
+arXiv:1806.03884), in the weights themselves the diagonal GGN.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
+from smidgen.curvature.columns import Columns
 from smidgen.curvature.sums import Sums
 from smidgen.curvature.taps import Trace
 from smidgen.operators import Diagonal, Eigenbasis, Operator
@@ -24,27 +25,28 @@ class MomentSums(Sums):
     """Running sums of J'² for all blocks, each in the basis of an operator."""
 
     def __init__(
-        self, problem: Problem, blocks: Sequence[MapBlock], bases: Mapping[str, Operator]
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        bases: Mapping[str, Operator],
+        columns: Columns | None = None,
     ) -> None:
-        super().__init__(problem, blocks)
+        super().__init__(problem, blocks, columns)
         self.bases = bases
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
-        self.moments = {
-            block.map.name: zero.new_zeros(block.row_count, block.column_count)
-            for block in blocks
-        }
+        self.moments = {block.map.name: zero.new_zeros(block.size) for block in blocks}
 
-    def add_inputs(self, trace: Trace, name: str) -> None:
-        """Add nothing: inputs count only together with δ."""
-
-    def add_deltas(self, trace: Trace, name: str, deltas: Tensor) -> None:
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add the squared coordinates of every example's Jacobian."""
-        basis, inputs = self.bases[name], trace.inputs(name)
-        found = basis.coordinates(deltas.to(basis.dtype), inputs.to(basis.dtype))
-        self.moments[name] += found.square().sum(0).double()
+        for name, delta in deltas.items():
+            found = self.bases[name].coordinates(trace.jacobian(name, delta))
+            self.moments[name] += found.square().sum(0).double()
 
-    def operator(self, name: str, scale: float) -> Operator:
-        """Keep the basis and the moments measured in it."""
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Keep each basis and the moments measured in it."""
+        return {name: self._operator(name, scale) for name in self.names}
+
+    def _operator(self, name: str, scale: float) -> Operator:
         basis, moments = self.bases[name], self.moments[name] * scale
         if isinstance(basis, Diagonal):
             return Diagonal(moments)
@@ -53,7 +55,4 @@ class MomentSums(Sums):
 
 def weight_basis(blocks: Sequence[MapBlock], like: Tensor) -> dict[str, Operator]:
     """Take each map's weights for its basis, in the type and place of a tensor."""
-    return {
-        block.map.name: Diagonal(like.new_zeros(block.row_count, block.column_count))
-        for block in blocks
-    }
+    return {block.map.name: Diagonal(like.new_zeros(block.size)) for block in blocks}

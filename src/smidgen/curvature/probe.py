@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
 from smidgen.curvature.taps import tapped
 from smidgen.errors import DataError
 from smidgen.problem import Problem
@@ -43,7 +43,7 @@ def mixing_maps(
                 found[block.map.name] = str(error)
         trace = trace.without(found)
         first = torch.zeros_like(trace.outputs)
-        first[0] = 1
+        first[: trace.slots] = 1
         for name, delta in trace.deltas(first).items():
             elsewhere = delta[1:].abs().amax() if delta[1:].numel() else delta.new_zeros(())
             # Rounding of a batched product may leave a trace, a mistake is of δ's size.

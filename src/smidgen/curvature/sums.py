@@ -1,7 +1,7 @@
 """One pass over the data: what every structure sums of it.
 
-A structure says what to add of a map's inputs and of its δ for each square-root column of
-the likelihood's Hessian, and how to make operators of the sums.
+A structure says what to add of a map's inputs and of its δ for each column that goes back
+from the outputs, and how to make operators of the sums.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
+from smidgen.curvature.columns import Columns, exact
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood import Gaussian, Likelihood
@@ -23,55 +24,63 @@ from smidgen.types import Batch
 
 @dataclass(frozen=True, eq=False)
 class Curvatures:
-    """What passes over the data give: the curvature of each map, and counts.
+    """What passes over the data give: operators by name, and counts.
 
-    `squared_residual` is the mean over examples and outputs, for regression; `idle` are
-    the chosen maps that never ran.
+    `squared_residual` is the mean over examples and outputs, for regression;
+    `log_likelihood` that of all data at the trained weights, if all had targets; `idle`
+    are the chosen maps that never ran.
     """
 
     operators: dict[str, Operator]
     num_data: int
     squared_residual: float
+    log_likelihood: float | None
     idle: tuple[str, ...]
 
 
 class Sums(ABC):
     """Running sums over traces: `add` them, then `finish`."""
 
-    def __init__(self, problem: Problem, blocks: Sequence[MapBlock]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        columns: Columns | None = None,
+    ) -> None:
         assert problem.likelihood is not None
         self.likelihood: Likelihood = problem.likelihood
+        self.columns = columns or exact(problem.likelihood)
         self.names = tuple(block.map.name for block in blocks)
         self.ran: set[str] = set()
         self.seen, self.squares = 0, 0.0
+        self.log_likelihood: float | None = 0.0
+
+    def add_inputs(self, trace: Trace, name: str, deltas: Tensor) -> None:  # noqa: B027
+        """Add one map's inputs of a batch; δ (B, T, n) of its first column says whose."""
 
     @abstractmethod
-    def add_inputs(self, trace: Trace, name: str) -> None:
-        """Add one map's inputs of a batch."""
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
+        """Add δ (B, T, n) of every map that ran, for one column."""
 
     @abstractmethod
-    def add_deltas(self, trace: Trace, name: str, deltas: Tensor) -> None:
-        """Add one map's δ (B, T, n) of a batch, for one square-root column."""
-
-    @abstractmethod
-    def operator(self, name: str, scale: float) -> Operator:
-        """Make the operator of one map, its curvature multiplied by a number."""
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Make the operators, their curvature multiplied by a number."""
 
     def add(self, trace: Trace) -> None:
-        """Add one batch: its inputs once, its δ for every square-root column."""
-        for name in self.names:
-            if trace.runs(name):
-                self.ran.add(name)
-                self.add_inputs(trace, name)
-        columns = self.likelihood.root_columns(trace.outputs.detach())
-        columns = columns * trace.kept[:, None]
-        for k, column in enumerate(columns):
-            deltas = trace.deltas(column, more=k + 1 < len(columns))
-            for name, delta in deltas.items():
-                self.add_deltas(trace, name, delta)
+        """Add one batch: its inputs once, its δ for every column."""
+        parts = self.columns.of(trace)
+        left = sum(len(part) for part in parts)
+        for part in parts:
+            for k, column in enumerate(part):
+                left -= 1
+                deltas = trace.deltas(column, more=left > 0)
+                if k == 0:
+                    self.ran.update(deltas)
+                    for name, delta in deltas.items():
+                        self.add_inputs(trace, name, delta)
+                self.add_deltas(trace, deltas)
         self.seen += int(trace.kept.sum())
-        if isinstance(self.likelihood, Gaussian):
-            self.squares += _squared_residual(trace)
+        self._add_fit(trace)
 
     def finish(self, num_data: int | None = None) -> Curvatures:
         """Make the operators.
@@ -80,7 +89,7 @@ class Sums(ABC):
             num_data: Size of the whole data set if the traces are of a sample of it.
 
         Returns:
-            The curvature of each map, for unit noise.
+            The curvature, for unit noise.
 
         Raises:
             ArgumentError: If num_data is below 1.
@@ -91,12 +100,26 @@ class Sums(ABC):
         if not self.seen:
             raise DataError("no example has a label (all are -100). Pass labelled data.")
         total = num_data or self.seen
+        scale = total / self.seen
         return Curvatures(
-            {name: self.operator(name, total / self.seen) for name in self.names},
+            self.operators(scale),
             total,
             self.squares / (self.seen * self.likelihood.outputs),
+            None if self.log_likelihood is None else self.log_likelihood * scale,
             tuple(name for name in self.names if name not in self.ran),
         )
+
+    def _add_fit(self, trace: Trace) -> None:
+        """Add how well the trained weights fit: squared residuals and log-likelihood."""
+        if trace.targets is None:
+            self.log_likelihood = None
+            return
+        outputs, targets = trace.outputs.detach()[trace.kept], trace.targets[trace.kept]
+        if isinstance(self.likelihood, Gaussian):
+            self.squares += float(self.likelihood.squares(outputs, targets).sum())
+        if self.log_likelihood is not None:
+            found = self.likelihood.log_prob(outputs.double(), targets)
+            self.log_likelihood += float(found.sum())
 
 
 def accumulate(
@@ -108,7 +131,7 @@ def accumulate(
         sums: What to add to.
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
-        blocks: The chosen rows and columns of each map.
+        blocks: The chosen weights of each map.
 
     Returns:
         The same sums.
@@ -118,10 +141,3 @@ def accumulate(
             # Not kept in a name: the next pass must not find these activations alive.
             sums.add(taps.run(batch))
     return sums
-
-
-def _squared_residual(trace: Trace) -> float:
-    if trace.targets is None:
-        return 0.0
-    residuals = (trace.targets - trace.outputs.detach())[trace.kept]
-    return float(residuals.double().square().sum())

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.affine import MapBlock
+from smidgen.blocks import MapBlock
 from smidgen.errors import DataError
 from smidgen.guard import untouched
+from smidgen.jacobian import Jacobian
 from smidgen.problem import Problem
 from smidgen.types import Batch
 
@@ -38,48 +39,94 @@ class _Use:
 class Trace:
     """One forward pass with its taps, ready for backward passes.
 
-    `outputs` are (B, C), `targets` as the batch has them or None, `kept` the rows (B,)
-    that have a target. Use `inputs` and `deltas`.
+    `outputs` are (R, C), `targets` as the batch has them or None, `kept` the rows (R,)
+    that have a target. An example has `slots` rows: one, or one for each token. Use
+    `inputs` and `deltas`.
     """
 
     outputs: Tensor
     targets: Tensor | None
     kept: Tensor
+    slots: int
     _mask: Tensor | None
     _uses: Mapping[str, Sequence[_Use]]
     _roots: Sequence[Tensor]
     _blocks: Mapping[str, MapBlock]
 
-    def inputs(self, name: str, *, masked: bool = False) -> Tensor:
+    @property
+    def examples(self) -> int:
+        """How many examples the batch has: B."""
+        return len(self.outputs) // self.slots
+
+    def inputs(self, name: str) -> Tensor:
         """Collect the chosen columns of all inputs of a map.
 
         Args:
             name: The map.
-            masked: Set padded positions to zero.
 
         Returns:
             Inputs (B, T, m). With a bias, a column of ones comes first. Several uses of
             one map are further positions.
         """
-        block = self._blocks[name]
-        pieces = []
-        for use in self._uses[name]:
-            x = self._by_position(use.inputs, name)
-            if block.bias:
-                x = torch.cat([x.new_ones(*x.shape[:2], 1), x], -1)
-            pieces.append(self._masked(x) if masked else x)
+        pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
+        if self._blocks[name].bias:
+            pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
         return _joined(pieces)
 
-    def lengths(self, name: str) -> Tensor:
-        """How many positions of each row of a map are not padding, (B,)."""
-        total = torch.zeros(len(self.outputs), device=self.outputs.device)
+    def used(self, name: str, deltas: Tensor) -> Tensor | None:
+        """Which positions (B, T) of a map count, or None if all do.
+
+        With one output for each example, those that are not padding of examples with a
+        target. With several, those that the outputs behind δ depend on, so that a
+        position without a label counts nowhere.
+
+        Args:
+            name: The map.
+            deltas: Its δ, (B, T, n).
+
+        Returns:
+            True where a position counts.
+        """
+        if self.slots > 1:
+            return (deltas != 0).any(-1)
+        if self._mask is None and self.kept.all():
+            return None
+        found = []
         for use in self._uses[name]:
-            positions = self._by_position(use.inputs, name).shape[1]
-            if self._mask is not None and self._mask.shape[1] == positions:
-                total += self._mask.sum(1)
-            else:
-                total += positions
-        return total
+            shape = self._by_position(use.inputs, name).shape[:2]
+            counts = self._mask is not None and self._mask.shape == shape
+            mask = self._mask if counts else self.kept.new_ones(shape)
+            assert mask is not None
+            found.append(mask & self.kept[:, None])
+        return _joined(found)
+
+    def by_slot(self, columns: Tensor) -> list[Tensor]:
+        """Part columns (K, R, C) so that each example has one output in each part.
+
+        Args:
+            columns: Weights of the outputs.
+
+        Returns:
+            The parts, without those that are zero.
+        """
+        if self.slots == 1:
+            return [columns]
+        place = torch.arange(columns.shape[1], device=columns.device) % self.slots
+        parts = (columns * (place == slot)[:, None] for slot in range(self.slots))
+        return [part for part in parts if part.any()]
+
+    def jacobian(self, name: str, deltas: Tensor) -> Jacobian:
+        """Join a map's δ (..., B, T, n) with its inputs."""
+        entries = self._blocks[name].entries
+        found = None if entries is None else entries.to(deltas.device)
+        return Jacobian(deltas, self.inputs(name), found)
+
+    def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
+        """The Jacobian of a map that did not run: zero, with leading axes of a shape."""
+        block = self._blocks[name]
+        zeros = self.outputs.new_zeros(*shape, 1, block.row_count + block.column_count)
+        deltas, inputs = zeros.split([block.row_count, block.column_count], -1)
+        return Jacobian(deltas, inputs, block.entries)
 
     def runs(self, name: str) -> bool:
         """Whether the map ran at all in this pass."""
@@ -94,7 +141,7 @@ class Trace:
         """Back-propagate s = Σ direction · outputs.
 
         Args:
-            direction: Weights of the outputs, (B, C).
+            direction: Weights of the outputs, (R, C).
             more: Keep the graph for a further backward pass.
 
         Returns:
@@ -121,7 +168,7 @@ class Trace:
 
     def _by_position(self, tensor: Tensor, name: str) -> Tensor:
         """Write (B, ..., d) or (B·T, d) as (B, T, d)."""
-        batch, first = len(self.outputs), tensor.shape[0]
+        batch, first = self.examples, tensor.shape[0]
         if first != batch and (tensor.dim() > 2 or first % batch):
             raise DataError(
                 f"the map {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
@@ -131,12 +178,6 @@ class Trace:
         # Spelled out, not -1: a block of the bias alone has no column at all.
         positions = tensor.shape[:-1].numel() // batch
         return tensor.reshape(batch, positions, tensor.shape[-1])
-
-    def _masked(self, tensor: Tensor) -> Tensor:
-        mask = self._mask
-        if mask is None or mask.shape[1] != tensor.shape[1]:
-            return tensor
-        return tensor * mask[:, :, None].to(tensor.dtype)
 
 
 def _joined(pieces: list[Tensor]) -> Tensor:
@@ -169,11 +210,13 @@ class Tapped:
         outputs = self.problem.outputs(batch)
         if not len(outputs):
             raise DataError("a batch holds no example. Leave empty batches out.")
-        targets, kept = self.problem.read(batch, outputs.detach())
+        rows = outputs.flatten(0, -2)
+        targets, kept = self.problem.read(batch, rows.detach())
         mask = self.problem.mask(batch)
         if mask is not None:
             mask = None if mask.all() else mask.to(outputs.device)
-        return Trace(outputs, targets, kept, mask, self._uses, self._roots, self.blocks)
+        slots = len(rows) // len(outputs)
+        return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
     def _tap(self, name: str, module: nn.Module) -> RemovableHandle:
         block = self.blocks[name]
@@ -187,7 +230,7 @@ class Tapped:
             out: Tensor,
         ) -> Tensor:
             x = args[0] if args else next(iter(kwargs.values()))
-            use = _Use(_chosen(x.detach(), columns))
+            use = _Use(_chosen(_features_last(module, x.detach()), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here itself: its outputs do not depend on
@@ -201,7 +244,10 @@ class Tapped:
                 out = root.clone()
 
             def receive(gradient: Tensor) -> None:
-                use.delta = _chosen(gradient.detach(), rows)
+                gradient = gradient.detach()
+                if block.map.window:
+                    gradient = gradient.flatten(2).mT
+                use.delta = _chosen(gradient, rows)
 
             out.register_hook(receive)
             return out
@@ -236,6 +282,16 @@ def tapped(problem: Problem, blocks: Sequence[MapBlock]) -> Iterator[Tapped]:
 
 def _index(indices: Tensor, bound: int, device: torch.device) -> Tensor | None:
     return None if indices.numel() == bound else indices.to(device)
+
+
+def _features_last(module: nn.Module, x: Tensor) -> Tensor:
+    """Write the inputs of a convolution as its patches, (B, T, m); leave others."""
+    if not isinstance(module, nn.Conv2d):
+        return x
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    padded = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    size, spread, step = module.kernel_size, module.dilation, module.stride
+    return nn.functional.unfold(padded, size, dilation=spread, stride=step).mT
 
 
 def _chosen(tensor: Tensor, indices: Tensor | None) -> Tensor:

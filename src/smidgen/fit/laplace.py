@@ -8,14 +8,18 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import log, pi
+from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from smidgen.affine import MapBlock, blocks
+from smidgen.blocks import MapBlock, blocks
+from smidgen.curvature.columns import Columns, drawn, exact
 from smidgen.curvature.factors import APPROXIMATIONS, Approximation, FactorSums
+from smidgen.curvature.joint import JointSums
 from smidgen.curvature.moments import MomentSums, weight_basis
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures, Sums, accumulate
@@ -23,12 +27,14 @@ from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureEr
 from smidgen.fingerprint import fingerprint
 from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian, Likelihood
-from smidgen.operators import STRUCTURES
+from smidgen.operators import STRUCTURES, Operator
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset
 from smidgen.types import Batch
+
+Noise = Literal["scalar", "per-output"]
 
 
 def laplace(
@@ -39,6 +45,9 @@ def laplace(
     structure: str = "kron",
     precision: float = 1.0,
     approximation: Approximation = "reduce",
+    fisher_draws: int | None = None,
+    generator: torch.Generator | None = None,
+    noise: Noise = "scalar",
     num_data: int | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -50,60 +59,50 @@ def laplace(
             Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
         structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
-            measured in a second pass) or "diag".
+            measured in a second pass), "diag", or "full" (one matrix over all maps, for a
+            few thousand weights).
         precision: Prior precision τ, to be tuned afterwards.
         approximation: How positions that share weights are treated.
+        fisher_draws: Draw this many labels for each output in place of the exact GGN,
+            whose cost grows with the number of classes.
+        generator: Source of those draws; a fixed seed if left out.
+        noise: Of a regression, fitted to the residuals: "scalar", or "per-output", which
+            reads the batches once more.
         num_data: Size of the whole data set if `batches` is a sample of it.
         progress: Draw a progress bar on a terminal.
 
     Returns:
         The posterior; for regression, the noise is that of the training residuals,
         whatever the likelihood came with.
-
-    Raises:
-        ArgumentError: If an argument is outside what it may be.
-        StructureError: If the structure is unknown or cannot hold the subset.
     """
-    if structure not in STRUCTURES:
-        names = ", ".join(STRUCTURES)
-        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
-    if approximation not in APPROXIMATIONS:
-        raise ArgumentError(
-            f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
-        )
-    if structure == "ekfac" and isinstance(batches, Iterator):
-        raise ArgumentError(
-            "batches must be readable twice for structure 'ekfac', got an iterator. Pass a "
-            "list or a data loader."
-        )
-    if not isinstance(subset, Subset):
-        raise ArgumentError(
-            f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
-            "laplace(model, batches, subset)."
-        )
     given = as_problem(model)
+    _check_choices(structure, approximation, noise, batches, subset)
     _refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
+    refuse_scattered(STRUCTURES[structure], chosen)
     with untouched(given.model):
         followed = track(batches, "fitting", show=progress)
         problem, first, everything = given.settled(followed)
+        if noise == "per-output":
+            problem = replace(problem, likelihood=_relative_noise(problem, batches))
         chosen, subset = _without_mixing(problem, first, chosen, subset)
+        likelihood = problem.likelihood
+        assert likelihood is not None
+        columns = exact(likelihood)
+        if fisher_draws is not None:
+            columns = drawn(likelihood, fisher_draws, generator)
         like = torch.empty(0, dtype=_working_type(given.model), device=problem.device)
-        if structure == "diag":
-            sums: Sums = MomentSums(problem, chosen, weight_basis(chosen, like))
-        else:
-            sums = FactorSums(problem, chosen, approximation)
+        sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)
         if structure == "ekfac":
             again = track(batches, "measuring", show=progress)
-            sums = MomentSums(problem, chosen, found.operators)
+            sums = MomentSums(problem, chosen, found.operators, columns)
             found = accumulate(sums, problem, again, chosen).finish(num_data)
     _mention_idle(found)
-    likelihood = problem.likelihood
-    assert likelihood is not None
+    likelihood = _with_noise(likelihood, found)
     return Posterior(
         subset=subset,
-        likelihood=_with_noise(likelihood, found),
+        likelihood=likelihood,
         operators={
             name: each.to(like.dtype, like.device) for name, each in found.operators.items()
         },
@@ -112,7 +111,107 @@ def laplace(
         num_data=found.num_data,
         structure=structure,
         approximation=approximation,
+        log_likelihood=_log_likelihood(likelihood, found),
     )
+
+
+def refuse_scattered(kind: type[Operator], chosen: Sequence[MapBlock]) -> None:
+    """Refuse single entries where a structure needs rows × columns.
+
+    Args:
+        kind: The structure.
+        chosen: The blocks it would hold.
+
+    Raises:
+        StructureError: If it cannot.
+    """
+    wrong = [block for block in chosen if block.entries is not None]
+    if not kind.scattered and wrong:
+        able = [name for name, each in STRUCTURES.items() if each.scattered]
+        raise StructureError(
+            f"structure {kind.structure!r} needs rows × columns of each map and the bias "
+            f"of those rows, but {wrong[0].map.name!r} has {wrong[0].size} scattered "
+            f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
+            "smidgen.select.sparse_kfac."
+        )
+
+
+def _check_choices(
+    structure: str,
+    approximation: str,
+    noise: str,
+    batches: Iterable[Batch],
+    subset: Subset,
+) -> None:
+    if structure not in STRUCTURES:
+        names = ", ".join(STRUCTURES)
+        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
+    if approximation not in APPROXIMATIONS:
+        raise ArgumentError(
+            f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
+        )
+    if noise not in get_args(Noise):
+        raise ArgumentError(f"noise must be one of {get_args(Noise)}, got {noise!r}.")
+    twice = {"structure 'ekfac'": structure == "ekfac", "noise": noise == "per-output"}
+    for what, needed in twice.items():
+        if needed and isinstance(batches, Iterator):
+            raise ArgumentError(
+                f"batches must be readable twice for {what}, got an iterator. Pass a list "
+                "or a data loader."
+            )
+    if not isinstance(subset, Subset):
+        raise ArgumentError(
+            f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
+            "laplace(model, batches, subset)."
+        )
+
+
+def _sums(
+    structure: str,
+    problem: Problem,
+    chosen: Sequence[MapBlock],
+    approximation: Approximation,
+    columns: Columns,
+    like: Tensor,
+) -> Sums:
+    """What a first pass sums for a structure."""
+    if structure == "full":
+        return JointSums(problem, chosen, columns)
+    if structure == "diag":
+        return MomentSums(problem, chosen, weight_basis(chosen, like), columns)
+    return FactorSums(problem, chosen, approximation, columns)
+
+
+def _relative_noise(problem: Problem, batches: Iterable[Batch]) -> Gaussian:
+    """Fit the relative noise of the outputs to the residuals, in a pass of its own."""
+    likelihood = problem.likelihood
+    if not isinstance(likelihood, Gaussian):
+        raise ArgumentError("noise='per-output' is for regression. Leave it out.")
+    plain = replace(likelihood, relative=None)
+    squares = torch.zeros(plain.outputs, dtype=torch.float64)
+    with torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch).flatten(0, -2)
+            targets, kept = problem.read(batch, outputs)
+            if targets is not None:
+                found = plain.squares(outputs[kept], targets[kept])
+                squares += found.sum(0).cpu()
+    if not (squares > 0).all():
+        raise DataError(
+            "noise='per-output' needs targets that differ from every output, got squared "
+            f"residuals {squares.tolist()}. Use noise='scalar'."
+        )
+    logs = squares.log()
+    return replace(plain, relative=tuple((logs - logs.mean()).exp().tolist()))
+
+
+def _log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
+    """That of the training data; for regression under the noise just fitted."""
+    if not isinstance(likelihood, Gaussian):
+        return found.log_likelihood
+    # Relative noises multiply to one, so they leave no trace in the log determinant.
+    terms = found.squared_residual / likelihood.noise + log(2 * pi * likelihood.noise)
+    return -0.5 * found.num_data * likelihood.outputs * terms
 
 
 def _without_mixing(

@@ -17,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import blocks
-from smidgen.curvature.functional import output_moments
+from smidgen.blocks import blocks
+from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.temperature import best_temperature, mention_edge
 from smidgen.likelihood import Gaussian
@@ -75,7 +75,7 @@ def tune_precision(
     if what not in _WHATS:
         raise ArgumentError(f"what must be one of {_WHATS}, got {what!r}.")
     posterior.require(as_problem(model).model)
-    grid = _checked_grid(precisions if what != "temperature" else [posterior.precision])
+    grid = _checked_grid(precisions if what != "temperature" else [1.0])
     likelihood = posterior.likelihood
     link = likelihood.resolved_link(link)
     if not isinstance(likelihood, Gaussian):
@@ -110,13 +110,13 @@ def _table(
     progress: bool,
 ) -> _Table:
     problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    chosen = blocks(problem.model, posterior.subset)
     found = output_moments(
         problem,
         track(batches, "tuning", show=progress),
-        blocks(problem.model, posterior.subset),
-        posterior.operators,
-        directions=posterior.likelihood.directions(link),
-        precisions=grid,
+        chosen,
+        shares_of(posterior, chosen, grid),
+        posterior.likelihood.followed(link),
     )
     rows = []
     for each in found:
@@ -125,7 +125,7 @@ def _table(
                 "tuning needs labels, and a batch has none. Pass labelled data."
             )
         kept = each.kept
-        rows.append((each.outputs[kept], each.covariance[:, kept], each.targets[kept]))
+        rows.append((each.outputs[kept], each.total[:, kept], each.targets[kept]))
     if not sum(len(row[0]) for row in rows):
         raise DataError(
             "the validation loader yielded no labelled example. Check its length."

@@ -31,6 +31,14 @@ class Likelihood(ABC):
         """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
 
     @abstractmethod
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw one target for each row from p(y | f), on the CPU's generator."""
+
+    @abstractmethod
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Gradient of −log p(y | f) in f, (B, C), for unit noise."""
+
+    @abstractmethod
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target, (B,)."""
 
@@ -85,6 +93,11 @@ class Likelihood(ABC):
     def directions(self, link: str) -> Tensor:
         """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
         return torch.eye(self.outputs, dtype=torch.float64)
+
+    def followed(self, link: str) -> Callable[[Tensor], Tensor]:
+        """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
+        directions = self.directions(link)
+        return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)
 
     def check_outputs(self, logits: Tensor) -> None:
         """Refuse outputs that are not finite numbers of shape (B, C).

@@ -26,6 +26,15 @@ class Bernoulli(Likelihood):
         root = (logits.sigmoid() * (-logits).sigmoid()).sqrt()
         return torch.diag_embed(root).transpose(0, 1)
 
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw every label."""
+        uniform = torch.rand(logits.shape, dtype=torch.float64, generator=generator)
+        return (uniform.to(logits.device) < logits.sigmoid()).to(logits.dtype)
+
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Compute p − y."""
+        return logits.sigmoid() - targets
+
     def predictive(
         self,
         outputs: Tensor,

@@ -50,6 +50,17 @@ class Categorical(Likelihood):
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a class."""
+        probs = logits.double().softmax(-1).cpu()
+        drawn = torch.multinomial(probs, 1, generator=generator)
+        return drawn.squeeze(-1).to(logits.device)
+
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Compute π − e_y."""
+        chosen = torch.nn.functional.one_hot(targets, self.outputs)
+        return logits.softmax(-1) - chosen
+
     def resolved_link(self, link: str) -> str:
         """Settle "auto" by the number of classes, or refuse."""
         return resolve(link, self.outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi
+from math import pi
 from typing import ClassVar
 
 import torch
@@ -17,28 +17,54 @@ from smidgen.predictive import GaussianPredictive
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Regression: targets (B, C) are outputs plus noise of this variance, σ².
+    """Regression: targets (B, C) are outputs plus noise of variance σ², or σ²ρ_c.
 
     Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
-    the noise never needs another pass.
+    the noise never needs another pass. `relative` are the ρ_c of the outputs, whose
+    geometric mean is one, where outputs differ in their noise; they shape the curvature
+    and are fixed before it is summed.
     """
 
     noise: float = 1.0
+    relative: tuple[float, ...] | None = None
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
         if not self.noise > 0:
             raise ArgumentError(f"noise is a variance and must be > 0, got {self.noise}.")
+        given = self.relative
+        if given is not None and (len(given) != self.outputs or min(given) <= 0):
+            raise ArgumentError(
+                f"relative must be {self.outputs} numbers > 0, got {given}."
+            )
 
     @property
     def scale(self) -> float:
         """The noise variance σ²."""
         return self.noise
 
+    def ratios(self, like: Tensor) -> Tensor:
+        """Relative noise of each output, ρ_c, (C,)."""
+        given = self.relative or (1.0,) * self.outputs
+        return torch.tensor(given, dtype=like.dtype, device=like.device)
+
+    def squares(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Squared residuals for relative noise one, (B, C), in fp64."""
+        return (targets - outputs).double().square() / self.ratios(outputs.double())
+
     def root_columns(self, logits: Tensor) -> Tensor:
-        """The identity, for unit noise: (C, B, C)."""
-        eye = torch.eye(self.outputs, dtype=logits.dtype, device=logits.device)
-        return eye[:, None, :].expand(-1, logits.shape[0], -1)
+        """One column per output, 1/√ρ_c, for unit noise: (C, B, C)."""
+        root = self.ratios(logits).rsqrt().diag()
+        return root[:, None, :].expand(-1, logits.shape[0], -1)
+
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw outputs with unit noise."""
+        drawn = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
+        return logits + drawn.to(logits) * self.ratios(logits).sqrt()
+
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Compute (f − y)/ρ."""
+        return (logits - targets) / self.ratios(logits)
 
     def predictive(
         self,
@@ -51,7 +77,8 @@ class Gaussian(Likelihood):
     ) -> GaussianPredictive:
         """A normal distribution for each output; link and temperature do not apply."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        return GaussianPredictive(outputs, variance, self.noise)
+        noise = self.noise * self.ratios(outputs)
+        return GaussianPredictive(outputs, variance, noise.expand_as(outputs).clone())
 
     def nll_of_temperature(
         self,
@@ -71,9 +98,9 @@ class Gaussian(Likelihood):
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over outputs of the log-density, (B,)."""
-        residuals = targets - logits
-        constant = log(2 * pi * self.noise)
-        return -0.5 * (residuals.square() / self.noise + constant).sum(-1)
+        noise = self.noise * self.ratios(logits)
+        terms = (targets - logits).square() / noise + (2 * pi * noise).log()
+        return -0.5 * terms.sum(-1)
 
     def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return finite numbers (B, C); for one output (B,) will do.

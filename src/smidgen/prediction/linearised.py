@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from smidgen.affine import blocks
-from smidgen.curvature.functional import output_moments
+from smidgen.blocks import blocks
+from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.errors import ArgumentError, DataError
 from smidgen.links import DRAWS, standard_normals
 from smidgen.posterior import Posterior
@@ -100,18 +100,13 @@ def _predictives(
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
     link = likelihood.resolved_link(link)
     normals = standard_normals(draws, max(1, likelihood.outputs - 1), generator=generator)
-    moments = output_moments(
-        problem,
-        batches,
-        blocks(problem.model, posterior.subset),
-        posterior.operators,
-        directions=likelihood.directions(link),
-        precisions=torch.tensor([posterior.precision * likelihood.scale]),
-    )
+    chosen = blocks(problem.model, posterior.subset)
+    shares = shares_of(posterior, chosen)
+    moments = output_moments(problem, batches, chosen, shares, likelihood.followed(link))
     return [
         likelihood.predictive(
             each.outputs,
-            each.covariance[0] * likelihood.scale,
+            each.total[0] * likelihood.scale,
             link=link,
             temperature=posterior.temperature,
             normals=normals,

@@ -25,7 +25,8 @@ def point_outputs(
         progress: Draw a progress bar on a terminal.
 
     Returns:
-        Outputs (N, C) in fp64 and targets, or None if a batch has none; on the CPU.
+        Outputs (N, C) in fp64, one row for each example or token, and targets, or None
+        if a batch has none; on the CPU.
 
     Raises:
         DataError: If there is no batch.
@@ -34,10 +35,11 @@ def point_outputs(
     outputs, targets = [], []
     with untouched(problem.model), torch.no_grad():
         for batch in track(batches, "predicting", show=progress):
-            outputs.append(problem.outputs(batch).double().cpu())
-            found = problem.targets(batch)
-            if found is not None:
-                targets.append(found.cpu())
+            found = problem.outputs(batch)
+            outputs.append(found.flatten(0, -2).double().cpu())
+            wanted = problem.targets(batch)
+            if wanted is not None:
+                targets.append(wanted.flatten(0, found.dim() - 2).cpu())
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
     complete = len(targets) == len(outputs)

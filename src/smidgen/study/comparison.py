@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from smidgen import evaluate
-from smidgen.affine import blocks
+from smidgen.blocks import blocks
 from smidgen.errors import DataError
 from smidgen.posterior import Posterior, Tuning
 from smidgen.prediction import point_outputs, predict_batches
@@ -136,7 +136,7 @@ def posterior_method(
         floats=posterior.floats,
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
         settings={
-            "precision": posterior.precision,
+            "precision": max(posterior.precisions.values()),
             "temperature": posterior.temperature,
             "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
         },

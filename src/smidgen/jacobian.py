@@ -1,0 +1,56 @@
+"""`Jacobian`: the derivative of an output in one block's weights, kept as two thin sides.
+
+J = Σ_t δ_t x_tᵀ over the positions t of an example. It is never formed before it has been
+rotated or restricted to the chosen entries, so its cost is that of the subset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    """J of one block as output gradients (..., T, n) and inputs (..., T, m).
+
+    `entries` are the chosen weights of a scattered block, as indices into its n·m grid;
+    None stands for all of them.
+    """
+
+    deltas: Tensor
+    inputs: Tensor
+    entries: Tensor | None = None
+
+    def rotated(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m).
+
+        δ and x are rotated first, then contracted over positions: every product is small.
+
+        Returns:
+            The coordinates.
+        """
+        kind = rows.dtype
+        left = (self.deltas.to(kind) @ rows).transpose(-2, -1)
+        return (left @ (self.inputs.to(kind) @ columns)).flatten(-2)
+
+    def flat(self) -> Tensor:
+        """Write J in the weights themselves: (..., D)."""
+        kind = torch.promote_types(self.deltas.dtype, self.inputs.dtype)
+        deltas, inputs = self.deltas.to(kind), self.inputs.to(kind)
+        if self.entries is None:
+            return (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+        positions, rows, columns = *deltas.shape[-2:], inputs.shape[-1]
+        if len(self.entries) * positions < rows * columns:
+            left = deltas[..., self.entries // columns]
+            return (left * inputs[..., self.entries % columns]).sum(-2)
+        grid = (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+        return grid[..., self.entries]
+
+    def restricted(self, rows: Tensor | None, columns: Tensor | None) -> Jacobian:
+        """Keep some of the rows and columns; None keeps all."""
+        deltas = self.deltas if rows is None else self.deltas[..., rows]
+        inputs = self.inputs if columns is None else self.inputs[..., columns]
+        return Jacobian(deltas, inputs, self.entries)

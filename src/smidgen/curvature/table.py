@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.types import Batch
+
+Level = TypeVar("Level", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +74,11 @@ class VarianceTable:
 def variance_table(
     problem: Problem,
     batches: Iterable[Batch],
-    posteriors: Mapping[Hashable, Posterior],
+    posteriors: Mapping[Level, Posterior],
     precisions: Tensor | None,
     link: str,
     *,
-    label: Callable[[Hashable, str], Hashable | None] = lambda level, name: (level, name),
+    label: Callable[[Level, str], Hashable | None] = lambda level, name: (level, name),
 ) -> VarianceTable:
     """Make the table of some posteriors whose subsets are nested, in one pass.
 
@@ -176,8 +179,8 @@ def _placed(
     own: Sequence[MapBlock],
     largest: Sequence[MapBlock],
     precisions: Tensor | None,
-    level: Hashable,
-    label: Callable[[Hashable, str], Hashable | None],
+    level: Level,
+    label: Callable[[Level, str], Hashable | None],
 ) -> list[Share]:
     """A posterior's shares, each with its place in the blocks that are tapped."""
     mine = {block.map.name: block for block in own}

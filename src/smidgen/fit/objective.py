@@ -91,10 +91,14 @@ class Objective:
         terms = self._squares() / variance + variance.log() + log(2 * pi)
         return 0.5 * terms.sum(-1).mean(-1)
 
+    @property
+    def normals(self) -> Tensor:
+        """The draws of a link that samples: the same for every candidate."""
+        return standard_normals(_DRAWS, max(1, self.likelihood.outputs - 1))
+
     def _curve(self, covariance: Tensor) -> Callable[[Tensor], Tensor]:
-        normals = standard_normals(_DRAWS, max(1, self.likelihood.outputs - 1))
         return self.likelihood.nll_of_temperature(
-            self.outputs, covariance, self.targets, link=self.link, normals=normals
+            self.outputs, covariance, self.targets, link=self.link, normals=self.normals
         )
 
     def _by_pieces(self, covariance: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:

@@ -95,7 +95,7 @@ def tune_precision(
         label=lambda _, name: joins[name],
     )
     objective = Objective(likelihood, table.outputs, table.targets, link)
-    curve = _curve(objective, table)
+    curve = tuning_curve(objective, table, table.covariance)
     jointly = what != "precision"
     winner, at_edge = _winner(curve.joint_nll if jointly else curve.nll, curve.precisions)
     choice = _Choice(
@@ -141,9 +141,20 @@ def _check_choices(posterior: Posterior, what: What) -> None:
         )
 
 
-def _curve(objective: Objective, table: VarianceTable) -> Tuning:
-    """Score one common precision at every grid point, and the point estimate."""
-    total = table.total(table.covariance)
+def tuning_curve(
+    objective: Objective, table: VarianceTable, labels: Iterable[Hashable]
+) -> Tuning:
+    """Score one common precision at every grid point, and the point estimate.
+
+    Args:
+        objective: The held-out data.
+        table: Their variance table.
+        labels: The labels that are stochastic.
+
+    Returns:
+        The curve; what is chosen from it, and whether at its edge, is not yet said.
+    """
+    total = table.total(labels)
     alone = objective.nll(total)
     scales, joint = objective.best(total)
     none = objective.none()

@@ -35,7 +35,7 @@ LABELS = {
     "min-attention": "Min norm, attention",
     "random": "Random modules",
     "full": "All maps",
-    "best-budget": "Best for the budget",
+    "best-budget": "Best budget",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300

@@ -20,6 +20,7 @@ from smidgen.select.modules import Choice, Order, modules
 from smidgen.select.named import named
 from smidgen.select.scores import activation, curvature, squared_gradient
 from smidgen.select.sparse_kfac import sparse_kfac
+from smidgen.select.top import fraction_share, percent_share
 from smidgen.select.weights import weights
 from smidgen.subset import Subset
 from smidgen.types import Batch
@@ -38,6 +39,7 @@ _SIZES: Mapping[Size, str] = {
     "fraction": "a fraction of the weights, in (0, 1]",
     "count": "how many maps",
 }
+_SHARES = {"percent": percent_share, "fraction": fraction_share}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ def _by_pass(
     **size: float,
 ) -> Subset:
     """Score the weights in one pass over the data, then choose by the scores."""
+    for name, value in size.items():
+        # Again when choosing; but nobody should wait for a pass to hear of a slip.
+        _SHARES[name](value)
     return select(problem.model, by=of(problem, batches), **size)
 
 

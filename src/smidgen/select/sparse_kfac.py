@@ -14,7 +14,7 @@ from torch import nn
 from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
 from smidgen.select.ranking import By, ranking
-from smidgen.select.top import checked_share, top
+from smidgen.select.top import percent_share, top
 from smidgen.subset import Part, Subset
 
 
@@ -39,11 +39,9 @@ def sparse_kfac(
         A block of every affine map, or of those whose weight has scores.
 
     Raises:
-        ArgumentError: If percent is not in (0, 100], or the scores do not fit.
+        ArgumentError: If no weight matrix has scores.
     """
-    share = checked_share(
-        "percent", percent, 100, "It is percent of rows and of columns: try 10."
-    )
+    share = percent_share(percent)
     found = affine_coverage(model)
     maps = {each.weight: each for each in found.maps}
     parts: dict[str, Part] = {}

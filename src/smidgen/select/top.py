@@ -26,21 +26,17 @@ def top(scores: Tensor, share: float) -> Tensor:
     return order[:count].sort().values.to("cpu", torch.int64)
 
 
-def checked_share(name: str, value: float, whole: int, advice: str) -> float:
-    """Check a size that is a share.
+def percent_share(percent: float) -> float:
+    """Check percent of rows and of columns, and return it as a share, in (0, 1]."""
+    return _share("percent", percent, 100, "percent of rows and of columns: try 10")
 
-    Args:
-        name: The argument.
-        value: Its value.
-        whole: What it is when everything is chosen: 1 or 100.
-        advice: What to do next.
 
-    Returns:
-        The share, in (0, 1].
+def fraction_share(fraction: float) -> float:
+    """Check a fraction of the weights, and return it as a share, in (0, 1]."""
+    return _share("fraction", fraction, 1, "a share of the weights: try 0.01")
 
-    Raises:
-        ArgumentError: If it is not in (0, whole].
-    """
+
+def _share(name: str, value: float, whole: int, what: str) -> float:
     if not isinstance(value, (int, float)) or not 0 < value <= whole:
-        raise ArgumentError(f"{name} must be in (0, {whole}], got {value!r}. {advice}")
-    return float(value) / whole
+        raise ArgumentError(f"{name} must be in (0, {whole}], got {value!r}. It is {what}.")
+    return value / whole

@@ -11,7 +11,7 @@ from torch import nn
 
 from smidgen.affine import affine_coverage
 from smidgen.select.ranking import By, ranking
-from smidgen.select.top import checked_share, top
+from smidgen.select.top import fraction_share, top
 from smidgen.subset import Entries, Part, Subset
 
 
@@ -37,7 +37,7 @@ def weights(
     Returns:
         Single entries; at least one, or one of each parameter.
     """
-    share = checked_share("fraction", fraction, 1, "It is a share of weights: try 0.01.")
+    share = fraction_share(fraction)
     universe = affine_coverage(model).universe
     scores = {name: each.flatten() for name, each in ranking(model, by, generator)}
     if per_layer:

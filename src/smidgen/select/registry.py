@@ -39,7 +39,10 @@ _SIZES: Mapping[Size, str] = {
     "fraction": "a fraction of the weights, in (0, 1]",
     "count": "how many maps",
 }
-_SHARES = {"percent": percent_share, "fraction": fraction_share}
+_SHARES: Mapping[str, Callable[[float], float]] = {
+    "percent": percent_share,
+    "fraction": fraction_share,
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,28 @@ class Selector:
         """Whether it chooses single weights and not rows × columns."""
         return self.size == "fraction"
 
+    def check_size(self, size: float | None) -> None:
+        """Refuse a size that cannot be right for any model, before work is done.
+
+        Args:
+            size: The size, or None.
+
+        Raises:
+            ArgumentError: If it is missing, out of range, or not for this selector.
+        """
+        if self.size is None and size is not None:
+            raise ArgumentError(
+                f"size must be left out for the selector {self.name!r}, got {size!r}: it "
+                "has one size only."
+            )
+        if self.size is not None and size is None:
+            raise ArgumentError(
+                f"size must be given for the selector {self.name!r}, got None. It is "
+                f"{_SIZES[self.size]}."
+            )
+        if self.size is not None and size is not None and self.size in _SHARES:
+            _SHARES[self.size](size)
+
 
 def _by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
     return weights(model, fraction=fraction, by=scores)
@@ -78,9 +103,6 @@ def _by_pass(
     **size: float,
 ) -> Subset:
     """Score the weights in one pass over the data, then choose by the scores."""
-    for name, value in size.items():
-        # Again when choosing; but nobody should wait for a pass to hear of a slip.
-        _SHARES[name](value)
     return select(problem.model, by=of(problem, batches), **size)
 
 
@@ -169,6 +191,7 @@ def choose(
         "scores": scores,
         "patterns": patterns,
     }
+    selector.check_size(size)
     for need in sorted(selector.needs):
         if given[need] is None:
             raise ArgumentError(
@@ -177,15 +200,5 @@ def choose(
             )
     wanted: dict[str, Any] = {need: given[need] for need in selector.needs}
     if selector.size is not None:
-        if size is None:
-            raise ArgumentError(
-                f"size must be given for the selector {name!r}, got None. It is "
-                f"{_SIZES[selector.size]}."
-            )
         wanted[selector.size] = size
-    elif size is not None:
-        raise ArgumentError(
-            f"size must be left out for the selector {name!r}, got {size!r}: it has one "
-            "size only."
-        )
     return selector.choose(problem if "batches" in wanted else problem.model, **wanted)

@@ -29,6 +29,8 @@ LABELS = {
     "temperature": "Temperature",
     "last-layer": "Last layer",
     "sparse-kfac": "Sparse-KFAC",
+    "modules": "Modules",
+    "single-weights": "Single weights",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300

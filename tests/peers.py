@@ -6,7 +6,8 @@ How their conventions differ from ours:
   row after row, and a row is its bias, then its weights.
 - laplace-torch's KFAC keeps weight and bias apart, G ⊗ A and G, without the curvature
   between them; ours, and curvlinops when asked, has one A with the bias as an input of one.
-  So laplace-torch's variances are ours only where no map has a bias.
+  So laplace-torch's variances are the sum of ours over weights alone and biases alone;
+  with its biases frozen it fails.
 - Both sum over examples. A batch counts in A by its share of the examples. No peer knows of
   padding: where it is, their A has the padded positions too.
 - Their noise is a standard deviation, ours a variance. Their MSE is not halved.

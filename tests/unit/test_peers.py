@@ -121,23 +121,30 @@ def theirs(case, model, batches, structure, posterior, **options):
     )
 
 
-def assert_same_variance(case, posterior, model, batch, expected):
+def named(names):
+    return lambda model: smidgen.select.named(model, names)
+
+
+def our_variance(case, posterior, model, batch):
     """The covariance of logits, or the variances of a regression."""
+    if case.kind == "gaussian":
+        return smidgen.predict(posterior, model, batch).variance
+    # The only link that keeps the covariance of the logits as they are.
+    predictive = smidgen.predict(posterior, model, batch, link="diagonal-probit")
+    return predictive.logit_covariance
+
+
+def assert_close_variance(case, found, expected):
     tolerance = PEER
     if case.kind == "gaussian":
-        tolerance = ROUNDED_PRIOR
-        found = smidgen.predict(posterior, model, batch).variance
-        expected = expected.diagonal(dim1=-2, dim2=-1)
-    else:
-        # The only link that keeps the covariance of the logits as they are.
-        predictive = smidgen.predict(posterior, model, batch, link="diagonal-probit")
-        found = predictive.logit_covariance
+        tolerance, expected = ROUNDED_PRIOR, expected.diagonal(dim1=-2, dim2=-1)
     assert float(expected.abs().max()) > 1e-3
     torch.testing.assert_close(found, expected, **tolerance)
 
 
 def assert_same_posterior(case, posterior, model, batch, peer):
-    assert_same_variance(case, posterior, model, batch, their_variance(peer, batch))
+    found = our_variance(case, posterior, model, batch)
+    assert_close_variance(case, found, their_variance(peer, batch))
     expected = float(peer.log_det_posterior_precision)
     assert log_determinant(posterior) == pytest.approx(expected, rel=PEER["rtol"])
 
@@ -170,7 +177,8 @@ def test_kfac_with_the_bias_is_that_of_curvlinops(case, approximation):
     )
     precision = peer / noise + PRECISION * torch.eye(len(peer), dtype=peer.dtype)
     expected = jacobians @ torch.linalg.solve(precision, jacobians.transpose(1, 2))
-    assert_same_variance(case, posterior, model, batch, expected)
+    found = our_variance(case, posterior, model, batch)
+    assert_close_variance(case, found, expected)
     assert log_determinant(posterior) == pytest.approx(
         float(precision.logdet()), rel=PEER["rtol"]
     )
@@ -178,11 +186,23 @@ def test_kfac_with_the_bias_is_that_of_curvlinops(case, approximation):
 
 @both_approximations
 @pytest.mark.parametrize("case", BOTH_PEERS)
-def test_without_biases_the_kfac_posterior_is_that_of_laplace_torch(case, approximation):
-    model, batch, batches = prepared(case, without_biases)
-    posterior = ours(case, model, batches, "kron", approximation=approximation)
-    peer = theirs(case, model, batches, "kron", posterior, approximation=approximation)
-    assert_same_posterior(case, posterior, model, batch, peer)
+def test_weights_and_biases_apart_are_the_kfac_posterior_of_laplace_torch(
+    case, approximation
+):
+    """Its blocks are independent, so ours of weights and of biases add up to it."""
+    model, batch, batches = prepared(case)
+    maps = smidgen.coverage(model).maps
+    names = ([each.weight for each in maps], [each.bias for each in maps if each.bias])
+    posteriors = [
+        ours(case, model, batches, "kron", select=named(part), approximation=approximation)
+        for part in names
+    ]
+    peer = theirs(case, model, batches, "kron", posteriors[0], approximation=approximation)
+    variance = sum(our_variance(case, each, model, batch) for each in posteriors)
+    assert_close_variance(case, variance, their_variance(peer, batch))
+    determinant = sum(log_determinant(each) for each in posteriors)
+    expected = float(peer.log_det_posterior_precision)
+    assert determinant == pytest.approx(expected, rel=PEER["rtol"])
 
 
 @pytest.mark.parametrize("case", BOTH_PEERS + ONLY_CURVLINOPS)

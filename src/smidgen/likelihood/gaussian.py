@@ -20,9 +20,9 @@ class Gaussian(Likelihood):
     """Regression: targets (B, C) are outputs plus noise of variance σ², or σ²ρ_c.
 
     Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
-    the noise never needs another pass. `relative` are the ρ_c of the outputs, whose
-    geometric mean is one, where outputs differ in their noise; they shape the curvature
-    and are fixed before it is summed.
+    the noise never needs another pass. `relative` are the ρ_c of the outputs, where they
+    differ in their noise; they shape the curvature and are fixed before it is summed.
+    Their geometric mean is one: of others, σ² takes the rest.
     """
 
     noise: float = 1.0
@@ -74,11 +74,20 @@ class Gaussian(Likelihood):
         link: str,
         temperature: float,
         normals: Tensor,
+        top: int | None = None,
     ) -> GaussianPredictive:
         """A normal distribution for each output; link and temperature do not apply."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        noise = self.noise * self.ratios(outputs)
-        return GaussianPredictive(outputs, variance, noise.expand_as(outputs).clone())
+        return GaussianPredictive(outputs, variance, self._noise_of(outputs))
+
+    def mixture(self, outputs: Tensor, temperature: float) -> GaussianPredictive:
+        """Mean and variance of the function over samples (S, B, C)."""
+        mean = outputs.mean(0)
+        return GaussianPredictive(mean, outputs.var(0), self._noise_of(mean))
+
+    def _noise_of(self, outputs: Tensor) -> Tensor:
+        """The noise variance of every output, (B, C)."""
+        return (self.noise * self.ratios(outputs)).expand_as(outputs).clone()
 
     def nll_of_temperature(
         self,
@@ -88,6 +97,7 @@ class Gaussian(Likelihood):
         *,
         link: str,
         normals: Tensor,
+        top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Refuse: a regression has a noise variance where classes have a temperature.
 

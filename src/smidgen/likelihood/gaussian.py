@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi
+from math import exp, log, pi
 from typing import ClassVar
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood.base import Likelihood, one_row_each
 from smidgen.predictive import GaussianPredictive
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ class Gaussian(Likelihood):
             raise ArgumentError(
                 f"relative must be {self.outputs} numbers > 0, got {given}."
             )
+        if given is not None:
+            rest = sum(map(log, given)) / len(given)
+            # What is one but for rounding stays, or a stored value would not come back.
+            if abs(rest) > _ROUNDING:
+                scaled = tuple(each * exp(-rest) for each in given)
+                object.__setattr__(self, "relative", scaled)
+                object.__setattr__(self, "noise", self.noise * exp(rest))
 
     @property
     def scale(self) -> float:

@@ -12,3 +12,5 @@ PROBIT = {"rtol": 0.0, "atol": 0.02}
 Z = 4.0
 # Peak memory of fit and predict at 10 percent, against a plain forward and backward pass.
 PEAK_MEMORY_RATIO = 1.3
+# Between grid points of the prior precision, four to a decade.
+INTERPOLATED = {"rel": 1e-3}

@@ -83,26 +83,39 @@ def at_temperatures(
         normals: Standard normals (S, C−1), for sampling.
 
     Returns:
-        A function from a temperature to log-probabilities, (..., C).
+        A function from temperatures (...), one for each covariance of many, to
+        log-probabilities (..., B, C).
     """
     if link == "diagonal-probit":
-        return lambda temperature: diagonal_probit(logits / temperature, covariance)
+        return lambda temperature: diagonal_probit(
+            logits / deeper(temperature, 2), covariance
+        )
     contrasts = logits[..., 1:] - logits[..., :1]
     if link == "probit":
         difference, variance = contrasts[..., 0], covariance[..., 0, 0]
-        return lambda temperature: two_class_probit(difference / temperature, variance)
+        return lambda temperature: two_class_probit(
+            difference / deeper(temperature, 1), variance
+        )
     if link == "laplace-bridge":
         full = centred(covariance)
-        return lambda temperature: laplace_bridge(logits / temperature, full)
+        return lambda temperature: laplace_bridge(logits / deeper(temperature, 2), full)
     if normals is None:
         normals = standard_normals(DRAWS, contrasts.shape[-1])
     noise = noise_draws(covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
-        drawn = with_first_class(contrasts[..., None, :] / temperature + noise)
+        means = contrasts[..., None, :] / deeper(temperature, 3)
+        drawn = with_first_class(means + noise)
         return drawn.log_softmax(-1).logsumexp(-2) - log(noise.shape[-2])
 
     return sampled
+
+
+def deeper(temperature: float | Tensor, axes: int) -> float | Tensor:
+    """Give temperatures further axes, so that they go with examples and logits."""
+    if not isinstance(temperature, Tensor):
+        return temperature
+    return temperature.reshape(*temperature.shape, *(1,) * axes)
 
 
 def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:

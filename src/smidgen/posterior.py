@@ -36,6 +36,9 @@ class Tuning:
         map_scaled_nll: NLL of the point estimate with that scale.
         examples: How many validation examples.
         at_edge: Whether the chosen precision is the first or last of the grid.
+        fixed_scale: The scale of `nll`.
+        chosen_nll: Validation NLL of what was chosen.
+        scope: Whether one precision was chosen, or one for each group or layer.
     """
 
     precisions: tuple[float, ...]
@@ -47,6 +50,9 @@ class Tuning:
     map_scaled_nll: float
     examples: int
     at_edge: bool
+    fixed_scale: float = 1.0
+    chosen_nll: float | None = None
+    scope: str = "scalar"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +94,9 @@ class Posterior:
                     f"{', '.join(list(self.operators)[:3])}…, got {', '.join(given)}."
                 )
             object.__setattr__(self, "precision", MappingProxyType(dict(given)))
-        found = {f"precision of {n}": p for n, p in self.precisions.items()}
-        for name, value in {**found, "temperature": self.temperature}.items():
+        wanted = {"precision": min(self.precisions.values(), default=1.0)}
+        wanted["largest precision"] = max(self.precisions.values(), default=1.0)
+        for name, value in {**wanted, "temperature": self.temperature}.items():
             if not 0 < value < float("inf"):
                 raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))

@@ -16,7 +16,7 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from smidgen.links import noise_draws, with_first_class
+from smidgen.links import deeper, noise_draws, with_first_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +47,16 @@ class TopClasses:
         """Part logits, as distances to the likeliest class.
 
         Args:
-            logits: Logits of all classes, (B, C).
+            logits: Logits of all classes, (..., B, C).
 
         Returns:
-            Those of the other followed classes, (B, m−1), and those of the remaining
-            ones, (B, C), with −∞ for followed classes.
+            Those of the other followed classes, (..., B, m−1), and those of the remaining
+            ones, (..., B, C), with −∞ for followed classes.
         """
-        distances = logits - logits.gather(-1, self.numbers[:, :1])
-        remaining = distances.scatter(-1, self.numbers, -inf)
-        return distances.gather(-1, self.numbers[:, 1:]), remaining
+        numbers = self.numbers.expand(*logits.shape[:-1], -1)
+        distances = logits - logits.gather(-1, numbers[..., :1])
+        remaining = distances.scatter(-1, numbers, -inf)
+        return distances.gather(-1, numbers[..., 1:]), remaining
 
     def at_temperatures(
         self, logits: Tensor, covariance: Tensor, *, normals: Tensor
@@ -64,23 +65,24 @@ class TopClasses:
 
         Args:
             logits: Mean logits, (B, C).
-            covariance: Covariance of the directions, (B, m−1, m−1).
+            covariance: Covariance of the directions, (..., B, m−1, m−1).
             normals: Standard normals, (S, m−1).
 
         Returns:
-            A function from a temperature to log-probabilities of all classes, (B, C).
-            Its memory is that of B·S·m + B·C numbers.
+            A function from temperatures (...), one for each covariance of many, to
+            log-probabilities of all classes, (..., B, C). For one its memory is that of
+            B·S·m + B·C numbers.
         """
         noise = noise_draws(covariance, normals)
         count = log(len(normals))
 
         def sampled(temperature: float | Tensor) -> Tensor:
-            means, remaining = self.grouped(logits / temperature)
-            drawn = with_first_class(means[:, None] + noise)
+            means, remaining = self.grouped(logits / deeper(temperature, 2))
+            drawn = with_first_class(means[..., None, :] + noise)
             rest = remaining.logsumexp(-1, keepdim=True)
-            total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (B, S)
+            total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (..., B, S)
             followed = (drawn - total[..., None]).logsumexp(-2) - count
             fixed = remaining + (-total).logsumexp(-1, keepdim=True) - count
-            return fixed.scatter(-1, self.numbers, followed)
+            return fixed.scatter(-1, self.numbers.expand_as(followed), followed)
 
         return sampled

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tolerances import EXACT
+from tests.cases import Case, mlp, vectors
+from tests.tolerances import EXACT, SOLVER
 
+import smidgen
 from smidgen.links import at_temperatures, centred, directions
 
 
@@ -52,6 +54,30 @@ def test_the_bridge_equals_its_formula():
     alpha = (1 - 2 / 5 + mean.exp() / 25 * sums) / variance
     found = bridge(logits, covariance, temperature=1.6)
     torch.testing.assert_close(found.exp(), alpha / alpha.sum(-1, keepdim=True), **EXACT)
+
+
+def test_many_covariances_and_temperatures_at_once():
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(3, 4, dtype=torch.float64, generator=generator)
+    root = torch.randn(2, 3, 3, 3, dtype=torch.float64, generator=generator)
+    covariance, temperatures = root @ root.mT, torch.tensor([0.7, 1.9]).double()
+    found = bridge(logits, covariance, temperatures)
+    for index, temperature in enumerate(temperatures):
+        expected = bridge(logits, covariance[index], float(temperature))
+        torch.testing.assert_close(found[index], expected, **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_tuning_with_the_bridge_equals_predicting_with_it():
+    model, (x, y) = Case("mlp", mlp, 3, vectors).make()
+    posterior = smidgen.fit.laplace(model, [(x, y)], smidgen.select.last_layer(model))
+    tuned = smidgen.fit.tune_precision(posterior, model, [(x, y)], link="laplace-bridge")
+    found = smidgen.predict(tuned, model, x, link="laplace-bridge")
+    nll = float(smidgen.evaluate.nll(found, y).mean())
+    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=SOLVER["rtol"])
+    plain = model(x).detach().log_softmax(-1)
+    expected = -plain.gather(-1, y[:, None]).mean()
+    assert tuned.tuning.map_nll == pytest.approx(float(expected))
 
 
 def test_a_common_factor_of_the_variance_drops_out():

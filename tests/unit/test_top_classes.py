@@ -144,6 +144,21 @@ def test_the_nll_for_tuning_is_that_of_predicting():
         assert torch.isfinite(temperature.grad)
 
 
+def test_many_covariances_and_temperatures_at_once():
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(3, CLASSES, dtype=torch.float64, generator=generator)
+    root = torch.randn(2, 3, 3, 3, dtype=torch.float64, generator=generator)
+    covariance, temperatures = root @ root.mT, torch.tensor([0.7, 1.9]).double()
+    followed, normals = TopClasses.of(logits, 4), standard_normals(16, 3)
+    together = followed.at_temperatures(logits, covariance, normals=normals)
+    for index, temperature in enumerate(temperatures):
+        alone = followed.at_temperatures(logits, covariance[index], normals=normals)
+        expected = alone(float(temperature))
+        torch.testing.assert_close(together(temperatures)[index], expected, **EXACT)
+        common = together(float(temperature))[index]
+        torch.testing.assert_close(common, expected, **EXACT)
+
+
 def test_equal_logits_are_taken_in_the_order_of_the_classes():
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0, 1.0]])
     found = TopClasses.of(logits, 4)

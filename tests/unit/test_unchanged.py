@@ -7,6 +7,7 @@ import torch
 
 import smidgen
 from smidgen.errors import DataError
+from smidgen.problem import model_outputs
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -79,7 +80,7 @@ def test_an_exception_in_the_middle_changes_nothing(case, unchanged, where):
             raise Trap
 
     def forward(net, own):
-        outputs = case.forward(net, own)
+        outputs = model_outputs(net, own)
         if where == "forward":
             raise Trap
         return Explosive.apply(outputs) if where == "backward" else outputs

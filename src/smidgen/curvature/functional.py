@@ -17,6 +17,7 @@ from torch import Tensor
 
 from smidgen.blocks import MapBlock
 from smidgen.curvature.taps import Trace, tapped
+from smidgen.errors import ArgumentError
 from smidgen.operators import Operator
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem
@@ -24,6 +25,8 @@ from smidgen.types import Batch
 
 # Weights 1/(h + τ) of all shares are kept between batches up to this many bytes.
 _KEPT_BYTES = 2**30
+# What the covariances of all batches may take; beyond it the work is refused.
+_MOST_BYTES = 4 * 2**30
 
 Directions = Callable[[Tensor], Tensor]
 """From outputs (R, C) to the combinations of them whose covariance is wanted, (K, R, C)."""
@@ -93,7 +96,7 @@ def shares_of(
             label(name),
             names if operator.joint else (name,),
             operator,
-            torch.tensor([posterior.precision_of(name) * noise])
+            torch.tensor([posterior.precision_of(name) * noise], dtype=torch.float64)
             if precisions is None
             else precisions,
         )
@@ -120,11 +123,26 @@ def output_moments(
     Returns:
         The moments of each batch. A list and not a generator: one that is left half-way
         would leave the model tapped.
+
+    Raises:
+        ArgumentError: If the covariances would fill the memory.
     """
     contractions = [_Contraction(share) for share in shares]
     _keep_what_fits(contractions)
+    found: list[Moments] = []
+    taken = 0
     with tapped(problem, blocks) as taps:
-        return [_moments(taps.run(batch), contractions, directions) for batch in batches]
+        for batch in batches:
+            found.append(_moments(taps.run(batch), contractions, directions))
+            taken += sum(each.nbytes for each in found[-1].covariance.values())
+            if taken > _MOST_BYTES:
+                raise ArgumentError(
+                    f"the outputs' covariances pass {_MOST_BYTES >> 30} GiB after "
+                    f"{len(found)} batches: {len(shares[0].precisions)} precisions for "
+                    "every pair of outputs. Pass fewer precisions or fewer examples, "
+                    "link='diagonal-probit', or top= for the likeliest classes."
+                )
+    return found
 
 
 def _moments(

@@ -82,11 +82,12 @@ class Sums(ABC):
         self.seen += int(trace.kept.sum())
         self._add_fit(trace)
 
-    def finish(self, num_data: int | None = None) -> Curvatures:
+    def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
         """Make the operators.
 
         Args:
             num_data: Size of the whole data set if the traces are of a sample of it.
+            decompose: Make the operators; without it there are only the counts.
 
         Returns:
             The curvature, for unit noise.
@@ -102,7 +103,7 @@ class Sums(ABC):
         total = num_data or self.seen
         scale = total / self.seen
         return Curvatures(
-            self.operators(scale),
+            self.operators(scale) if decompose else {},
             total,
             self.squares / (self.seen * self.likelihood.outputs),
             None if self.log_likelihood is None else self.log_likelihood * scale,

@@ -115,7 +115,7 @@ def _evaluated(problem: Problem, batches: Iterable[Batch]) -> tuple[float, float
     nll, hits, seen = 0.0, 0.0, 0
     with untouched(problem.model), torch.no_grad():
         for batch in batches:
-            outputs = problem.outputs(batch)
+            outputs = problem.outputs(batch).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
             if targets is None:
                 raise DataError("validation needs labels, and a batch has none.")

@@ -7,10 +7,8 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import log, pi
 from typing import Literal, get_args
 
 import torch
@@ -21,12 +19,19 @@ from smidgen.curvature.columns import Columns, drawn, exact
 from smidgen.curvature.factors import APPROXIMATIONS, Approximation, FactorSums
 from smidgen.curvature.joint import JointSums
 from smidgen.curvature.moments import MomentSums, weight_basis
-from smidgen.curvature.probe import mixing_maps
-from smidgen.curvature.sums import Curvatures, Sums, accumulate
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.curvature.sums import Sums, accumulate
+from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.fingerprint import fingerprint
+from smidgen.fit.preparation import (
+    log_likelihood,
+    mention_idle,
+    refuse_bad_weights,
+    with_noise,
+    without_mixing,
+    working_type,
+)
 from smidgen.guard import untouched
-from smidgen.likelihood import Gaussian, Likelihood
+from smidgen.likelihood import Gaussian
 from smidgen.operators import STRUCTURES, Operator
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
@@ -77,7 +82,7 @@ def laplace(
     """
     given = as_problem(model)
     _check_choices(structure, approximation, noise, batches, subset)
-    _refuse_bad_weights(given.model)
+    refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
     refuse_scattered(STRUCTURES[structure], chosen)
     with untouched(given.model):
@@ -85,21 +90,21 @@ def laplace(
         problem, first, everything = given.settled(followed)
         if noise == "per-output":
             problem = replace(problem, likelihood=_relative_noise(problem, batches))
-        chosen, subset = _without_mixing(problem, first, chosen, subset)
+        chosen, subset = without_mixing(problem, first, chosen, subset)
         likelihood = problem.likelihood
         assert likelihood is not None
         columns = exact(likelihood)
         if fisher_draws is not None:
             columns = drawn(likelihood, fisher_draws, generator)
-        like = torch.empty(0, dtype=_working_type(given.model), device=problem.device)
+        like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)
         if structure == "ekfac":
             again = track(batches, "measuring", show=progress)
             sums = MomentSums(problem, chosen, found.operators, columns)
             found = accumulate(sums, problem, again, chosen).finish(num_data)
-    _mention_idle(found)
-    likelihood = _with_noise(likelihood, found)
+    mention_idle(found)
+    likelihood = with_noise(likelihood, found)
     return Posterior(
         subset=subset,
         likelihood=likelihood,
@@ -111,7 +116,7 @@ def laplace(
         num_data=found.num_data,
         structure=structure,
         approximation=approximation,
-        log_likelihood=_log_likelihood(likelihood, found),
+        log_likelihood=log_likelihood(likelihood, found),
     )
 
 
@@ -203,70 +208,3 @@ def _relative_noise(problem: Problem, batches: Iterable[Batch]) -> Gaussian:
         )
     logs = squares.log()
     return replace(plain, relative=tuple((logs - logs.mean()).exp().tolist()))
-
-
-def _log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
-    """That of the training data; for regression under the noise just fitted."""
-    if not isinstance(likelihood, Gaussian):
-        return found.log_likelihood
-    # Relative noises multiply to one, so they leave no trace in the log determinant.
-    terms = found.squared_residual / likelihood.noise + log(2 * pi * likelihood.noise)
-    return -0.5 * found.num_data * likelihood.outputs * terms
-
-
-def _without_mixing(
-    problem: Problem, first: Batch, chosen: tuple[MapBlock, ...], subset: Subset
-) -> tuple[tuple[MapBlock, ...], Subset]:
-    """Leave maps out whose rows cannot be told apart by example, and say so."""
-    reasons = mixing_maps(problem, first, chosen)
-    if not reasons:
-        return chosen, subset
-    kept = tuple(block for block in chosen if block.map.name not in reasons)
-    first_reason = next(iter(reasons.values()))
-    if not kept:
-        raise StructureError(f"no chosen map can be treated: {first_reason}.")
-    warnings.warn(
-        f"{len(reasons)} chosen maps stay deterministic: {', '.join(list(reasons)[:3])}. "
-        f"{first_reason}",
-        SmidgenWarning,
-        stacklevel=4,
-    )
-    names = {name for block in kept for name in block.map.shapes}
-    parts = {name: part for name, part in subset.parts.items() if name in names}
-    return kept, Subset(subset.universe, parts)
-
-
-def _with_noise(likelihood: Likelihood, found: Curvatures) -> Likelihood:
-    if not isinstance(likelihood, Gaussian):
-        return likelihood
-    if not found.squared_residual:
-        raise DataError(
-            "regression needs targets that differ from the outputs to fit its noise. "
-            "Pass labelled data."
-        )
-    return replace(likelihood, noise=found.squared_residual)
-
-
-def _working_type(model: nn.Module) -> torch.dtype:
-    """The type predictions are computed in: the model's, but at least fp32."""
-    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return torch.float64 if torch.float64 in kinds else torch.float32
-
-
-def _refuse_bad_weights(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
-            raise DataError(
-                f"the model's weights must be finite, got NaN or infinity in {name!r}. "
-                "Train or load it again."
-            )
-
-
-def _mention_idle(found: Curvatures) -> None:
-    if found.idle:
-        warnings.warn(
-            f"{len(found.idle)} chosen maps never ran, so their weights keep the "
-            f"prior: {', '.join(found.idle[:3])}.",
-            SmidgenWarning,
-            stacklevel=3,
-        )

@@ -1,23 +1,21 @@
 """Temperature scaling: divide the logits by the one number that minimises the NLL.
 
-The baseline that is always shown (Guo et al., 2017, arXiv:1706.04599), fitted by LBFGS in
-log T. The same search finds the temperature that goes with a prior precision.
+The baseline that is always shown (Guo et al., 2017, arXiv:1706.04599). The same search
+finds the temperature that goes with a prior precision.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from math import log
 
-import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.fit.objective import Objective
 from smidgen.likelihood import Categorical
 
-# Outside this range a temperature says that the validation set is too small.
-_LARGEST = log(100.0)
+# A temperature further than this from one says that the validation set is too small.
 _EXTREME = log(10.0)
 
 
@@ -49,45 +47,10 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
     targets = likelihood.checked_targets(logits, targets)
     logits = logits.detach().double()
 
-    def nll(divisor: Tensor) -> Tensor:
-        return -likelihood.log_prob(logits / divisor, targets).mean()
-
-    found = best_temperature(nll)
+    objective = Objective(likelihood, logits, targets, likelihood.resolved_link("auto"))
+    found = float(objective.best(objective.none())[0])
     mention_edge(found)
     return found
-
-
-def best_temperature(nll: Callable[[Tensor], Tensor]) -> float:
-    """Minimise a differentiable function of the temperature, within [1/100, 100].
-
-    Args:
-        nll: The mean negative log-likelihood at a temperature.
-
-    Returns:
-        The best temperature.
-    """
-    free = torch.zeros((), dtype=torch.float64, requires_grad=True)
-
-    def bounded() -> Tensor:
-        return (_LARGEST * (free / _LARGEST).tanh()).exp()
-
-    optimiser = torch.optim.LBFGS(
-        [free],
-        max_iter=50,
-        tolerance_grad=1e-9,
-        tolerance_change=1e-12,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> float:
-        optimiser.zero_grad()
-        with torch.enable_grad():
-            value = nll(bounded())
-        value.backward()
-        return float(value.detach())
-
-    optimiser.step(closure)
-    return float(bounded().detach())
 
 
 def mention_edge(found: float) -> None:

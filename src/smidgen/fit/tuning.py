@@ -9,39 +9,40 @@ of the temperature, and its best value is closed-form.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log, pi
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import blocks
-from smidgen.curvature.functional import output_moments, shares_of
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
-from smidgen.fit.temperature import best_temperature, mention_edge
+from smidgen.curvature.table import VarianceTable, variance_table
+from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.fit.objective import Objective
+from smidgen.fit.scope import Scope, distinct, labels_of
+from smidgen.fit.temperature import mention_edge
 from smidgen.likelihood import Gaussian
-from smidgen.links import standard_normals
 from smidgen.posterior import Posterior, Tuning
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
+from smidgen.valley import lowest
 
 What = Literal["joint", "precision", "temperature"]
-_WHATS: tuple[What, ...] = ("joint", "precision", "temperature")
 GRID: tuple[float, ...] = tuple(10 ** (k / 4) for k in range(-16, 25))
 """Prior precisions from 1e-4 to 1e6, four to a decade."""
-_DRAWS = 64
+_SPREAD = 2.0
+"""How far, in nats, the precision of a group strays from the common one beforehand."""
+_SWEEPS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """Validation outputs (N, C), covariances (P, N, K, K) and targets."""
+@dataclass(frozen=True)
+class _Choice:
+    """Precisions for unit noise by label, their scale, and the NLL they give."""
 
-    outputs: Tensor
-    covariance: Tensor
-    targets: Tensor
+    precisions: Mapping[Hashable, float]
+    scale: float
+    nll: float
 
 
 def tune_precision(
@@ -50,7 +51,9 @@ def tune_precision(
     batches: Iterable[Batch],
     *,
     what: What = "joint",
+    scope: Scope = "scalar",
     precisions: Sequence[float] = GRID,
+    refine: bool = True,
     link: str = "auto",
     progress: bool = True,
 ) -> Posterior:
@@ -61,38 +64,65 @@ def tune_precision(
         model: The model it was fitted to, or its `Problem`.
         batches: Labelled validation batches, read once.
         what: "joint", or "precision" or "temperature" alone.
+        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head) or
+            one for each "layer"; several are kept near the common one by a prior.
         precisions: The grid of prior precisions.
+        refine: Search between the best grid point's neighbours, for one precision.
         link: How logits become probabilities while tuning.
         progress: Draw a progress bar on a terminal.
 
     Returns:
         The posterior with the chosen precision and temperature (for regression:
         precision and noise), and the whole curve in `tuning`.
-
-    Raises:
-        ArgumentError: If an argument is outside what it may be.
     """
-    if what not in _WHATS:
-        raise ArgumentError(f"what must be one of {_WHATS}, got {what!r}.")
-    posterior.require(as_problem(model).model)
-    grid = _checked_grid(precisions if what != "temperature" else [1.0])
+    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    posterior.require(problem.model)
+    _check_choices(posterior, what)
+    joins = labels_of(scope, posterior, problem)
     likelihood = posterior.likelihood
     link = likelihood.resolved_link(link)
-    if not isinstance(likelihood, Gaussian):
-        table = _table(posterior, model, batches, grid, link, progress)
-        return _tuned_classifier(posterior, table, grid, link, what, progress)
-    if what == "temperature":
-        raise ArgumentError(
-            "what='temperature' is for classification, and this posterior is of a "
-            "regression. Use 'joint', which fits the noise, or 'precision'."
-        )
-    # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
-    scale = likelihood.noise if what == "precision" else 1.0
-    table = _table(posterior, model, batches, grid * scale, link, progress)
-    return _tuned_regression(posterior, likelihood, table, grid, what)
+    grid = None
+    if what != "temperature":
+        # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
+        fixed = isinstance(likelihood, Gaussian) and what == "precision"
+        grid = checked_grid(precisions) * (likelihood.scale if fixed else 1.0)
+    table = variance_table(
+        problem,
+        track(batches, "tuning", show=progress),
+        {"": posterior},
+        grid,
+        link,
+        label=lambda _, name: joins[name],
+    )
+    objective = Objective(likelihood, table.outputs, table.targets, link)
+    curve = _curve(objective, table)
+    jointly = what != "precision"
+    winner, at_edge = _winner(curve.joint_nll if jointly else curve.nll, curve.precisions)
+    choice = _Choice(
+        dict.fromkeys(table.covariance, float(table.precisions[winner])),
+        curve.scales[winner] if jointly else curve.fixed_scale,
+        (curve.joint_nll if jointly else curve.nll)[winner],
+    )
+    if grid is not None and scope != "scalar":
+        choice = _descended(objective, table, choice, winner, jointly=jointly)
+    elif grid is not None and refine and 0 < winner < len(grid) - 1:
+        choice = _refined(objective, table, choice, winner, jointly=jointly)
+    curve = replace(curve, chosen_nll=choice.nll, scope=scope, at_edge=at_edge)
+    return _tuned(posterior, curve, choice, joins, what)
 
 
-def _checked_grid(precisions: Sequence[float]) -> Tensor:
+def checked_grid(precisions: Sequence[float]) -> Tensor:
+    """Sort a grid of prior precisions.
+
+    Args:
+        precisions: The precisions.
+
+    Returns:
+        Them, ascending and distinct, in fp64.
+
+    Raises:
+        ArgumentError: If there is none, or one is not a finite number above zero.
+    """
     grid = torch.as_tensor(list(precisions), dtype=torch.float64)
     if not grid.numel() or not (grid > 0).all() or not torch.isfinite(grid).all():
         raise ArgumentError(
@@ -101,124 +131,138 @@ def _checked_grid(precisions: Sequence[float]) -> Tensor:
     return grid.unique()
 
 
-def _table(
-    posterior: Posterior,
-    model: nn.Module | Problem,
-    batches: Iterable[Batch],
-    grid: Tensor,
-    link: str,
-    progress: bool,
-) -> _Table:
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
-    chosen = blocks(problem.model, posterior.subset)
-    found = output_moments(
-        problem,
-        track(batches, "tuning", show=progress),
-        chosen,
-        shares_of(posterior, chosen, grid),
-        posterior.likelihood.followed(link),
-    )
-    rows = []
-    for each in found:
-        if each.targets is None:
-            raise DataError(
-                "tuning needs labels, and a batch has none. Pass labelled data."
-            )
-        kept = each.kept
-        rows.append((each.outputs[kept], each.total[:, kept], each.targets[kept]))
-    if not sum(len(row[0]) for row in rows):
-        raise DataError(
-            "the validation loader yielded no labelled example. Check its length."
+def _check_choices(posterior: Posterior, what: What) -> None:
+    if what not in get_args(What):
+        raise ArgumentError(f"what must be one of {get_args(What)}, got {what!r}.")
+    if isinstance(posterior.likelihood, Gaussian) and what == "temperature":
+        raise ArgumentError(
+            "what='temperature' is for classification, and this posterior is of a "
+            "regression. Use 'joint', which fits the noise, or 'precision'."
         )
-    outputs, covariances, targets = zip(*rows, strict=True)
-    return _Table(torch.cat(outputs), torch.cat(covariances, 1), torch.cat(targets))
 
 
-def _tuned_classifier(
+def _curve(objective: Objective, table: VarianceTable) -> Tuning:
+    """Score one common precision at every grid point, and the point estimate."""
+    total = table.total(table.covariance)
+    alone = objective.nll(total)
+    scales, joint = objective.best(total)
+    none = objective.none()
+    base, scaled = objective.best(none)
+    return Tuning(
+        precisions=tuple(table.precisions.tolist()),
+        nll=tuple(alone.tolist()),
+        joint_nll=tuple(joint.tolist()),
+        scales=tuple(scales.tolist()),
+        map_nll=float(objective.nll(none)),
+        map_scale=float(base),
+        map_scaled_nll=float(scaled),
+        examples=len(objective),
+        at_edge=False,
+        fixed_scale=objective.own_scale,
+    )
+
+
+def _scored(
+    objective: Objective, covariance: Tensor, *, jointly: bool
+) -> tuple[Tensor, Tensor]:
+    """Scales and NLLs under some covariances, (P,) each."""
+    if jointly:
+        return objective.best(covariance)
+    fixed = covariance.new_full((len(covariance),), objective.own_scale)
+    return fixed, objective.nll(covariance)
+
+
+def _refined(
+    objective: Objective,
+    table: VarianceTable,
+    choice: _Choice,
+    winner: int,
+    *,
+    jointly: bool,
+) -> _Choice:
+    """Search for one precision between the neighbours of the best grid point."""
+    logs = table.precisions.log()
+
+    def scored(place: Tensor) -> tuple[Tensor, Tensor]:
+        covariance = sum(table.at(label, float(place.exp())) for label in table.covariance)
+        assert isinstance(covariance, Tensor)
+        return _scored(objective, covariance[None], jointly=jointly)
+
+    low, high = logs[winner - 1 : winner], logs[winner + 1 : winner + 2]
+    found = lowest(lambda place: scored(place)[1], low, high, steps=20)
+    scale, nll = scored(found)
+    if float(nll) >= choice.nll:
+        return choice
+    precision = float(found.exp())
+    return _Choice(dict.fromkeys(choice.precisions, precision), float(scale), float(nll))
+
+
+def _descended(
+    objective: Objective,
+    table: VarianceTable,
+    choice: _Choice,
+    winner: int,
+    *,
+    jointly: bool,
+) -> _Choice:
+    """Let each label have a precision of its own, one after another, until none moves.
+
+    A normal prior on its log keeps each near the common one: few held-out examples say
+    little about many numbers.
+
+    Returns:
+        The precisions by label, or the common one if they do no better.
+    """
+    logs = table.precisions.log()
+    penalty = (logs - logs[winner]).square() / (2 * _SPREAD**2 * len(objective))
+    places = dict.fromkeys(table.covariance, winner)
+    total = table.total(table.covariance)[winner]
+    scale = choice.scale
+    for _ in range(_SWEEPS):
+        before = dict(places)
+        for label, covariance in table.covariance.items():
+            rest = total - covariance[places[label]]
+            candidates = rest + covariance.double()
+            if isinstance(objective.likelihood, Gaussian) and jointly:
+                nll = objective.best(candidates)[1]
+            else:
+                nll = objective.nll(candidates, scale)
+            places[label] = int((nll + penalty).argmin())
+            total = candidates[places[label]]
+        scales, nlls = _scored(objective, total[None], jointly=jointly)
+        scale, lowest_nll = float(scales), float(nlls)
+        if places == before:
+            break
+    found = {label: float(table.precisions[i]) for label, i in places.items()}
+    return _Choice(found, scale, lowest_nll) if lowest_nll < choice.nll else choice
+
+
+def _tuned(
     posterior: Posterior,
-    table: _Table,
-    grid: Tensor,
-    link: str,
+    curve: Tuning,
+    choice: _Choice,
+    joins: Mapping[str, str],
     what: What,
-    progress: bool,
 ) -> Posterior:
+    """Put what was chosen into the posterior."""
     likelihood = posterior.likelihood
-    normals = standard_normals(_DRAWS, max(1, likelihood.outputs - 1))
-
-    def curve(covariance: Tensor) -> Callable[[float | Tensor], Tensor]:
-        return likelihood.nll_of_temperature(
-            table.outputs, covariance, table.targets, link=link, normals=normals
-        )
-
-    alone, best, joint = [], [], []
-    for covariance in track(table.covariance, "choosing", show=progress):
-        nll = curve(covariance)
-        alone.append(float(nll(1.0)))
-        best.append(best_temperature(nll))
-        joint.append(float(nll(best[-1])))
-    # The baseline on the same data: no variance at all.
-    plain = curve(torch.zeros_like(table.covariance[0]))
-    base = best_temperature(plain)
-    chosen = alone if what == "precision" else joint
-    winner, at_edge = _winner(chosen, grid.tolist())
-    temperature = 1.0 if what == "precision" else best[winner]
-    mention_edge(temperature)
-    return replace(
-        posterior,
-        precision=float(grid[winner]),
-        temperature=temperature,
-        tuning=Tuning(
-            precisions=tuple(grid.tolist()),
-            nll=tuple(alone),
-            joint_nll=tuple(joint),
-            scales=tuple(best),
-            map_nll=float(plain(1.0)),
-            map_scale=base,
-            map_scaled_nll=float(plain(base)),
-            examples=len(table.targets),
-            at_edge=at_edge,
-        ),
-    )
-
-
-def _tuned_regression(
-    posterior: Posterior, likelihood: Gaussian, table: _Table, grid: Tensor, what: What
-) -> Posterior:
-    """Choose τσ² and σ²: with variance σ²(u + 1), the best σ² is the mean r²/(u + 1)."""
-    unit = table.covariance.diagonal(dim1=-2, dim2=-1)  # (P, N, C)
-    squares = (table.targets - table.outputs).square()
-    best = (squares / (unit + 1)).mean((1, 2))
-    if not (best > 0).all():
-        raise DataError("all residuals are zero: there is no noise to fit.")
-    fixed = torch.full_like(best, likelihood.noise)
-    alone, joint = (_gaussian_nll(squares, unit, noise) for noise in (fixed, best))
-    free = what == "joint"
-    precisions = (grid / best if free else grid).tolist()
-    winner, at_edge = _winner((joint if free else alone).tolist(), precisions)
-    none, plain = torch.zeros_like(unit[:1]), squares.mean()
-    return replace(
-        posterior,
-        precision=precisions[winner],
-        likelihood=replace(likelihood, noise=float(best[winner])) if free else likelihood,
-        tuning=Tuning(
-            precisions=tuple(precisions),
-            nll=tuple(alone.tolist()),
-            joint_nll=tuple(joint.tolist()),
-            scales=tuple(best.tolist()),
-            map_nll=float(_gaussian_nll(squares, none, fixed[:1])),
-            map_scale=float(plain),
-            map_scaled_nll=float(_gaussian_nll(squares, none, plain[None])),
-            examples=len(table.targets),
-            at_edge=at_edge,
-        ),
-    )
-
-
-def _gaussian_nll(squares: Tensor, unit: Tensor, noise: Tensor) -> Tensor:
-    """Mean over examples of the NLL under variance σ²(u + 1), for each σ²: (P,)."""
-    variance = noise[:, None, None] * (unit + 1)
-    terms = squares / variance + variance.log() + log(2 * pi)
-    return 0.5 * terms.sum(-1).mean(-1)
+    if isinstance(likelihood, Gaussian):
+        noise = choice.scale
+        chosen = {label: each / noise for label, each in choice.precisions.items()}
+        divisors = curve.scales if what == "joint" else [noise] * len(curve.scales)
+        taus = zip(curve.precisions, divisors, strict=True)
+        curve = replace(curve, precisions=tuple(tau / each for tau, each in taus))
+        posterior = replace(posterior, likelihood=replace(likelihood, noise=noise))
+    else:
+        chosen = dict(choice.precisions)
+        mention_edge(choice.scale)
+        posterior = replace(posterior, temperature=choice.scale)
+    if what == "temperature":
+        return replace(posterior, tuning=curve)
+    values = {name: chosen[label] for name, label in joins.items()}
+    one = len(distinct(list(joins.values()))) == 1
+    precision = next(iter(values.values())) if one else values
+    return replace(posterior, precision=precision, tuning=curve)
 
 
 def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, bool]:
@@ -235,6 +279,6 @@ def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, b
             f"the best precision {precisions[winner]:.3g} is at the {side} edge of its "
             f"grid: {meaning} on this validation set. Pass precisions= to look further.",
             SmidgenWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return winner, at_edge

@@ -78,7 +78,13 @@ class Bernoulli(Likelihood):
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of damped logits."""
         damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
-        return lambda temperature: -self.log_prob(damped / temperature, targets).mean()
+
+        def nll(temperature: float | Tensor) -> Tensor:
+            if isinstance(temperature, Tensor):
+                temperature = temperature[..., None, None]
+            return -self.log_prob(damped / temperature, targets).mean(-1)
+
+        return nll
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over labels of the log-probability, (B,)."""

@@ -129,7 +129,13 @@ class Categorical(Likelihood):
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""
         at = _at_temperatures(link, outputs, covariance, normals, top)
-        return lambda temperature: -at(temperature).gather(-1, targets[:, None]).mean()
+
+        def nll(temperature: float | Tensor) -> Tensor:
+            found = at(temperature)
+            chosen = targets.expand(found.shape[:-1])[..., None]
+            return -found.gather(-1, chosen).squeeze(-1).mean(-1)
+
+        return nll
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-softmax at the target class, (B,)."""

@@ -29,6 +29,15 @@ LABELS = {
     "temperature": "Temperature",
     "last-layer": "Last layer",
     "sparse-kfac": "Sparse-KFAC",
+    "max-mlp": "Max norm, MLP",
+    "min-mlp": "Min norm, MLP",
+    "max-attention": "Max norm, attention",
+    "min-attention": "Min norm, attention",
+    "random": "Random modules",
+    "full": "All maps",
+    "best-budget": "Best for the budget",
+    "modules": "Modules",
+    "single-weights": "Single weights",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300
@@ -46,7 +55,7 @@ class Method:
     predictive: CategoricalPredictive
     elsewhere: Mapping[str, CategoricalPredictive] = field(default_factory=dict)
     floats: int = 0
-    relative_seconds: float = 1.0
+    relative_seconds: float | None = None
     settings: Mapping[str, float | bool] = field(default_factory=dict)
 
 
@@ -92,6 +101,7 @@ def point_methods(
             name,
             from_logits(logits, divisor),
             {other: from_logits(found, divisor) for other, found in others.items()},
+            relative_seconds=1.0,
             settings={} if name == "map" else {"temperature": divisor},
         )
         for name, divisor in divisors.items()

@@ -1,0 +1,49 @@
+"""Which operators share a prior precision: all of them, those of a group, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from smidgen.affine import coverage
+from smidgen.errors import ArgumentError
+from smidgen.posterior import JOINT, Posterior
+from smidgen.problem import Problem
+
+Scope = Literal["scalar", "group", "layer"]
+
+
+def labels_of(scope: Scope, posterior: Posterior, problem: Problem) -> dict[str, str]:
+    """Name the precision that each operator has.
+
+    Args:
+        scope: "scalar", "group" (attention, MLPs and the head) or "layer".
+        posterior: The posterior.
+        problem: The model it is of.
+
+    Returns:
+        A label for each operator, by its name.
+
+    Raises:
+        ArgumentError: If the scope is unknown, or one matrix spans all maps.
+    """
+    if scope not in get_args(Scope):
+        raise ArgumentError(f"scope must be one of {get_args(Scope)}, got {scope!r}.")
+    if scope == "scalar":
+        return dict.fromkeys(posterior.operators, "all")
+    if JOINT in posterior.operators:
+        raise ArgumentError(
+            f"scope must be 'scalar' for structure 'full', whose one matrix spans all "
+            f"maps, got {scope!r}. Fit with structure='kron', 'ekfac' or 'diag'."
+        )
+    if scope == "layer":
+        return {name: name for name in posterior.operators}
+    maps = coverage(problem.model).maps
+    groups = {each.name: str(each.group) for each in maps}
+    groups[maps[-1].name] = "head"
+    return {name: groups[name] for name in posterior.operators}
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """The labels in the order they first appear."""
+    return list(dict.fromkeys(labels))

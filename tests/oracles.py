@@ -86,6 +86,18 @@ def seen_by_map(model, forward, batch, module_names):
     return torch.cat([x for x, _ in uses], 1), torch.cat([d for _, d in uses], 2)
 
 
+def inputs_of_map(model, forward, batch, module_names, examples):
+    """Inputs (B, T, m) of a map by hooks, use after use."""
+    inputs = []
+
+    def record(module, args, out):
+        x = _patches(module, args[0].detach())
+        inputs.append(x.reshape(examples, -1, x.shape[-1]))
+
+    _hooked(model, forward, batch, module_names, record)
+    return torch.cat(inputs, 1)
+
+
 def _patches(module, x):
     """What a convolution multiplies its kernel with at each place, by convolving."""
     if not isinstance(module, torch.nn.Conv2d):

@@ -4,6 +4,8 @@
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 # The same quantity through an iterative solver.
 SOLVER = {"rtol": 1e-5, "atol": 1e-7}
+# The same quantity from another library, in float64, summed in another order.
+PEER = {"rtol": 1e-8, "atol": 1e-10}
 # float32 factors and eigenvectors against float64.
 SINGLE = {"rtol": 2e-4, "atol": 2e-6}
 # Quadrature or a normal approximation of a sigmoid: how far the probit may be off.

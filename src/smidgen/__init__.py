@@ -12,7 +12,13 @@ from smidgen.affine import coverage
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.posterior import Posterior
-from smidgen.prediction import point_outputs, predict, predict_batches
+from smidgen.prediction import (
+    point_outputs,
+    predict,
+    predict_batches,
+    predict_samples,
+    predict_samples_batches,
+)
 from smidgen.predictive import Predictive
 from smidgen.problem import Problem
 from smidgen.record import Record
@@ -39,6 +45,8 @@ __all__ = [
     "point_outputs",
     "predict",
     "predict_batches",
+    "predict_samples",
+    "predict_samples_batches",
     "save",
     "select",
 ]

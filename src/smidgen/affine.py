@@ -55,8 +55,11 @@ class AffineMap:
 
     def matrix(self, model: nn.Module) -> Tensor:
         """Return W as n × m, detached."""
-        weight = model.get_parameter(self.weight).detach()
-        return weight.T if self.transposed else weight.flatten(1)
+        return self.as_matrix(model.get_parameter(self.weight).detach())
+
+    def as_matrix(self, stored: Tensor) -> Tensor:
+        """Write a tensor of the weight's stored shape as n × m."""
+        return stored.T if self.transposed else stored.flatten(1)
 
     def parts(self, rows: Tensor, columns: Tensor) -> dict[str, Part]:
         """Choose the crossing of rows and columns of W, and the bias of those rows."""

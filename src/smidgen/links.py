@@ -7,14 +7,14 @@ the covariance stays as it is: for the probit that is dividing its logits by T.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log, pi
+from math import inf, log, pi
 
 import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
 
-LINKS = ("probit", "diagonal-probit", "sampling")
+LINKS = ("probit", "diagonal-probit", "sampling", "laplace-bridge")
 DRAWS = 256
 """Draws of the logits when sampling and not told otherwise."""
 
@@ -24,27 +24,39 @@ def damping(variance: Tensor) -> Tensor:
     return (1 + pi / 8 * variance).rsqrt()
 
 
-def resolve(link: str, outputs: int) -> str:
+def resolve(link: str, outputs: int, top: int | None = None) -> str:
     """Pick the link for C classes.
 
     Args:
         link: "auto" or one of `LINKS`.
         outputs: The number of classes.
+        top: How many classes of each example are followed; None for all.
 
     Returns:
-        The exact two-class probit for two classes, sampling for more, unless named.
+        The exact two-class probit for two classes, sampling for more or with `top`,
+        unless named.
 
     Raises:
         ArgumentError: If the link is unknown or cannot serve that many classes.
     """
+    if top is not None:
+        if isinstance(top, bool) or not isinstance(top, int) or not 2 <= top <= outputs:
+            raise ArgumentError(
+                f"top must be a whole number of classes, 2 to {outputs}, got {top!r}."
+            )
+        if link not in ("auto", "sampling"):
+            raise ArgumentError(
+                f"top is for link 'sampling', got {link!r}. Leave one of them out."
+            )
+        return "sampling"
     if link == "auto":
         return "probit" if outputs == 2 else "sampling"
     if link not in LINKS:
         raise ArgumentError(f"link must be 'auto' or one of {LINKS}, got {link!r}.")
     if link == "probit" and outputs != 2:
         raise ArgumentError(
-            f"link 'probit' is for two classes, got {outputs}. Use 'sampling' or "
-            "'diagonal-probit'."
+            f"link 'probit' is for two classes, got {outputs}. Use 'sampling', "
+            "'diagonal-probit' or 'laplace-bridge'."
         )
     return link
 
@@ -76,27 +88,30 @@ def at_temperatures(
     """
     if link == "diagonal-probit":
         return lambda temperature: diagonal_probit(
-            logits / _deeper(temperature, 2), covariance
+            logits / deeper(temperature, 2), covariance
         )
     contrasts = logits[..., 1:] - logits[..., :1]
     if link == "probit":
         difference, variance = contrasts[..., 0], covariance[..., 0, 0]
         return lambda temperature: two_class_probit(
-            difference / _deeper(temperature, 1), variance
+            difference / deeper(temperature, 1), variance
         )
+    if link == "laplace-bridge":
+        full = centred(covariance)
+        return lambda temperature: laplace_bridge(logits / deeper(temperature, 2), full)
     if normals is None:
         normals = standard_normals(DRAWS, contrasts.shape[-1])
     noise = noise_draws(covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
-        means = contrasts[..., None, :] / _deeper(temperature, 3)
+        means = contrasts[..., None, :] / deeper(temperature, 3)
         drawn = with_first_class(means + noise)
         return drawn.log_softmax(-1).logsumexp(-2) - log(noise.shape[-2])
 
     return sampled
 
 
-def _deeper(temperature: float | Tensor, axes: int) -> float | Tensor:
+def deeper(temperature: float | Tensor, axes: int) -> float | Tensor:
     """Give temperatures further axes, so that they go with examples and logits."""
     if not isinstance(temperature, Tensor):
         return temperature
@@ -129,6 +144,35 @@ def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
     """
     damped = difference * damping(variance)
     return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
+
+
+def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
+    """Mean of the Dirichlet that a Gaussian over logits stands for.
+
+    The bridge of Hobbhahn, Kristiadi and Hennig (UAI 2022), with μ and Σ of the centred
+    logits: α_k = (1 − 2/C + e^{μ_k} Σ_l e^{−μ_l} / C²) / Σ_kk, in logarithms. A common
+    factor of Σ drops out of the mean, so small variances do not lead back to the softmax
+    but to the same shape as large ones. No variance at all is a point prediction, whose
+    mean is the softmax.
+
+    Args:
+        logits: Mean outputs, (..., C).
+        covariance: Covariance of the centred logits, (..., C, C).
+
+    Returns:
+        Log-probabilities log(α_k / Σ_l α_l), (..., C).
+    """
+    classes = logits.shape[-1]
+    mean = logits - logits.mean(-1, keepdim=True)
+    variance = covariance.diagonal(dim1=-2, dim2=-1)
+    average = variance.mean(-1, keepdim=True)
+    kind = torch.finfo(variance.dtype)
+    # A class that does not vary has an infinite α; rounding decides how large a one.
+    floor = (kind.eps * average).clamp_min(kind.tiny)
+    bent = mean + (-mean).logsumexp(-1, keepdim=True) - 2 * log(classes)
+    flat = torch.full_like(bent, log(1 - 2 / classes) if classes > 2 else -inf)
+    log_alpha = torch.logaddexp(bent, flat) - variance.maximum(floor).log()
+    return torch.where(average > 0, log_alpha, mean).log_softmax(-1)
 
 
 def standard_normals(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.fingerprint import quick_fingerprint
@@ -132,6 +133,26 @@ class Posterior:
                 f"{found[:12]}…, the posterior's {self.fingerprint[:12]}…. Fit a new "
                 "posterior, or load that model."
             )
+
+    def drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the weights once, as deviations from the trained ones.
+
+        Curvature H is kept for unit noise, so their covariance is σ²(H + τσ²)⁻¹.
+
+        Args:
+            generator: Source of the draw, on the CPU.
+
+        Returns:
+            Deviations (D,) by the operator's name, in the order of its weights.
+        """
+        scale, found = self.likelihood.scale, {}
+        for name, operator in self.operators.items():
+            shape = operator.values.shape
+            normals = torch.randn(shape, dtype=torch.float64, generator=generator)
+            precision = torch.tensor([self.precision_of(name) * scale])
+            deviation = (operator.inverse_weights(precision)[:, 0] * scale).sqrt()
+            found[name] = operator.weights(normals.to(deviation) * deviation)
+        return found
 
     @property
     def floats(self) -> int:

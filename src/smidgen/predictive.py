@@ -1,8 +1,8 @@
 """`Predictive`: what a posterior says about each example of a batch.
 
-Shapes: B examples, C classes, labels or outputs. `logits` are the mean outputs of the
-linearised model; the predictive divides them by `temperature`, the covariance is as the
-posterior gives it.
+Shapes: B examples, C classes, labels or outputs. `logits` are the mean outputs, of the
+linearised model or of weight samples; the predictive divides them by `temperature`, the
+covariance is as the posterior gives it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from smidgen.links import noise_draws, standard_normals, with_first_class
+from smidgen.top_classes import TopClasses
 
 _NODES = 32
 _DRAWS = 512
@@ -53,12 +54,18 @@ class CategoricalPredictive(Predictive):
 
     `logit_covariance` is (B, C, C). Links that need only differences of logits store
     the covariance of the *centred* logits, which gives every difference its variance.
+    If only the likeliest classes were followed, `classes` (B, m) are their numbers, the
+    likeliest first, and the covariance is (B, m, m), of their logits centred among them;
+    the remaining classes keep their distance to the likeliest. `information` is the
+    mutual information where it is known without the covariance, (B,).
     """
 
     log_probs: Tensor
     logits: Tensor
     logit_covariance: Tensor | None = None
     temperature: float = 1.0
+    classes: Tensor | None = None
+    information: Tensor | None = None
     kind: ClassVar[str] = "categorical"
 
     @classmethod
@@ -91,14 +98,20 @@ class CategoricalPredictive(Predictive):
     @property
     def mutual_information(self) -> Tensor | None:
         """H[E p] − E H[p] under the Gaussian logits; None for a point prediction."""
-        if self.logit_covariance is None:
-            return None
-        means = (self.logits[:, 1:] - self.logits[:, :1]) / self.temperature
+        if self.logit_covariance is None or self.information is not None:
+            return self.information
         covariance = self.logit_covariance
         between = covariance[:, 1:, 1:] + covariance[:, :1, :1]
         between = between - covariance[:, 1:, :1] - covariance[:, :1, 1:]
+        logits, rest = self.logits / self.temperature, None
+        if self.classes is None:
+            means = logits[:, 1:] - logits[:, :1]
+        else:
+            # Among the remaining classes nothing is uncertain: they count as one.
+            means, remaining = TopClasses(self.classes).grouped(logits)
+            rest = remaining.logsumexp(-1)
         nodes, weights = _nodes(means.shape[1])
-        return _information(means, between, nodes, weights)
+        return _information(means, between, nodes, weights, rest)
 
     def __len__(self) -> int:
         return len(self.log_probs)
@@ -112,6 +125,8 @@ class CategoricalPredictive(Predictive):
             "logits": self.logits,
             "entropy": self.entropy,
         }
+        if self.classes is not None:
+            listed["classes"] = self.classes
         if self.logit_covariance is not None:
             listed["logit_variance"] = self.logit_covariance.diagonal(dim1=1, dim2=2)
         return _listed(listed, self.mutual_information)
@@ -119,12 +134,16 @@ class CategoricalPredictive(Predictive):
 
 @dataclass(frozen=True, eq=False)
 class BernoulliPredictive(Predictive):
-    """Probabilities of C independent labels; `logit_variance` is (B, C)."""
+    """Probabilities of C independent labels; `logit_variance` is (B, C).
+
+    `information` is the mutual information where it is known without it, (B,).
+    """
 
     probs: Tensor
     logits: Tensor
     logit_variance: Tensor | None = None
     temperature: float = 1.0
+    information: Tensor | None = None
     kind: ClassVar[str] = "bernoulli"
 
     @property
@@ -136,8 +155,8 @@ class BernoulliPredictive(Predictive):
     @property
     def mutual_information(self) -> Tensor | None:
         """Sum over labels of H[E p] − E H[p]; None for a point prediction."""
-        if self.logit_variance is None:
-            return None
+        if self.logit_variance is None or self.information is not None:
+            return self.information
         nodes, weights = _nodes(1)
         means = (self.logits / self.temperature)[..., None]
         variance = self.logit_variance[..., None, None]
@@ -210,15 +229,26 @@ def _entropy(log_probs: Tensor) -> Tensor:
     return torch.special.entr(log_probs.exp()).sum(-1)
 
 
-def _information(
-    contrasts: Tensor, covariance: Tensor, nodes: Tensor, weights: Tensor
-) -> Tensor:
-    """H[E p] − E H[p] for Gaussian differences to class 0, at weighted nodes (S, K)."""
-    drawn = contrasts[..., None, :] + noise_draws(covariance, nodes)
-    log_probs = with_first_class(drawn).log_softmax(-1)
+def mixture_information(log_probs: Tensor, weights: Tensor) -> Tensor:
+    """H[E p] − E H[p] of S weighted distributions (..., S, C) with weights (S,)."""
     mean = (weights[:, None] * log_probs.exp()).sum(-2)
     expected = (weights * _entropy(log_probs)).sum(-1)
     return (torch.special.entr(mean).sum(-1) - expected).clamp_min(0)
+
+
+def _information(
+    contrasts: Tensor,
+    covariance: Tensor,
+    nodes: Tensor,
+    weights: Tensor,
+    rest: Tensor | None = None,
+) -> Tensor:
+    """H[E p] − E H[p] for Gaussian differences to a class, at weighted nodes (S, K)."""
+    drawn = with_first_class(contrasts[..., None, :] + noise_draws(covariance, nodes))
+    if rest is not None:  # the difference of one more class, which is not random
+        fixed = rest[..., None, None].expand(*drawn.shape[:-1], 1)
+        drawn = torch.cat([drawn, fixed], -1)
+    return mixture_information(drawn.log_softmax(-1), weights)
 
 
 def _nodes(dimensions: int) -> tuple[Tensor, Tensor]:

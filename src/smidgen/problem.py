@@ -99,14 +99,19 @@ class Problem:
     targets: Callable[[Batch], Tensor | None] = batch_targets
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
         """Compute outputs on detached weights: no weight gets a gradient.
+
+        Args:
+            batch: The batch.
+            replaced: Other values of some parameters, by name, for this call only.
 
         Returns:
             The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
             only what a tap makes require gradients.
         """
-        weights = {f"model.{n}": p.detach() for n, p in self.model.named_parameters()}
+        own = {n: p.detach() for n, p in self.model.named_parameters()}
+        weights = {f"model.{n}": p for n, p in {**own, **(replaced or {})}.items()}
         # Copies: a forward pass that counts in a buffer must not count in the caller's.
         weights.update({f"model.{n}": b.clone() for n, b in self.model.named_buffers()})
         call = _Call(self.model, self.forward)

@@ -14,6 +14,7 @@ from transformers import BertForSequenceClassification, BertModel
 import smidgen
 from smidgen.cli import main
 from smidgen.record import Record
+from smidgen.select import SELECTORS
 from smidgen.study.schemes import SCHEMES
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -310,8 +311,53 @@ BAD_FITS = {
     "percent 101": (lambda w, t: {"percent": 101}, "(0, 100], got 101", "try 10"),
     "percent for nothing": (
         lambda w, t: {"percent": 5, "select": "last-layer"},
-        "--percent is for --select sparse-kfac, got 5",
+        "--percent is for --select sparse-kfac, sparse-kfac-random",
+        "got 5 with last-layer. Leave",
+    ),
+    "fraction for rows": (
+        lambda w, t: {"fraction": 0.1},
+        "--fraction is for --select magnitude",
+        "got 0.1 with sparse-kfac",
+    ),
+    "two sizes": (
+        lambda w, t: {"percent": 5, "size": 5},
+        "--size and --percent both set the size",
+        "Leave one",
+    ),
+    "a size for nothing": (
+        lambda w, t: {"size": 5, "select": "last-layer"},
+        "--size is for --select",
+        "got 5 with last-layer",
+    ),
+    "fraction 0": (
+        lambda w, t: {"fraction": 0, "select": "variance"},
+        "fraction must be in (0, 1], got 0",
+        "try 0.01",
+    ),
+    "half a module": (
+        lambda w, t: {"size": 1.5, "select": "max-all"},
+        "count must be a whole number from 1 to",
+        "got 1.5",
+    ),
+    "patterns for nothing": (
+        lambda w, t: {"pattern": "classifier.*"},
+        "--pattern is for --select named, got ['classifier.*'] with sparse-kfac",
         "Leave",
+    ),
+    "no pattern": (
+        lambda w, t: {"select": "named"},
+        "--pattern is for --select named, got none",
+        "Give one",
+    ),
+    "no such parameter": (
+        lambda w, t: {"select": "named", "pattern": "head.*"},
+        "'head.*'",
+        "none of",
+    ),
+    "scattered factors": (
+        lambda w, t: {"select": "magnitude", "structure": "kron"},
+        "--structure must be diag or full for --select magnitude",
+        "got kron. Leave it out for diag",
     ),
     "no model": (lambda w, t: {"model": t / "nowhere"}, "nowhere", ""),
     "no trained head": (lambda w, t: {"model": w / "encoder"}, "encoder", ""),
@@ -332,6 +378,46 @@ def test_bad_input_gets_one_clear_sentence(world, tmp_path, capsys, name):
         assert fragment in shown
     assert not target.exists()
     assert (world / "posterior" / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_every_selector_fits_and_is_told_apart(world, tmp_path, name):
+    changes = {"pattern": "classifier.*"} if name == "named" else {}
+    if SELECTORS[name].size:
+        changes["size"] = {"percent": 30, "fraction": 0.02, "count": 2}[
+            SELECTORS[name].size
+        ]
+    found, folder = tmp_path / "found.json", tmp_path / "posterior"
+    assert fit_with(world, folder, select=name, json=found, **changes) == 0
+    summary = json.loads(found.read_text())
+    assert summary["selector"] == name
+    config = json.loads((folder / "config.json").read_text())
+    scattered = SELECTORS[name].scattered
+    assert config["structure"] == ("diag" if scattered else "kron")
+    record = tmp_path / "record.json"
+    page = tmp_path / "page.html"
+    assert evaluate(world, folder, "map", "--json", record, "--report", page) == 0
+    method = Record.load(record).results["methods"][2]["name"]
+    expected = {"fraction": "single-weights", "percent": "sparse-kfac", "count": "modules"}
+    assert method == expected.get(SELECTORS[name].size, "last-layer")
+
+
+def test_random_choices_follow_the_seed(world, tmp_path):
+    subsets = []
+    for number, seed in enumerate((3, 3, 4)):
+        folder = tmp_path / str(number)
+        select = {"select": "random-weights", "fraction": 0.01, "seed": seed}
+        assert fit_with(world, folder, **select) == 0
+        network = BertForSequenceClassification.from_pretrained(world / "map")
+        subsets.append(smidgen.load(folder, network).subset)
+    assert subsets[0] == subsets[1] != subsets[2]
+
+
+def test_size_is_percent_for_sparse_kfac(world, tmp_path):
+    network = BertForSequenceClassification.from_pretrained(world / "map")
+    assert fit_with(world, tmp_path / "new", size=40) == 0
+    loaded = [smidgen.load(p, network) for p in (world / "posterior", tmp_path / "new")]
+    assert loaded[0].subset == loaded[1].subset
 
 
 def test_nan_weights(world, tmp_path, capsys):

@@ -88,7 +88,7 @@ def test_the_allocation_keeps_its_budget_and_every_step_lowers_the_nll(study):
     case, model, (train, validation, _), found = study
     problem = case.problem(model)
     subsets = {p: smidgen.select.sparse_kfac(model, percent=p) for p in SMALL.percents}
-    posteriors = smidgen.fit.laplace_nested(problem, train, subsets)
+    posteriors = smidgen.fit.laplace_many(problem, train, subsets)
     grid = torch.tensor([1.0]).double()
     link = problem.likelihood.resolved_link("auto")
     table = variance_table(problem, validation, posteriors, grid, link)

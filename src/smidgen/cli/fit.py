@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from torch import nn
 
 import smidgen
-from smidgen.cli import texts
+from smidgen.cli import choosing, texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.curvature.factors import Approximation
-from smidgen.errors import ArgumentError
 from smidgen.fit.tuning import What
 from smidgen.posterior import Posterior
 from smidgen.store import check_free as check_folder
-
-Selector = Literal["sparse-kfac", "last-layer"]
-Structure = Literal["kron", "ekfac", "diag"]
 
 
 def fit(
@@ -30,13 +25,14 @@ def fit(
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    select: Annotated[Selector, typer.Option(help="Which weights.")] = "sparse-kfac",
-    percent: Annotated[
-        float | None, typer.Option(help="Percent of rows and of columns; 10 if left out.")
-    ] = None,
-    structure: Annotated[
-        Structure, typer.Option(help="How the curvature is kept.")
-    ] = "kron",
+    select: choosing.SelectorName = "sparse-kfac",
+    size: choosing.Size = None,
+    percent: choosing.Percent = None,
+    fraction: choosing.Fraction = None,
+    count: choosing.Count = None,
+    pattern: choosing.Patterns = None,
+    seed: choosing.Seed = 0,
+    structure: choosing.GivenStructure = None,
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
@@ -49,6 +45,9 @@ def fit(
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
     check_folder(folder, overwrite)
     check_free(overwrite, json_file)
+    sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
+    wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
+    kept_as = wanted.structure(structure)
     say = Steps()
     network, tokenizer = texts.load_model(model)
     names = texts.label_names(network)
@@ -56,33 +55,22 @@ def fit(
         texts.read_table(path, text, text_pair, label, names) for path in (train, val)
     ]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
-    subset = _chosen(network, select, percent)
-    say(f"Fitting {subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})")
+    subset = wanted.subset(network, loaders[0], say)
+    share = f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
+    say(f"Fitting {share} with structure {kept_as}")
     posterior = smidgen.fit.laplace(
         network,
         loaders[0],
         subset,
-        structure=structure,
+        structure=kept_as,
         approximation=approximation,
     )
     say(f"Tuning on {len(tables[1]):,} held-out texts")
     posterior = smidgen.fit.tune_precision(posterior, network, loaders[1], what=tune)
     smidgen.save(posterior, folder, overwrite=overwrite)
     say(f"Saved the posterior to {folder}")
-    write_json(json_file, {"posterior": str(folder), **_summary(posterior, tune)})
-
-
-def _chosen(network: nn.Module, select: Selector, percent: float | None) -> smidgen.Subset:
-    if select == "sparse-kfac":
-        return smidgen.select.sparse_kfac(
-            network, percent=10 if percent is None else percent
-        )
-    if percent is not None:
-        raise ArgumentError(
-            f"--percent is for --select sparse-kfac, got {percent:g} with {select}. Leave "
-            "one of them out."
-        )
-    return smidgen.select.last_layer(network)
+    chosen = {"posterior": str(folder), "selector": select}
+    write_json(json_file, {**chosen, **_summary(posterior, tune)})
 
 
 def _summary(posterior: Posterior, tune: What) -> dict[str, object]:

@@ -21,7 +21,7 @@ from smidgen.curvature.sums import Curvatures, Sums, accumulate
 from smidgen.curvature.taps import Trace
 from smidgen.operators import Kronecker, Operator
 from smidgen.problem import Problem
-from smidgen.types import Batch
+from smidgen.types import Batch, Shape
 
 Approximation = Literal["expand", "reduce"]
 APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
@@ -51,11 +51,21 @@ class FactorSums(Sums):
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.blocks = {
             block.map.name: _BlockSums(
-                zero.new_zeros(block.row_count, block.row_count),
-                zero.new_zeros(block.column_count, block.column_count),
+                zero.new_zeros(self._shape(block.row_count)),
+                zero.new_zeros(self._shape(block.column_count)),
             )
             for block in blocks
         }
+
+    @staticmethod
+    def _shape(side: int) -> Shape:
+        """What is kept of a factor."""
+        return side, side
+
+    @staticmethod
+    def _product(tensor: Tensor) -> Tensor:
+        """What vectors (..., d) add to it."""
+        return gram(tensor)
 
     def add_inputs(self, trace: Trace, name: str, deltas: Tensor) -> None:
         """Add to A: over the positions that count, or over their means."""
@@ -70,13 +80,13 @@ class FactorSums(Sums):
             sums.count += int((lengths > 0).sum())
         else:
             sums.count += int(lengths.sum())
-        sums.columns += gram(x)
+        sums.columns += self._product(x)
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add to G: over positions, or over their sums."""
         for name, delta in deltas.items():
             delta = delta.sum(1, keepdim=True) if self._reduces(trace) else delta
-            self.blocks[name].rows += gram(delta)
+            self.blocks[name].rows += self._product(delta)
 
     def _reduces(self, trace: Trace) -> bool:
         """Whether positions are joined: never when several outputs go back at once."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smidgen.blocks import MapBlock, blocks
 from smidgen.curvature.functional import Moments, Share, output_moments, shares_of
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import DataError, StructureError
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.types import Batch
@@ -80,7 +80,7 @@ def variance_table(
     *,
     label: Callable[[Level, str], Hashable | None] = lambda level, name: (level, name),
 ) -> VarianceTable:
-    """Make the table of some posteriors whose subsets are nested, in one pass.
+    """Make the table of some posteriors in one pass.
 
     Args:
         problem: The problem, with the posteriors' likelihood.
@@ -98,16 +98,16 @@ def variance_table(
         DataError: If a batch has no targets, or no example has one.
     """
     chosen = {level: blocks(problem.model, p.subset) for level, p in posteriors.items()}
-    largest = largest_blocks(list(chosen.values()))
+    around = hulls(list(chosen.values()))
     shares = [
         placed
         for level, posterior in posteriors.items()
-        for placed in _placed(posterior, chosen[level], largest, precisions, level, label)
+        for placed in _placed(posterior, chosen[level], around, precisions, level, label)
     ]
     likelihood = next(iter(posteriors.values())).likelihood
     followed = likelihood.followed(link)
     rows = []
-    for each in output_moments(problem, batches, largest, shares, followed):
+    for each in output_moments(problem, batches, around, shares, followed):
         if each.targets is None:
             raise DataError(
                 "tuning needs labels, and a batch has none. Pass labelled data."
@@ -126,65 +126,68 @@ def variance_table(
     )
 
 
-def positions_in(large: MapBlock, small: MapBlock) -> tuple[Tensor | None, Tensor | None]:
-    """Where a block's rows and columns are in a larger block's; None for all of them.
+def hulls(choices: Sequence[Sequence[MapBlock]]) -> list[MapBlock]:
+    """The smallest block around each map's blocks, over several choices.
 
     Args:
-        large: The larger block.
-        small: A block of the same map within it.
+        choices: The blocks of each choice.
+
+    Returns:
+        One block for each map, in the order the maps first appear.
+
+    Raises:
+        StructureError: If several choices hold single entries.
+    """
+    found: dict[str, list[MapBlock]] = {}
+    for chosen in choices:
+        for block in chosen:
+            found.setdefault(block.map.name, []).append(block)
+            if len(choices) > 1 and block.entries is not None:
+                raise StructureError(
+                    f"several posteriors at once need rows × columns of each map, but "
+                    f"{block.map.name!r} has {block.size} scattered entries. Take them one "
+                    "by one."
+                )
+    return [each[0] if len(each) == 1 else _hull(each) for each in found.values()]
+
+
+def positions_in(around: MapBlock, own: MapBlock) -> tuple[Tensor | None, Tensor | None]:
+    """Where a block's rows and columns are in a block around it; None for all of them.
+
+    Args:
+        around: The larger block.
+        own: A block of the same map within it.
 
     Returns:
         Positions of rows, and of columns with the bias's first.
-
-    Raises:
-        ArgumentError: If it is not within the larger one.
     """
-    rows, columns = (
-        torch.searchsorted(each, other)
-        for each, other in ((large.rows, small.rows), (large.columns, small.columns))
-    )
-    inside = large.bias >= small.bias and large.entries is None and small.entries is None
-    for each, other, found in (
-        (large.rows, small.rows, rows),
-        (large.columns, small.columns, columns),
-    ):
-        found = found.clamp_max(len(each) - 1)
-        inside = inside and torch.equal(each[found], other)
-    if not inside:
-        raise ArgumentError(
-            f"subsets must be nested blocks, but of {small.map.name!r} one is not within "
-            "the other. Choose them with one selector, or fit them one by one."
-        )
-    if large.bias:
-        first = torch.zeros(int(small.bias), dtype=torch.int64)
+    rows = torch.searchsorted(around.rows, own.rows)
+    columns = torch.searchsorted(around.columns, own.columns)
+    if around.bias:
+        first = torch.zeros(int(own.bias), dtype=torch.int64)
         columns = torch.cat([first, columns + 1])
-    same_rows = len(rows) == large.row_count
-    same_columns = len(columns) == large.column_count
-    return None if same_rows else rows, None if same_columns else columns
+    all_rows = len(rows) == around.row_count
+    all_columns = len(columns) == around.column_count
+    return None if all_rows else rows, None if all_columns else columns
 
 
-def largest_blocks(levels: Sequence[Sequence[MapBlock]]) -> list[MapBlock]:
-    """The largest block of each map, over several levels."""
-    found: dict[str, MapBlock] = {}
-    for chosen in levels:
-        for block in chosen:
-            other = found.get(block.map.name)
-            if other is None or block.size > other.size:
-                found[block.map.name] = block
-    return list(found.values())
+def _hull(blocks: Sequence[MapBlock]) -> MapBlock:
+    rows = torch.cat([each.rows for each in blocks]).unique()
+    columns = torch.cat([each.columns for each in blocks]).unique()
+    return MapBlock(blocks[0].map, rows, columns, any(each.bias for each in blocks))
 
 
 def _placed(
     posterior: Posterior,
     own: Sequence[MapBlock],
-    largest: Sequence[MapBlock],
+    around: Sequence[MapBlock],
     precisions: Tensor | None,
     level: Level,
     label: Callable[[Level, str], Hashable | None],
 ) -> list[Share]:
     """A posterior's shares, each with its place in the blocks that are tapped."""
     mine = {block.map.name: block for block in own}
-    tapped = {block.map.name: block for block in largest}
+    tapped = {block.map.name: block for block in around}
     placed = []
     for share in shares_of(posterior, own, precisions, label=lambda name: name):
         joins = label(level, str(share.label))

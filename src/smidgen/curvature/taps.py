@@ -91,13 +91,17 @@ class Trace:
             return (deltas != 0).any(-1)
         if self._mask is None and self.kept.all():
             return None
+        return self.unpadded(name) & self.kept[:, None]
+
+    def unpadded(self, name: str) -> Tensor:
+        """Which positions (B, T) of a map are not padding, labelled or not."""
         found = []
         for use in self._uses[name]:
             shape = self._by_position(use.inputs, name).shape[:2]
             counts = self._mask is not None and self._mask.shape == shape
             mask = self._mask if counts else self.kept.new_ones(shape)
             assert mask is not None
-            found.append(mask & self.kept[:, None])
+            found.append(mask)
         return _joined(found)
 
     def by_slot(self, columns: Tensor) -> list[Tensor]:

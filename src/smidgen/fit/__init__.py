@@ -3,7 +3,7 @@
 from smidgen.fit.evidence import log_evidence, tune_by_evidence
 from smidgen.fit.finetune import Finetuned, finetune
 from smidgen.fit.laplace import laplace
-from smidgen.fit.nested import laplace_nested
+from smidgen.fit.many import laplace_many
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
 
@@ -11,7 +11,7 @@ __all__ = [
     "Finetuned",
     "finetune",
     "laplace",
-    "laplace_nested",
+    "laplace_many",
     "log_evidence",
     "temperature",
     "tune_by_evidence",

@@ -37,8 +37,8 @@ _SWEEPS = 10
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """Precisions for unit noise by label, their scale, and the NLL they give."""
+class Choice:
+    """Precisions for unit noise by label, their scale, and the held-out NLL they give."""
 
     precisions: Mapping[Hashable, float]
     scale: float
@@ -95,20 +95,38 @@ def tune_precision(
         label=lambda _, name: joins[name],
     )
     objective = Objective(likelihood, table.outputs, table.targets, link)
-    curve = tuning_curve(objective, table, table.covariance)
     jointly = what != "precision"
-    winner, at_edge = _winner(curve.joint_nll if jointly else curve.nll, curve.precisions)
-    choice = _Choice(
+    curve, choice = choose(objective, table, jointly=jointly, refine=refine)
+    return _tuned(posterior, replace(curve, scope=scope), choice, joins, what)
+
+
+def choose(
+    objective: Objective, table: VarianceTable, *, jointly: bool = True, refine: bool = True
+) -> tuple[Tuning, Choice]:
+    """Choose a precision for each label of a table, and the scale that goes with them.
+
+    Args:
+        objective: The held-out data.
+        table: Their variance table.
+        jointly: Choose the scale too.
+        refine: With one label, search between the best grid point's neighbours.
+
+    Returns:
+        The curve of one common precision, and what was chosen.
+    """
+    curve = tuning_curve(objective, table, table.covariance)
+    scores = curve.joint_nll if jointly else curve.nll
+    winner, at_edge = _winner(scores, curve.precisions)
+    choice = Choice(
         dict.fromkeys(table.covariance, float(table.precisions[winner])),
         curve.scales[winner] if jointly else curve.fixed_scale,
-        (curve.joint_nll if jointly else curve.nll)[winner],
+        scores[winner],
     )
-    if grid is not None and scope != "scalar":
+    if len(table.covariance) > 1:
         choice = _descended(objective, table, choice, winner, jointly=jointly)
-    elif grid is not None and refine and 0 < winner < len(grid) - 1:
+    elif refine and 0 < winner < len(scores) - 1:
         choice = _refined(objective, table, choice, winner, jointly=jointly)
-    curve = replace(curve, chosen_nll=choice.nll, scope=scope, at_edge=at_edge)
-    return _tuned(posterior, curve, choice, joins, what)
+    return replace(curve, chosen_nll=choice.nll, at_edge=at_edge), choice
 
 
 def checked_grid(precisions: Sequence[float]) -> Tensor:
@@ -186,11 +204,11 @@ def _scored(
 def _refined(
     objective: Objective,
     table: VarianceTable,
-    choice: _Choice,
+    choice: Choice,
     winner: int,
     *,
     jointly: bool,
-) -> _Choice:
+) -> Choice:
     """Search for one precision between the neighbours of the best grid point."""
     logs = table.precisions.log()
 
@@ -205,17 +223,17 @@ def _refined(
     if float(nll) >= choice.nll:
         return choice
     precision = float(found.exp())
-    return _Choice(dict.fromkeys(choice.precisions, precision), float(scale), float(nll))
+    return Choice(dict.fromkeys(choice.precisions, precision), float(scale), float(nll))
 
 
 def _descended(
     objective: Objective,
     table: VarianceTable,
-    choice: _Choice,
+    choice: Choice,
     winner: int,
     *,
     jointly: bool,
-) -> _Choice:
+) -> Choice:
     """Let each label have a precision of its own, one after another, until none moves.
 
     A normal prior on its log keeps each near the common one: few held-out examples say
@@ -245,13 +263,13 @@ def _descended(
         if places == before:
             break
     found = {label: float(table.precisions[i]) for label, i in places.items()}
-    return _Choice(found, scale, lowest_nll) if lowest_nll < choice.nll else choice
+    return Choice(found, scale, lowest_nll) if lowest_nll < choice.nll else choice
 
 
 def _tuned(
     posterior: Posterior,
     curve: Tuning,
-    choice: _Choice,
+    choice: Choice,
     joins: Mapping[str, str],
     what: What,
 ) -> Posterior:
@@ -290,6 +308,6 @@ def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, b
             f"the best precision {precisions[winner]:.3g} is at the {side} edge of its "
             f"grid: {meaning} on this validation set. Pass precisions= to look further.",
             SmidgenWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return winner, at_edge

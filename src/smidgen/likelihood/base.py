@@ -14,8 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError
-from smidgen.links import resolve
+from smidgen.errors import ArgumentError, DataError
 from smidgen.predictive import Predictive
 
 
@@ -25,6 +24,7 @@ class Likelihood(ABC):
 
     outputs: int
     kind: ClassVar[str]
+    links: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def root_columns(self, logits: Tensor) -> Tensor:
@@ -55,6 +55,7 @@ class Likelihood(ABC):
         link: str,
         temperature: float,
         normals: Tensor,
+        top: int | None = None,
     ) -> Predictive:
         """Turn Gaussian outputs into a predictive.
 
@@ -63,10 +64,23 @@ class Likelihood(ABC):
             covariance: Covariance of the directions, (B, K, K).
             link: A resolved link.
             temperature: Divides the mean of logits.
-            normals: Standard normals (S, C−1) if the link samples.
+            normals: Standard normals (S, C−1) if the link samples, (S, m−1) with `top`.
+            top: How many classes m of each example are followed; None for all.
 
         Returns:
             The predictive.
+        """
+
+    @abstractmethod
+    def mixture(self, outputs: Tensor, temperature: float) -> Predictive:
+        """Turn outputs under S samples of the weights into a predictive.
+
+        Args:
+            outputs: The samples' outputs, (S, B, C), in fp64.
+            temperature: Divides every sample's logits.
+
+        Returns:
+            The predictive of their equal mixture.
         """
 
     @abstractmethod
@@ -78,6 +92,7 @@ class Likelihood(ABC):
         *,
         link: str,
         normals: Tensor,
+        top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of a predictive as a function of its temperature."""
 
@@ -86,15 +101,37 @@ class Likelihood(ABC):
         """What the Hessian is divided by: the noise variance, 1 without noise."""
         return 1.0
 
-    def resolved_link(self, link: str) -> str:
-        """Settle "auto", or refuse a link that cannot serve."""
-        return resolve(link, 2)
+    def resolved_link(self, link: str, top: int | None = None) -> str:
+        """Settle "auto", or refuse a link that cannot serve.
+
+        Args:
+            link: "auto" or the name of a link.
+            top: How many classes of each example to follow, if not all.
+
+        Returns:
+            The link's name.
+
+        Raises:
+            ArgumentError: If these outputs have no such link, or are no classes.
+        """
+        if top is not None:
+            raise ArgumentError(
+                f"top is for outputs that are classes, and these are {self.kind}, got "
+                f"{top!r}. Leave it out."
+            )
+        if link not in ("auto", *self.links):
+            allowed = " or ".join(repr(each) for each in ("auto", *self.links))
+            raise ArgumentError(
+                f"link must be {allowed} for {self.kind} outputs, got {link!r}. Leave it "
+                "out."
+            )
+        return self.links[0] if link == "auto" and self.links else link
 
     def directions(self, link: str) -> Tensor:
         """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
         return torch.eye(self.outputs, dtype=torch.float64)
 
-    def followed(self, link: str) -> Callable[[Tensor], Tensor]:
+    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
         """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
         directions = self.directions(link)
         return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.likelihood.base import Likelihood, one_row_each
 from smidgen.links import damping
-from smidgen.predictive import BernoulliPredictive
+from smidgen.predictive import BernoulliPredictive, mixture_information
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Bernoulli(Likelihood):
     """C independent yes/no labels, one logit each; targets are 0 or 1, (B, C)."""
 
     kind: ClassVar[str] = "bernoulli"
+    # One logit for each label: the diagonal probit is the probit.
+    links: ClassVar[tuple[str, ...]] = ("probit", "diagonal-probit")
 
     def root_columns(self, logits: Tensor) -> Tensor:
         """One column per label, √(p(1 − p)): (C, B, C)."""
@@ -43,11 +45,26 @@ class Bernoulli(Likelihood):
         link: str,
         temperature: float,
         normals: Tensor,
+        top: int | None = None,
     ) -> BernoulliPredictive:
         """Probability of each label, by the probit."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         probs = (outputs / temperature * damping(variance)).sigmoid()
         return BernoulliPredictive(probs, outputs, variance, temperature)
+
+    def mixture(self, outputs: Tensor, temperature: float) -> BernoulliPredictive:
+        """Mean probability of each label over samples (S, B, C)."""
+        scaled = outputs / temperature
+        both = torch.stack([-scaled, scaled], -1)  # (S, B, C, 2)
+        log_probs = torch.nn.functional.logsigmoid(both).movedim(0, -2)
+        weights = outputs.new_full((len(outputs),), 1 / len(outputs))
+        return BernoulliPredictive(
+            scaled.sigmoid().mean(0),
+            outputs.mean(0),
+            outputs.var(0),
+            temperature,
+            mixture_information(log_probs, weights).sum(-1),
+        )
 
     def nll_of_temperature(
         self,
@@ -57,6 +74,7 @@ class Bernoulli(Likelihood):
         *,
         link: str,
         normals: Tensor,
+        top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of damped logits."""
         damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,11 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood.base import Likelihood
 from smidgen.links import at_temperatures, centred, directions, resolve
-from smidgen.predictive import CategoricalPredictive
+from smidgen.predictive import CategoricalPredictive, mixture_information
+from smidgen.top_classes import TopClasses
+
+# Weight samples of more classes keep no covariance between every two of them.
+_PAIRED_CLASSES = 64
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,19 @@ class Categorical(Likelihood):
         chosen = torch.nn.functional.one_hot(targets, self.outputs)
         return logits.softmax(-1) - chosen
 
-    def resolved_link(self, link: str) -> str:
+    def resolved_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto" by the number of classes, or refuse."""
-        return resolve(link, self.outputs)
+        return resolve(link, self.outputs, top)
 
     def directions(self, link: str) -> Tensor:
         """All logits for the diagonal probit, else the differences to class 0."""
         return directions(link, self.outputs)
+
+    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+        """With `top`, the differences of an example's likeliest classes: (m−1, B, C)."""
+        if top is None:
+            return super().followed(link)
+        return lambda outputs: TopClasses.of(outputs, top).directions(outputs)
 
     def predictive(
         self,
@@ -77,12 +88,34 @@ class Categorical(Likelihood):
         link: str,
         temperature: float,
         normals: Tensor,
+        top: int | None = None,
     ) -> CategoricalPredictive:
         """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
-        at = at_temperatures(link, outputs, covariance, normals=normals)
+        at = _at_temperatures(link, outputs, covariance, normals, top)
         if link != "diagonal-probit":
             covariance = centred(covariance)
-        return CategoricalPredictive(at(temperature), outputs, covariance, temperature)
+        classes = None if top is None else TopClasses.of(outputs, top).numbers
+        return CategoricalPredictive(
+            at(temperature), outputs, covariance, temperature, classes
+        )
+
+    def mixture(self, outputs: Tensor, temperature: float) -> CategoricalPredictive:
+        """Mean class probabilities over samples (S, B, C)."""
+        log_probs = (outputs / temperature).log_softmax(-1)
+        count = len(outputs)
+        covariance = None
+        if self.outputs <= _PAIRED_CLASSES:
+            deviations = outputs - outputs.mean(-1, keepdim=True)
+            deviations = deviations - deviations.mean(0)
+            covariance = torch.einsum("sbc,sbd->bcd", deviations, deviations) / (count - 1)
+        weights = outputs.new_full((count,), 1 / count)
+        return CategoricalPredictive(
+            log_probs.logsumexp(0) - log(count),
+            outputs.mean(0),
+            covariance,
+            temperature,
+            information=mixture_information(log_probs.movedim(0, -2), weights),
+        )
 
     def nll_of_temperature(
         self,
@@ -92,9 +125,10 @@ class Categorical(Likelihood):
         *,
         link: str,
         normals: Tensor,
+        top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""
-        at = at_temperatures(link, outputs, covariance, normals=normals)
+        at = _at_temperatures(link, outputs, covariance, normals, top)
 
         def nll(temperature: float | Tensor) -> Tensor:
             found = at(temperature)
@@ -133,3 +167,13 @@ class Categorical(Likelihood):
                 f"has {self.outputs} classes; map the labels to them."
             )
         return targets.long()
+
+
+def _at_temperatures(
+    link: str, outputs: Tensor, covariance: Tensor, normals: Tensor, top: int | None
+) -> Callable[[float | Tensor], Tensor]:
+    """Prepare a link for all classes, or for the likeliest of each example."""
+    if top is None:
+        return at_temperatures(link, outputs, covariance, normals=normals)
+    followed = TopClasses.of(outputs, top)
+    return followed.at_temperatures(outputs, covariance, normals=normals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi
+from math import exp, log, pi
 from typing import ClassVar
 
 import torch
@@ -14,15 +14,17 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood.base import Likelihood, one_row_each
 from smidgen.predictive import GaussianPredictive
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
     """Regression: targets (B, C) are outputs plus noise of variance σ², or σ²ρ_c.
 
     Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
-    the noise never needs another pass. `relative` are the ρ_c of the outputs, whose
-    geometric mean is one, where outputs differ in their noise; they shape the curvature
-    and are fixed before it is summed.
+    the noise never needs another pass. `relative` are the ρ_c of the outputs, where they
+    differ in their noise; they shape the curvature and are fixed before it is summed.
+    Their geometric mean is one: of others, σ² takes the rest.
     """
 
     noise: float = 1.0
@@ -37,6 +39,13 @@ class Gaussian(Likelihood):
             raise ArgumentError(
                 f"relative must be {self.outputs} numbers > 0, got {given}."
             )
+        if given is not None:
+            rest = sum(map(log, given)) / len(given)
+            # What is one but for rounding stays, or a stored value would not come back.
+            if abs(rest) > _ROUNDING:
+                scaled = tuple(each * exp(-rest) for each in given)
+                object.__setattr__(self, "relative", scaled)
+                object.__setattr__(self, "noise", self.noise * exp(rest))
 
     @property
     def scale(self) -> float:
@@ -74,11 +83,20 @@ class Gaussian(Likelihood):
         link: str,
         temperature: float,
         normals: Tensor,
+        top: int | None = None,
     ) -> GaussianPredictive:
         """A normal distribution for each output; link and temperature do not apply."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        noise = self.noise * self.ratios(outputs)
-        return GaussianPredictive(outputs, variance, noise.expand_as(outputs).clone())
+        return GaussianPredictive(outputs, variance, self._noise_of(outputs))
+
+    def mixture(self, outputs: Tensor, temperature: float) -> GaussianPredictive:
+        """Mean and variance of the function over samples (S, B, C)."""
+        mean = outputs.mean(0)
+        return GaussianPredictive(mean, outputs.var(0), self._noise_of(mean))
+
+    def _noise_of(self, outputs: Tensor) -> Tensor:
+        """The noise variance of every output, (B, C)."""
+        return (self.noise * self.ratios(outputs)).expand_as(outputs).clone()
 
     def nll_of_temperature(
         self,
@@ -88,6 +106,7 @@ class Gaussian(Likelihood):
         *,
         link: str,
         normals: Tensor,
+        top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Refuse: a regression has a noise variance where classes have a temperature.
 

@@ -2,5 +2,12 @@
 
 from smidgen.prediction.linearised import predict, predict_batches
 from smidgen.prediction.point import point_outputs
+from smidgen.prediction.sampled import predict_samples, predict_samples_batches
 
-__all__ = ["point_outputs", "predict", "predict_batches"]
+__all__ = [
+    "point_outputs",
+    "predict",
+    "predict_batches",
+    "predict_samples",
+    "predict_samples_batches",
+]

@@ -26,6 +26,7 @@ def predict(
     batch: Batch,
     *,
     link: str = "auto",
+    top: int | None = None,
     draws: int = DRAWS,
     generator: torch.Generator | None = None,
 ) -> Predictive:
@@ -36,7 +37,9 @@ def predict(
         model: The model, or its `Problem`. It is left as it was.
         batch: The inputs, as the model's loader yields them; targets are not used.
         link: "auto", "probit" (two classes, exact in f₁ − f₀), "diagonal-probit" (the
-            paper's equation 12) or "sampling".
+            paper's equation 12), "sampling" or "laplace-bridge".
+        top: Follow only this many classes of each example, its likeliest: top − 1
+            backward passes. The others keep their distance to the likeliest.
         draws: Draws of the logits if the link samples.
         generator: Source of those draws; a fixed seed if left out.
 
@@ -50,7 +53,7 @@ def predict(
         raise ArgumentError(
             "batch must be one batch, got a DataLoader. Use smidgen.predict_batches."
         )
-    return _predictives(posterior, model, [batch], link, draws, generator)[0]
+    return _predictives(posterior, model, [batch], link, top, draws, generator)[0]
 
 
 def predict_batches(
@@ -59,6 +62,7 @@ def predict_batches(
     batches: Iterable[Batch],
     *,
     link: str = "auto",
+    top: int | None = None,
     draws: int = DRAWS,
     generator: torch.Generator | None = None,
     progress: bool = True,
@@ -70,6 +74,7 @@ def predict_batches(
         model: The model, or its `Problem`. It is left as it was.
         batches: Any iterable of batches, read once.
         link: As in `predict`.
+        top: As in `predict`.
         draws: As in `predict`.
         generator: As in `predict`.
         progress: Draw a progress bar on a terminal.
@@ -81,7 +86,7 @@ def predict_batches(
         DataError: If there is no batch.
     """
     followed = track(batches, "predicting", show=progress)
-    found = _predictives(posterior, model, followed, link, draws, generator)
+    found = _predictives(posterior, model, followed, link, top, draws, generator)
     if not found:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
     return concatenate(found)
@@ -92,17 +97,20 @@ def _predictives(
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     link: str,
+    top: int | None,
     draws: int,
     generator: torch.Generator | None,
 ) -> list[Predictive]:
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
-    link = likelihood.resolved_link(link)
-    normals = standard_normals(draws, max(1, likelihood.outputs - 1), generator=generator)
+    link = likelihood.resolved_link(link, top)
+    count = max(1, (top or likelihood.outputs) - 1)
+    normals = standard_normals(draws, count, generator=generator)
     chosen = blocks(problem.model, posterior.subset)
     shares = shares_of(posterior, chosen)
-    moments = output_moments(problem, batches, chosen, shares, likelihood.followed(link))
+    directions = likelihood.followed(link, top)
+    moments = output_moments(problem, batches, chosen, shares, directions)
     return [
         likelihood.predictive(
             each.outputs,
@@ -110,6 +118,7 @@ def _predictives(
             link=link,
             temperature=posterior.temperature,
             normals=normals,
+            top=top,
         )
         for each in moments
     ]

@@ -1,9 +1,21 @@
 """Selectors: each makes a `Subset` from a model."""
 
+from smidgen.select import scores
 from smidgen.select.last_layer import last_layer
 from smidgen.select.modules import modules
 from smidgen.select.named import named
+from smidgen.select.registry import SELECTORS, Selector, choose
 from smidgen.select.sparse_kfac import sparse_kfac
 from smidgen.select.weights import weights
 
-__all__ = ["last_layer", "modules", "named", "sparse_kfac", "weights"]
+__all__ = [
+    "SELECTORS",
+    "Selector",
+    "choose",
+    "last_layer",
+    "modules",
+    "named",
+    "scores",
+    "sparse_kfac",
+    "weights",
+]

@@ -49,9 +49,15 @@ def modules(
     if group not in get_args(Choice):
         raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
     maps = [each for each in found.maps if group in ("all", each.group)]
-    if not 1 <= count <= len(maps):
+    if not maps:
         raise ArgumentError(
-            f"count must be from 1 to {len(maps)} for group {group!r}, got {count}."
+            f"group must be one the model has maps of, got {group!r}. Use 'all'; "
+            "smidgen.coverage(model) lists every map with its group."
+        )
+    if not isinstance(count, int) or not 1 <= count <= len(maps):
+        raise ArgumentError(
+            f"count must be a whole number from 1 to {len(maps)} for group {group!r}, got "
+            f"{count!r}."
         )
     if by == "random":
         if generator is None:

@@ -3,48 +3,56 @@
 Kampen, Als and Andersen (UAI 2024): r_i = max_j |W_ij|, c_j = max_i |W_ij|; keep the
 top percent of rows and, independently, of columns, and the biases of the kept rows. Of
 n rows max(1, ⌈percent·n/100⌉) stay and ties go to the lower index, so the selections
-are nested in percent.
+are nested in percent. Any other score of the weights may take the place of |W_ij|.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
-from smidgen.select.top import top
+from smidgen.select.ranking import By, ranking
+from smidgen.select.top import percent_share, top
 from smidgen.subset import Part, Subset
 
 
-def sparse_kfac(model: nn.Module, *, percent: float) -> Subset:
+def sparse_kfac(
+    model: nn.Module,
+    *,
+    percent: float,
+    by: By = "magnitude",
+    generator: torch.Generator | None = None,
+) -> Subset:
     """Choose the rows and columns of every affine map that hold its largest weights.
 
     Args:
         model: The trained model; it is only read.
         percent: Percent of rows and of columns, in (0, 100]. The share of weights is
             about its square: 10 percent of rows and columns is 1 percent of weights.
+        by: What makes a weight large: "magnitude", "random", or scores by parameter
+            name, as `smidgen.select.scores` makes them. Scores of biases do not count.
+        generator: Source of a random choice; required for it.
 
     Returns:
-        A block of every affine map.
+        A block of every affine map, or of those whose weight has scores.
 
     Raises:
-        ArgumentError: If percent is not in (0, 100], or a weight is NaN.
+        ArgumentError: If no weight matrix has scores.
     """
-    if not isinstance(percent, (int, float)) or not 0 < percent <= 100:
-        raise ArgumentError(
-            f"percent must be in (0, 100], got {percent!r}. It is percent of rows and of "
-            "columns: try 10."
-        )
+    share = percent_share(percent)
     found = affine_coverage(model)
+    maps = {each.weight: each for each in found.maps}
     parts: dict[str, Part] = {}
-    for each in found.maps:
-        magnitude = each.matrix(model).abs()
-        if magnitude.isnan().any():
-            raise ArgumentError(
-                f"model must have finite weights, got NaN in {each.weight!r}. Train or "
-                "load it again."
-            )
-        rows = top(magnitude.amax(1), percent / 100)
-        columns = top(magnitude.amax(0), percent / 100)
-        parts.update(each.parts(rows, columns))
+    for name, scores in ranking(model, by, generator):
+        if name in maps:
+            matrix = maps[name].as_matrix(scores)
+            rows, columns = top(matrix.amax(1), share), top(matrix.amax(0), share)
+            parts.update(maps[name].parts(rows, columns))
+    if not parts:
+        raise ArgumentError(
+            "by must hold scores of at least one weight matrix, got biases only. Names "
+            f"look like {found.maps[0].weight!r}."
+        )
     return Subset(found.universe, parts)

@@ -7,6 +7,8 @@ from math import ceil
 import torch
 from torch import Tensor
 
+from smidgen.errors import ArgumentError
+
 
 def top(scores: Tensor, share: float) -> Tensor:
     """Pick the top share of a vector of scores, at least one.
@@ -22,3 +24,19 @@ def top(scores: Tensor, share: float) -> Tensor:
     count = max(1, ceil(share * scores.numel() - 1e-9))
     order = scores.double().sort(descending=True, stable=True).indices
     return order[:count].sort().values.to("cpu", torch.int64)
+
+
+def percent_share(percent: float) -> float:
+    """Check percent of rows and of columns, and return it as a share, in (0, 1]."""
+    return _share("percent", percent, 100, "percent of rows and of columns: try 10")
+
+
+def fraction_share(fraction: float) -> float:
+    """Check a fraction of the weights, and return it as a share, in (0, 1]."""
+    return _share("fraction", fraction, 1, "a share of the weights: try 0.01")
+
+
+def _share(name: str, value: float, whole: int, what: str) -> float:
+    if not isinstance(value, (int, float)) or not 0 < value <= whole:
+        raise ArgumentError(f"{name} must be in (0, {whole}], got {value!r}. It is {what}.")
+    return value / whole

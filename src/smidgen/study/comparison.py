@@ -36,6 +36,8 @@ LABELS = {
     "random": "Random modules",
     "full": "All maps",
     "best-budget": "Best budget",
+    "modules": "Modules",
+    "single-weights": "Single weights",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300

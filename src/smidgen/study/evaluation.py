@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from smidgen.affine import coverage
+from smidgen.blocks import blocks
 from smidgen.errors import ArgumentError
 from smidgen.likelihood import Categorical
 from smidgen.posterior import Posterior
@@ -21,6 +23,7 @@ from smidgen.study.comparison import (
     precision_curve,
     subset_summary,
 )
+from smidgen.subset import Subset, Whole
 from smidgen.types import Batch
 
 
@@ -66,10 +69,9 @@ def evaluate_posterior(
         elsewhere=shifted,
         progress=progress,
     )
-    is_last = posterior.subset == last_layer(problem.model)
     methods.append(
         posterior_method(
-            "last-layer" if is_last else "sparse-kfac",
+            _method_name(posterior.subset, problem.model),
             posterior,
             problem,
             test,
@@ -91,3 +93,15 @@ def evaluate_posterior(
         "fingerprint": posterior.fingerprint,
     }
     return Record("evaluate", {**(config or {}), **settings}, results)
+
+
+def _method_name(subset: Subset, model: nn.Module) -> str:
+    """What a posterior is called, told from the shape of its subset."""
+    if subset == last_layer(model):
+        return "last-layer"
+    found = blocks(model, subset)
+    if any(block.entries is not None for block in found):
+        return "single-weights"
+    whole = all(isinstance(part, Whole) for part in subset.parts.values())
+    everything = len(found) == len(coverage(model).maps)
+    return "modules" if whole and not everything else "sparse-kfac"

@@ -105,7 +105,7 @@ def ramp(
     percents = _checked(settings)
     problem = as_problem(model)
     subsets = {p: select.sparse_kfac(problem.model, percent=p) for p in percents}
-    posteriors = fit.laplace_nested(
+    posteriors = fit.laplace_many(
         problem,
         train,
         subsets,

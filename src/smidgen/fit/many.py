@@ -1,7 +1,7 @@
-"""Many nested subsets from one pass: factors of a smaller block are principal blocks.
+"""Many subsets from one pass: factors of a smaller block are principal blocks.
 
-A row of G or a column of A does not depend on which others were chosen, so the factors of
-the largest block hold those of every smaller one (DESIGN 4.4). Only the eigenvalue
+An entry of G or of A does not depend on which others were chosen, so the factors of the
+smallest block around several hold those of each (DESIGN 4.4). Only the eigenvalue
 decompositions are made anew.
 """
 
@@ -18,7 +18,7 @@ from smidgen.blocks import MapBlock, blocks
 from smidgen.curvature.columns import drawn, exact
 from smidgen.curvature.factors import Approximation, FactorSums
 from smidgen.curvature.sums import accumulate
-from smidgen.curvature.table import largest_blocks, positions_in
+from smidgen.curvature.table import hulls, positions_in
 from smidgen.errors import ArgumentError
 from smidgen.fingerprint import fingerprint
 from smidgen.fit.laplace import refuse_scattered
@@ -38,13 +38,13 @@ from smidgen.progress import track
 from smidgen.subset import Subset
 from smidgen.types import Batch
 
-Level = TypeVar("Level", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
 
 
-def laplace_nested(
+def laplace_many(
     model: nn.Module | Problem,
     batches: Iterable[Batch],
-    subsets: Mapping[Level, Subset],
+    subsets: Mapping[Name, Subset],
     *,
     precision: float = 1.0,
     approximation: Approximation = "reduce",
@@ -52,13 +52,13 @@ def laplace_nested(
     generator: torch.Generator | None = None,
     num_data: int | None = None,
     progress: bool = True,
-) -> dict[Level, Posterior]:
-    """Fit a Kronecker-factored posterior to each of several nested subsets.
+) -> dict[Name, Posterior]:
+    """Fit a Kronecker-factored posterior to each of several subsets, in one pass.
 
     Args:
         model: The trained model, or its `Problem`.
         batches: Training batches, any iterable, read once.
-        subsets: The subsets by level. Of each map, all blocks must be within the largest.
+        subsets: The subsets by name; cheapest when they are nested.
         precision: Prior precision τ, to be tuned afterwards.
         approximation: How positions that share weights are treated.
         fisher_draws: Draw this many labels in place of the exact GGN.
@@ -76,7 +76,7 @@ def laplace_nested(
         raise ArgumentError("subsets must hold at least one subset, got none.")
     given = as_problem(model)
     refuse_bad_weights(given.model)
-    chosen = {level: blocks(given.model, each) for level, each in subsets.items()}
+    chosen = {name: blocks(given.model, each) for name, each in subsets.items()}
     for each in chosen.values():
         refuse_scattered(Kronecker, each)
     with untouched(given.model):
@@ -87,10 +87,10 @@ def laplace_nested(
         if fisher_draws is not None:
             columns = drawn(problem.likelihood, fisher_draws, generator)
         wide = max(subsets.values(), key=lambda each: each.size)
-        every = tuple(largest_blocks(list(chosen.values())))
-        largest, _ = without_mixing(problem, first, every, wide)
-        sums = FactorSums(problem, largest, approximation, columns)
-        accumulate(sums, problem, everything, largest)
+        every = tuple(hulls(list(chosen.values())))
+        around, _ = without_mixing(problem, first, every, wide)
+        sums = FactorSums(problem, around, approximation, columns)
+        accumulate(sums, problem, everything, around)
         found = sums.finish(num_data, decompose=False)
     mention_idle(found)
     likelihood = with_noise(problem.likelihood, found)
@@ -106,21 +106,21 @@ def laplace_nested(
         log_likelihood=log_likelihood(likelihood, found),
     )
     return {
-        level: _restricted(base, sums, largest, subsets[level], chosen[level], like)
-        for level in track(list(subsets), "decomposing", show=progress)
+        name: _restricted(base, sums, around, subsets[name], chosen[name], like)
+        for name in track(list(subsets), "decomposing", show=progress)
     }
 
 
 def _restricted(
     base: Posterior,
     sums: FactorSums,
-    largest: Sequence[MapBlock],
+    around: Sequence[MapBlock],
     subset: Subset,
     chosen: Sequence[MapBlock],
     like: Tensor,
 ) -> Posterior:
-    """The posterior of one subset: principal blocks of the largest blocks' factors."""
-    tapped = {block.map.name: block for block in largest}
+    """The posterior of one subset: principal blocks of the factors around it."""
+    tapped = {block.map.name: block for block in around}
     kept = [block for block in chosen if block.map.name in tapped]
     operators = {}
     for block in kept:

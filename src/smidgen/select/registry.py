@@ -1,0 +1,204 @@
+"""Every selector by name, with what it takes: for the command line, studies and tests.
+
+A selector is tested and offered by being registered: one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import ArgumentError
+from smidgen.problem import Problem, as_problem
+from smidgen.select.last_layer import last_layer
+from smidgen.select.modules import Choice, Order, modules
+from smidgen.select.named import named
+from smidgen.select.scores import activation, curvature, squared_gradient
+from smidgen.select.sparse_kfac import sparse_kfac
+from smidgen.select.top import fraction_share, percent_share
+from smidgen.select.weights import weights
+from smidgen.subset import Subset
+from smidgen.types import Batch
+
+Need = Literal["batches", "generator", "scores", "patterns"]
+Size = Literal["percent", "fraction", "count"]
+
+_ADVICE: Mapping[Need, str] = {
+    "batches": "Pass training batches, a list or a data loader",
+    "generator": "Pass torch.Generator().manual_seed(0)",
+    "scores": "Make them with smidgen.select.scores: a tensor for each parameter by name",
+    "patterns": "Pass shell patterns of parameter names, such as 'classifier.*'",
+}
+_SIZES: Mapping[Size, str] = {
+    "percent": "percent of rows and of columns, in (0, 100]",
+    "fraction": "a fraction of the weights, in (0, 1]",
+    "count": "how many maps",
+}
+_SHARES: Mapping[str, Callable[[float], float]] = {
+    "percent": percent_share,
+    "fraction": fraction_share,
+}
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One way to choose weights.
+
+    Args:
+        name: How it is asked for.
+        choose: Makes the subset of a model. What it needs, and its size, are keywords; a
+            selector that needs batches takes a `Problem` for the model.
+        needs: What it takes besides the model.
+        size: Which argument sets its size, if any does.
+    """
+
+    name: str
+    choose: Callable[..., Subset]
+    needs: frozenset[Need] = frozenset()
+    size: Size | None = None
+
+    @property
+    def scattered(self) -> bool:
+        """Whether it chooses single weights and not rows × columns."""
+        return self.size == "fraction"
+
+    def check_size(self, size: float | None) -> None:
+        """Refuse a size that cannot be right for any model, before work is done.
+
+        Args:
+            size: The size, or None.
+
+        Raises:
+            ArgumentError: If it is missing, out of range, or not for this selector.
+        """
+        if self.size is None and size is not None:
+            raise ArgumentError(
+                f"size must be left out for the selector {self.name!r}, got {size!r}: it "
+                "has one size only."
+            )
+        if self.size is not None and size is None:
+            raise ArgumentError(
+                f"size must be given for the selector {self.name!r}, got None. It is "
+                f"{_SIZES[self.size]}."
+            )
+        if self.size is not None and size is not None and self.size in _SHARES:
+            _SHARES[self.size](size)
+
+
+def _by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
+    return weights(model, fraction=fraction, by=scores)
+
+
+def _by_pass(
+    problem: Problem,
+    *,
+    of: Callable[[Problem, Iterable[Batch]], dict[str, Tensor]],
+    select: Callable[..., Subset],
+    batches: Iterable[Batch],
+    **size: float,
+) -> Subset:
+    """Score the weights in one pass over the data, then choose by the scores."""
+    return select(problem.model, by=of(problem, batches), **size)
+
+
+def _norms(group: Choice, order: Order) -> Selector:
+    choose = partial(modules, order=order, group=group)
+    return Selector(f"{order}-{group}", choose, size="count")
+
+
+_DATA, _DRAWS = frozenset[Need]({"batches"}), frozenset[Need]({"generator"})
+_GIVEN, _NAMES = frozenset[Need]({"scores"}), frozenset[Need]({"patterns"})
+_CROSSING = partial(_by_pass, select=sparse_kfac)
+
+SELECTORS: dict[str, Selector] = {
+    each.name: each
+    for each in (
+        Selector("sparse-kfac", sparse_kfac, size="percent"),
+        Selector(
+            "sparse-kfac-random", partial(sparse_kfac, by="random"), _DRAWS, "percent"
+        ),
+        Selector(
+            "sparse-kfac-activation",
+            partial(_CROSSING, of=activation),
+            _DATA,
+            "percent",
+        ),
+        Selector(
+            "sparse-kfac-curvature",
+            partial(_CROSSING, of=curvature),
+            _DATA,
+            "percent",
+        ),
+        Selector("last-layer", last_layer),
+        *(_norms(group, order) for group in get_args(Choice) for order in get_args(Order)),
+        Selector("random-modules", partial(modules, by="random"), _DRAWS, "count"),
+        Selector("magnitude", weights, size="fraction"),
+        Selector("random-weights", partial(weights, by="random"), _DRAWS, "fraction"),
+        Selector("variance", _by_scores, _GIVEN, "fraction"),
+        Selector(
+            "squared-gradient",
+            partial(_by_pass, of=squared_gradient, select=weights),
+            _DATA,
+            "fraction",
+        ),
+        Selector("named", named, _NAMES),
+    )
+}
+
+
+def choose(
+    name: str,
+    model: nn.Module | Problem,
+    *,
+    size: float | None = None,
+    batches: Iterable[Batch] | None = None,
+    generator: torch.Generator | None = None,
+    scores: Mapping[str, Tensor] | None = None,
+    patterns: str | Sequence[str] | None = None,
+) -> Subset:
+    """Choose weights by the name of a selector.
+
+    What a selector does not need is not looked at, so that one call serves them all; but
+    a size for a selector that has none is refused.
+
+    Args:
+        name: A name of `smidgen.select.SELECTORS`.
+        model: The trained model, or a `Problem` that says how to read its batches.
+        size: Percent of rows and columns, fraction of weights or count of modules, as
+            the selector has it.
+        batches: Training batches, for selectors that score by data; read once.
+        generator: Source of a random choice.
+        scores: Scores by parameter name, for "variance".
+        patterns: Shell patterns of parameter names, for "named".
+
+    Returns:
+        The subset.
+
+    Raises:
+        ArgumentError: If the name is unknown or something is missing.
+    """
+    if name not in SELECTORS:
+        raise ArgumentError(f"name must be one of {', '.join(SELECTORS)}, got {name!r}.")
+    selector, problem = SELECTORS[name], as_problem(model)
+    given: dict[Need, Any] = {
+        "batches": batches,
+        "generator": generator,
+        "scores": scores,
+        "patterns": patterns,
+    }
+    selector.check_size(size)
+    for need in sorted(selector.needs):
+        if given[need] is None:
+            raise ArgumentError(
+                f"{need} must be given for the selector {name!r}, got None. "
+                f"{_ADVICE[need]}."
+            )
+    wanted: dict[str, Any] = {need: given[need] for need in selector.needs}
+    if selector.size is not None:
+        wanted[selector.size] = size
+    return selector.choose(problem if "batches" in wanted else problem.model, **wanted)

@@ -1,0 +1,44 @@
+"""The size of a weight, |W_ij|: free, and the paper's choice for rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from smidgen.affine import affine_coverage
+from smidgen.errors import ArgumentError
+
+
+def magnitude(model: nn.Module) -> dict[str, Tensor]:
+    """Score every weight and bias by its absolute value.
+
+    Args:
+        model: The trained model; it is only read.
+
+    Returns:
+        Scores by parameter name.
+    """
+    return dict(each_magnitude(model))
+
+
+def each_magnitude(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Score one parameter after another, so that no copy of the model is kept.
+
+    Args:
+        model: The trained model; it is only read.
+
+    Yields:
+        A parameter's name and its scores.
+
+    Raises:
+        ArgumentError: If a weight is NaN.
+    """
+    for name in affine_coverage(model).universe:
+        found = model.get_parameter(name).detach().abs().double().cpu()
+        if found.isnan().any():
+            raise ArgumentError(
+                f"model must have finite weights, got NaN in {name!r}. Train or load it "
+                "again."
+            )
+        yield name, found

@@ -1,0 +1,47 @@
+"""Squared gradients of the loss at the true labels, the diagonal of the empirical Fisher.
+
+Σ over examples of (∂(−log p(y | x))/∂W_ij)². Positions and tokens of an example are summed
+before anything is squared. For regression the loss is that of unit noise, which scales all
+scores alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.blocks import MapBlock
+from smidgen.curvature.columns import gradients
+from smidgen.curvature.moments import MomentSums, weight_basis
+from smidgen.problem import Problem
+from smidgen.select.scores.passes import scored, summed
+from smidgen.types import Batch
+
+
+def squared_gradient(
+    model: nn.Module | Problem, batches: Iterable[Batch], *, progress: bool = True
+) -> dict[str, Tensor]:
+    """Score every weight and bias by its squared gradients, summed over examples.
+
+    One forward and one backward pass; gradients by example are kept for one batch only.
+
+    Args:
+        model: The trained model, or a `Problem` that says how to read its batches.
+        batches: Labelled batches, any iterable, read once.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        Scores by parameter name.
+    """
+    return scored(model, batches, _visit, progress=progress)
+
+
+def _visit(
+    problem: Problem, chosen: Sequence[MapBlock], batches: Iterable[Batch]
+) -> dict[str, Tensor]:
+    assert problem.likelihood is not None
+    bases = weight_basis(chosen, torch.empty(0, device=problem.device))
+    sums = MomentSums(problem, chosen, bases, gradients(problem.likelihood))
+    return summed(sums, problem, chosen, batches)

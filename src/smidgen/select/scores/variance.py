@@ -1,0 +1,44 @@
+"""Marginal posterior variances: choose the weights the data say least about.
+
+The subnetwork of Daxberger et al. (2021, arXiv:2010.14689) in two steps: fit a cheap
+posterior over all weights, `diag` as a rule, and give its variances to a selector. With a
+scalar prior precision τ that ranking does not depend on τ if the structure is `diag`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.blocks import blocks
+from smidgen.posterior import JOINT, Posterior
+from smidgen.select.scores.passes import spread
+
+
+def variance(posterior: Posterior, model: nn.Module) -> dict[str, Tensor]:
+    """Score every weight and bias by its variance under a posterior.
+
+    With curvature h for unit noise σ², the variances are σ²/(h + τσ²) in the posterior's
+    basis, and what is wanted is the diagonal of that in the weights.
+
+    Args:
+        posterior: A posterior of any structure.
+        model: The model it was fitted to.
+
+    Returns:
+        Scores by parameter name; zero for weights the posterior leaves fixed. A weight
+        that no output depends on has the prior's variance, the largest there is.
+    """
+    posterior.require(model)
+    chosen = blocks(model, posterior.subset)
+    noise = posterior.likelihood.scale
+    found: dict[str, Tensor] = {}
+    for name, operator in posterior.operators.items():
+        wide = operator.to(torch.float64)
+        precision = posterior.precision_of(name) * noise
+        found[name] = wide.marginals(noise / (wide.values + precision))
+    if JOINT in found:
+        sizes = [block.size for block in chosen]
+        parts = found[JOINT].split(sizes)
+        found = {b.map.name: part for b, part in zip(chosen, parts, strict=True)}
+    return spread(model, chosen, found)

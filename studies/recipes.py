@@ -1,0 +1,240 @@
+"""Better than temperature? Ways to choose precision and temperature, on four tasks.
+
+    .venv/bin/python -m studies.recipes --data FOLDER --cache FOLDER --seeds 0 1 2 3 4
+
+For each task and seed (`studies.finetuned` makes the point estimates) one curvature pass
+fits every subset, one pass over validation data makes the table that every recipe chooses
+from, and one over test data only reports. A record for each under `results/recipes/`; one
+that is there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import smidgen
+from smidgen import evaluate, fit, select
+from smidgen.blocks import blocks
+from smidgen.curvature.moments import MomentSums
+from smidgen.curvature.sums import accumulate
+from smidgen.curvature.table import VarianceTable, variance_table
+from smidgen.fit.objective import Objective
+from smidgen.fit.scope import labels_of
+from smidgen.fit.tuning import GRID, choose
+from smidgen.posterior import Posterior
+from smidgen.predictive import CategoricalPredictive
+from smidgen.problem import Problem
+from smidgen.record import Record
+from studies.finetuned import TASKS, Finetuned, finetuned
+
+PERCENTS = (1.0, 3.0, 10.0, 30.0)
+# Every such batch of training data says which rows and columns are used most.
+_SCORING_STEP = 5
+
+
+def posteriors_of(made: Finetuned, problem: Problem) -> dict[str, Posterior]:
+    """Fit every subset in one pass, and measure the 10 % block's basis in another."""
+    train = list(made.loader(made.task.train))
+    some = train[::_SCORING_STEP]
+    model = problem.model
+    by = {
+        "random": select.scores.random(model, torch.Generator().manual_seed(0)),
+        "activation": select.scores.activation(problem, some),
+        "curvature": select.scores.curvature(problem, some),
+    }
+    subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in PERCENTS}
+    subsets["last layer"] = select.last_layer(model)
+    for name, scores in by.items():
+        subsets[f"10 % by {name}"] = select.sparse_kfac(model, percent=10, by=scores)
+    found = fit.laplace_many(problem, train, subsets)
+    base = found["10 %"]
+    settled = Problem(model, base.likelihood)
+    chosen = blocks(model, base.subset)
+    sums = MomentSums(settled, chosen, base.operators)
+    measured = accumulate(sums, settled, train, chosen).finish().operators
+    operators = {n: o.to(torch.float32) for n, o in measured.items()}
+    found["10 % ekfac"] = smidgen.Posterior(
+        subset=base.subset,
+        likelihood=base.likelihood,
+        operators=operators,
+        precision=1.0,
+        fingerprint=base.fingerprint,
+        num_data=base.num_data,
+        structure="ekfac",
+    )
+    return found
+
+
+def regrouped(table: VarianceTable, level: str, joins: Mapping[str, str]) -> VarianceTable:
+    """Sum one level's shares by the labels that share a precision."""
+    found: dict[Any, torch.Tensor] = {}
+    for name, label in joins.items():
+        share = table.covariance[level, name]
+        found[label] = found[label] + share if label in found else share.clone()
+    return VarianceTable(table.outputs, table.targets, table.precisions, found)
+
+
+class Bench:
+    """The tables of one task and seed, and the scores of recipes on its test data."""
+
+    def __init__(
+        self,
+        posteriors: Mapping[str, Posterior],
+        problem: Problem,
+        validation: VarianceTable,
+        test: VarianceTable,
+    ) -> None:
+        self.posteriors, self.problem = posteriors, problem
+        self.validation, self.test = validation, test
+        self.likelihood = next(iter(posteriors.values())).likelihood
+        self.objective = Objective(
+            self.likelihood, validation.outputs, validation.targets, "probit"
+        )
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.losses: dict[str, torch.Tensor] = {}
+
+    def add(
+        self, name: str, covariance: torch.Tensor, temperature: float, **noted: Any
+    ) -> None:
+        """Score a recipe on the test data."""
+        found = self.likelihood.predictive(
+            self.test.outputs,
+            covariance.double(),
+            link="probit",
+            temperature=temperature,
+            normals=torch.empty(0),
+        )
+        assert isinstance(found, CategoricalPredictive)
+        self.losses[name] = evaluate.nll(found, self.test.targets)
+        self.rows[name] = {
+            "nll": float(self.losses[name].mean()),
+            "ece": evaluate.expected_calibration_error(found, self.test.targets),
+            "temperature": temperature,
+            **noted,
+        }
+
+    def baselines(self) -> None:
+        """The model as it is, and with a temperature."""
+        none = torch.zeros(len(self.test.outputs), 1, 1)
+        self.add("MAP", none, 1.0)
+        self.add("temperature", none, float(self.objective.best(self.objective.none())[0]))
+
+    def tuned(
+        self, name: str, level: str, *, scope: str = "scalar", jointly: bool = True
+    ) -> float:
+        """Choose by validation NLL, report on test; returns the validation NLL."""
+        joins = labels_of(scope, self.posteriors[level], self.problem)  # type: ignore[arg-type]
+        validation = regrouped(self.validation, level, joins)
+        test = regrouped(self.test, level, joins)
+        curve, choice = choose(self.objective, validation, jointly=jointly)
+        total = sum(test.at(label, tau) for label, tau in choice.precisions.items())
+        assert isinstance(total, torch.Tensor)
+        taus = list(choice.precisions.values())
+        noted = {"precision": [min(taus), max(taus)], "validation_nll": choice.nll}
+        self.add(name, total, choice.scale, at_edge=curve.at_edge, level=level, **noted)
+        return choice.nll
+
+    def by_evidence(self, name: str, level: str, scope: str) -> None:
+        """Precision by the marginal likelihood, then a temperature on validation data."""
+        tuned = fit.tune_by_evidence(self.posteriors[level], self.problem, scope=scope)  # type: ignore[arg-type]
+        totals = [
+            sum(
+                table.at((level, n), min(max(tau, GRID[0]), GRID[-1]))
+                for n, tau in tuned.precisions.items()
+            )
+            for table in (self.validation, self.test)
+        ]
+        scales, nlls = self.objective.best(totals[0][None])  # type: ignore[index]
+        taus = list(tuned.precisions.values())
+        noted = {"precision": [min(taus), max(taus)], "validation_nll": float(nlls)}
+        self.add(name, totals[1], float(scales), level=level, **noted)  # type: ignore[arg-type]
+
+
+def run(bench: Bench) -> None:
+    """Score every recipe."""
+    bench.baselines()
+    bench.tuned("10 %, precision alone", "10 %", jointly=False)
+    scored = {}
+    for level in bench.posteriors:
+        scored[level] = bench.tuned(f"{level}, joint", level)
+    for scope in ("group", "layer"):
+        for level in ("10 %", "30 %"):
+            bench.tuned(f"{level}, joint, by {scope}", level, scope=scope)
+    sizes = [f"{p:g} %" for p in PERCENTS]
+    best = min(sizes, key=scored.__getitem__)
+    bench.tuned("best size, joint", best)
+    best = min([*sizes, "last layer"], key=scored.__getitem__)
+    bench.tuned("best size or last layer, joint", best)
+    for scope in ("scalar", "layer"):
+        bench.by_evidence(f"10 %, evidence by {scope}, temperature", "10 %", scope)
+
+
+def differences(bench: Bench) -> dict[str, dict[str, float]]:
+    """Paired difference of each recipe's test NLL to temperature scaling."""
+    base = bench.losses["temperature"]
+    return {
+        name: evaluate.paired_difference(loss, base).to_dict()
+        for name, loss in bench.losses.items()
+        if name not in ("MAP", "temperature")
+    }
+
+
+def bench_of(name: str, seed: int, data: Path, cache: Path) -> Bench:
+    """Load the tables of a task and seed, or make them."""
+    made = finetuned(name, seed, data, cache)
+    problem = Problem(made.model)
+    kept = cache / f"tables-{name.lower()}-seed{seed}.pt"
+    posteriors = posteriors_of(made, problem)
+    problem = Problem(made.model, next(iter(posteriors.values())).likelihood)
+    grid = torch.tensor(GRID, dtype=torch.float64)
+    tables = [
+        variance_table(problem, made.loader(table), posteriors, grid, "probit")
+        for table in (made.task.validation, made.task.test)
+    ]
+    torch.save([vars(each) for each in tables], kept)
+    return Bench(posteriors, problem, *tables)
+
+
+def main() -> None:
+    """Run the tasks and seeds that have no record yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, default=Path("results/recipes"))
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", smidgen.SmidgenWarning)
+    for seed in given.seeds:
+        for name in given.tasks:
+            target = given.out / f"{name.lower()}-seed{seed}.json"
+            if target.exists():
+                continue
+            bench = bench_of(name, seed, given.data, given.cache)
+            run(bench)
+            config = {
+                "task": name,
+                "model": "all-MiniLM-L6-v2",
+                "percents": list(PERCENTS),
+                "approximation": "reduce",
+                "link": "probit",
+            }
+            results = {
+                "recipes": bench.rows,
+                "differences_to_temperature": differences(bench),
+                "data": {
+                    "validation": len(bench.validation.targets),
+                    "test": len(bench.test.targets),
+                },
+            }
+            print(f"wrote {Record('recipes', config, results, seed=seed).save(target)}")
+
+
+if __name__ == "__main__":
+    main()

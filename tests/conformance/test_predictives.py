@@ -1,0 +1,178 @@
+"""What every way to predict promises, over all likelihoods and models.
+
+A new link is tested by its name in `smidgen.links.LINKS`; another way gets a row in `WAYS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from tests.cases import CASES
+from tests.tolerances import EXACT, SOLVER
+
+import smidgen
+from smidgen.errors import ArgumentError
+from smidgen.links import LINKS
+
+pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to predict: one batch, or many."""
+
+    name: str
+    one: Callable
+    many: Callable
+
+
+def linearised(name, **options):
+    one = partial(smidgen.predict, **options)
+    return Way(name, one, partial(smidgen.predict_batches, **options))
+
+
+WAYS = [
+    linearised("auto"),
+    *(linearised(link, link=link) for link in LINKS),
+    linearised("top-2", top=2),
+    Way(
+        "samples",
+        partial(smidgen.predict_samples, samples=6),
+        partial(smidgen.predict_samples_batches, samples=6),
+    ),
+]
+
+
+def draws(way, case):
+    """Whether a generator has anything to say."""
+    if way.name == "auto":
+        return case.kind == "categorical" and case.outputs > 2
+    return way.name in ("sampling", "top-2", "samples")
+
+
+REFUSED = {
+    "probit": lambda case: (
+        case.kind == "gaussian" or (case.kind == "categorical" and case.outputs > 2)
+    ),
+    "diagonal-probit": lambda case: case.kind == "gaussian",
+    "sampling": lambda case: case.kind != "categorical",
+    "laplace-bridge": lambda case: case.kind != "categorical",
+    "top-2": lambda case: case.kind != "categorical",
+}
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def fitted(request):
+    """A posterior with a temperature; wide enough that its noise is seen."""
+    case = request.param
+    model, batch = case.make()
+    subset = smidgen.select.sparse_kfac(model, percent=50)
+    posterior = smidgen.fit.laplace(case.problem(model), [batch], subset)
+    return case, posterior.with_temperature(1.3), case.problem(model), batch
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way.name)
+def way(request, fitted):
+    if REFUSED.get(request.param.name, lambda _: False)(fitted[0]):
+        pytest.skip("refused, which a test of its own asserts")
+    return request.param
+
+
+def numbers(predictive):
+    """What is predicted: probabilities, or mean and variance."""
+    if predictive.kind == "gaussian":
+        return torch.stack([predictive.mean, predictive.total_variance])
+    return predictive.probs
+
+
+def rows(batch, start, stop):
+    if isinstance(batch, dict):
+        return {name: each[start:stop] for name, each in batch.items()}
+    return tuple(each[start:stop] for each in batch)
+
+
+def test_predictions_are_finite_distributions(fitted, way):
+    case, posterior, problem, batch = fitted
+    found = way.one(posterior, problem, batch)
+    predicted = numbers(found)
+    assert torch.isfinite(predicted).all()
+    assert found.kind == case.kind
+    if case.kind == "categorical":
+        assert torch.isfinite(found.log_probs).all()
+        ones = torch.ones(len(found)).double()
+        torch.testing.assert_close(predicted.sum(-1), ones, **EXACT)
+    elif case.kind == "bernoulli":
+        assert ((predicted > 0) & (predicted < 1)).all()
+    else:
+        # An output of which no weight was chosen has no variance.
+        assert (found.variance >= 0).all()
+    information = found.mutual_information
+    assert (information >= 0).all()
+    assert torch.isfinite(information).all()
+    assert torch.isfinite(found.entropy).all()
+    assert {len(each) for each in found.to_dict().values()} == {len(found)}
+
+
+def test_without_doubt_it_is_the_point_prediction(fitted, way):
+    case, posterior, problem, batch = fitted
+    if way.name == "laplace-bridge" and case.outputs > 2:
+        pytest.skip("the mean of the bridge does not depend on the size of the variance")
+    certain = posterior.with_precision(1e20)
+    found = way.one(certain, problem, batch)
+    logits = case.forward(problem.model, batch).detach()
+    scaled = logits / posterior.temperature
+    expected = {
+        "categorical": lambda: scaled.softmax(-1),
+        "bernoulli": lambda: scaled.sigmoid(),
+        "gaussian": lambda: torch.stack(
+            [logits, torch.full_like(logits, posterior.likelihood.scale)]
+        ),
+    }[case.kind]()
+    torch.testing.assert_close(numbers(found), expected, **SOLVER)
+    assert float(found.mutual_information.max()) < SOLVER["rtol"]
+
+
+def test_doubt_is_seen(fitted, way):
+    """With a wide prior something depends on the weights."""
+    _, posterior, problem, batch = fitted
+    found = way.one(posterior.with_precision(0.01), problem, batch)
+    assert (found.mutual_information > SOLVER["rtol"]).all()
+
+
+def test_batching_does_not_matter(fitted, way):
+    _, posterior, problem, batch = fitted
+    whole = way.one(posterior, problem, batch)
+    parts = way.many(
+        posterior, problem, iter([rows(batch, 0, 1), rows(batch, 1, None)]), progress=False
+    )
+    assert len(parts) == len(whole)
+    torch.testing.assert_close(numbers(parts), numbers(whole), **EXACT)
+    torch.testing.assert_close(parts.mutual_information, whole.mutual_information, **EXACT)
+
+
+def test_a_seed_settles_it(fitted, way):
+    case, posterior, problem, batch = fitted
+
+    def predicted(seed):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return numbers(way.one(posterior, problem, batch, generator=generator))
+
+    assert torch.equal(predicted(None), predicted(None))
+    assert torch.equal(predicted(3), predicted(3))
+    assert torch.equal(predicted(3), predicted(4)) != draws(way, case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_serve_is_refused(case, name):
+    if not REFUSED[name](case):
+        pytest.skip("it can")
+    model, _ = case.make()
+    likelihood = case.problem(model).likelihood
+    link, top = ("auto", 2) if name == "top-2" else (name, None)
+    with pytest.raises(ArgumentError, match=r"(link|top) .*(is for|must be)"):
+        likelihood.resolved_link(link, top)

@@ -19,7 +19,7 @@ from smidgen.report.palette import PAPER, SOFT, Look
 from smidgen.report.svg import drawing, inline, sheet
 
 _WIDTH, _HEIGHT = 384.0, 258.0
-_LEFT, _TOP, _ACROSS, _DOWN = 58.0, 10.0, 226.0, 204.0
+_LEFT, _TOP, _ACROSS, _DOWN = 62.0, 10.0, 222.0, 204.0
 _BETWEEN = 13.0
 _STEPS = (1, 2, 2.5, 5, 10)
 # A level this many times as far away as all the points together is named, not drawn.
@@ -160,7 +160,7 @@ def score_figure(
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if few else (1,), numticks=6))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda x, _: _short_count(x))
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
         axes.yaxis.set_major_formatter(_decimals())
         axes.set_xlabel("floats stored")
         axes.set_ylabel(ylabel, labelpad=4)
@@ -307,7 +307,7 @@ def norm_figure(
         ticks = list(range(int(first), int(last) + 1, step))
         axes.set_xticks([*ticks, last + 1] if outside else ticks)
         axes.set_xticklabels([*map(str, ticks), *["none"] * outside])
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
         axes.yaxis.set_major_formatter(_decimals())
         axes.set_xlabel(xlabel)
         axes.set_ylabel("operator norm", labelpad=4)

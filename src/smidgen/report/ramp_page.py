@@ -34,7 +34,7 @@ _SHORT = {
 }
 _BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 MEANINGS = {
-    "sparse-kfac": "the rows and columns of largest weights, as many percent of every map",
+    "sparse-kfac": "rows and columns of the largest weights, one percentage for all maps",
     "best-budget": "a percentage of its own for each map: step by step, whichever larger "
     "block lowers validation NLL most for each further float",
     "random": "whole maps, drawn at random",

@@ -15,6 +15,7 @@ import smidgen
 from smidgen.cli import main
 from smidgen.record import Record
 from smidgen.select import SELECTORS
+from smidgen.study.schemes import SCHEMES
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -166,6 +167,73 @@ def test_evaluate_and_report(world, tmp_path, capsys):
     assert again.read_text() == page.read_text()
 
 
+def ramp(root, target, *more):
+    files = (f"--{n}={root / n}.tsv" for n in ("train", "val", "test"))
+    columns = ("--text", "sentence", "--label", "verdict", "--max-length", 12)
+    return run("ramp", root / "map", *files, *columns, "--out", target, *more)
+
+
+def test_ramp_writes_a_record_a_page_and_the_best_posterior(world, tmp_path, capsys):
+    target = tmp_path / "ramp"
+    code = ramp(world, target, "--percents", "20,50,100", "--repeats", 2, "--save", "best",
+                "--most-stochastic", 0.5, "--json", tmp_path / "same.json")  # fmt: skip
+    assert code == 0
+    shown = capsys.readouterr().out
+    record = Record.load(target / "record.json")
+    assert record == Record.load(tmp_path / "same.json")
+    names = [method["name"] for method in record.results["methods"]]
+    assert names == ["map", "temperature", *SCHEMES]
+    assert record.results["data"] == {"train": 96, "validation": 64, "test": 80}
+    for phase in record.results["seconds"]:
+        assert f" s  {phase}" in shown
+    best = record.results["ramp"]["best"]
+    small = [m for m in record.results["methods"][2:] if m["fraction"] <= 0.5]
+    assert best == min(small, key=lambda m: m["validation_nll"])["name"]
+    again = tmp_path / "again.html"
+    assert run("report", target / "record.json", "--out", again) == 0
+    assert again.read_text() == (target / "report.html").read_text()
+    found = tmp_path / "found.json"
+    assert evaluate(world, target / "posterior", "map", "--json", found) == 0
+    scores = {m["name"]: m["scores"] for m in Record.load(found).results["methods"]}
+    ours = {m["name"]: m["scores"] for m in record.results["methods"]}
+    _, _, saved_one = scores.values()
+    assert saved_one["nll"]["value"] == pytest.approx(ours[best]["nll"]["value"], rel=1e-4)
+    baseline = scores["temperature"]["nll"]["value"]
+    assert baseline == pytest.approx(ours["temperature"]["nll"]["value"], rel=1e-4)
+
+
+def test_ramp_takes_some_schemes_and_refuses_to_overwrite(world, tmp_path, capsys):
+    target = tmp_path / "ramp"
+    some = ("--schemes", "sparse-kfac,last-layer", "--schemes", "full", "--percents", 40)
+    assert ramp(world, target, *some, "--save", "last-layer") == 0
+    record = (target / "record.json").read_text()
+    assert set(json.loads(record)["results"]["ramp"]["chosen"]) == {
+        "sparse-kfac",
+        "last-layer",
+        "full",
+    }
+    assert ramp(world, target, *some) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert (target / "record.json").read_text() == record
+    assert ramp(world, target, *some, "--save", "full", "--overwrite") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        (("--schemes", "max"), "--schemes must be some of sparse-kfac,"),
+        (("--percents", "1,0"), "--percents must be numbers in (0, 100], got '0'"),
+        (("--percents", "ten"), "got 'ten'. Try 1,3,10,100."),
+        (("--most-stochastic", 10), "--most-stochastic must be in (0, 1], got 10"),
+        (("--schemes", "full", "--save", "random"), "--save must be 'best' or one of full"),
+    ],
+)
+def test_bad_options_of_ramp_are_named(world, tmp_path, capsys, options, fragment):
+    assert ramp(world, tmp_path / "new", *options) == 1
+    assert fragment in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_files_are_not_overwritten_unless_told(world, tmp_path, capsys):
     precious = write(tmp_path / "precious.json", "mine")
     for command in (
@@ -182,7 +250,7 @@ def test_files_are_not_overwritten_unless_told(world, tmp_path, capsys):
 
 
 def test_help_shows_an_example(capsys):
-    for command in ("demo", "finetune", "fit", "predict", "evaluate", "report"):
+    for command in ("demo", "finetune", "fit", "predict", "evaluate", "ramp", "report"):
         assert run(command, "--help") == 0
         assert f"Example: smidgen {command}" in capsys.readouterr().out
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ramp_record import make_ramp_record
 
 from smidgen.record import Record
 from smidgen.report import render
@@ -218,3 +219,34 @@ def test_long_and_hostile_names_do_not_break_the_page(
         assert found["wrong"] == []
         assert found["loads"] == []
         assert found["scroll"] <= width
+
+
+@pytest.fixture(scope="module")
+def ramp_seen(
+    browser: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, dict[str, Any]]:
+    return look(browser, tmp_path_factory.mktemp("ramp"), make_ramp_record())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_of_a_ramping_study_is_whole(
+    ramp_seen: dict[int, dict[str, Any]], width: int
+) -> None:
+    found, record = ramp_seen[width], make_ramp_record()
+    assert found["wrong"] == []
+    assert found["loads"] == []
+    assert found["scroll"] <= width
+    assert len(found["sections"]) == 8
+    # Four of scores against floats, two of norms, one of risk and coverage.
+    assert len(found["figures"]) == len(record.results["methods"]) + 7
+    assert all(0 < w <= width and h > 0 for w, h in found["figures"])
+    assert found["record"] == json.loads(record.to_json())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_names_in_figures_of_a_ramping_study_are_apart(
+    ramp_seen: dict[int, dict[str, Any]], width: int
+) -> None:
+    assert ramp_seen[width]["clashes"] == []
+    assert ramp_seen[width]["outside"] == []
+    assert ramp_seen[width]["smallest"] >= SMALLEST_TEXT

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 import smidgen
-from smidgen.cli import demo, evaluate, finetune, fit, predict, report
+from smidgen.cli import demo, evaluate, finetune, fit, predict, ramp, report
 from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
@@ -34,6 +34,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
     fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",
     predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
     evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",
+    ramp.ramp: f"smidgen ramp map {_DATA} --test test.tsv --out runs/ramp",
     report.report: "smidgen report runs/demo/record.json --out report.html",
 }
 for _command, _example in _COMMANDS.items():

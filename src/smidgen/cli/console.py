@@ -18,6 +18,7 @@ from smidgen.record import Record
 
 out = Console(highlight=False)
 _HEADINGS = {
+    "fraction": "weights",
     "accuracy": "accuracy",
     "nll": "NLL",
     "ece_equal_mass": "ECE",
@@ -52,17 +53,25 @@ def refuse(message: str) -> None:
 def show_record(record: Record) -> None:
     """Print the table of a record and its verdict."""
     from smidgen.report import score_rows, verdict
-    from smidgen.report.tables import COLUMNS
+    from smidgen.report.tables import columns_of
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    shown = [i for i, column in enumerate(COLUMNS) if column.score in _HEADINGS]
+    columns = columns_of(record)
+    rows = score_rows(record)
+    sized = any(row.size for row in rows)
+    if sized:
+        table.add_column("size", no_wrap=True)
+    shown = [i for i, column in enumerate(columns) if column.score in _HEADINGS]
     for index in shown:
-        table.add_column(_HEADINGS[COLUMNS[index].score], justify="right")
-    for row in score_rows(record):
+        heading = _HEADINGS[columns[index].score]
+        # With the sizes beside, the rest must be narrow for 80 letters.
+        narrow = heading.removesuffix(" stored") if sized else heading
+        table.add_column(narrow, justify="right", no_wrap=sized)
+    for row in rows:
         cells = [row.cells[index] for index in shown]
         texts = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in cells]
-        table.add_row(row.label, *texts)
+        table.add_row(row.label, *[row.size] * sized, *texts)
     out.print()
     out.print(table)
     out.print()

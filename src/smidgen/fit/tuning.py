@@ -114,7 +114,7 @@ def choose(
     Returns:
         The curve of one common precision, and what was chosen.
     """
-    curve = _curve(objective, table)
+    curve = tuning_curve(objective, table, table.covariance)
     scores = curve.joint_nll if jointly else curve.nll
     winner, at_edge = _winner(scores, curve.precisions)
     choice = Choice(
@@ -159,9 +159,20 @@ def _check_choices(posterior: Posterior, what: What) -> None:
         )
 
 
-def _curve(objective: Objective, table: VarianceTable) -> Tuning:
-    """Score one common precision at every grid point, and the point estimate."""
-    total = table.total(table.covariance)
+def tuning_curve(
+    objective: Objective, table: VarianceTable, labels: Iterable[Hashable]
+) -> Tuning:
+    """Score one common precision at every grid point, and the point estimate.
+
+    Args:
+        objective: The held-out data.
+        table: Their variance table.
+        labels: The labels that are stochastic.
+
+    Returns:
+        The curve; what is chosen from it, and whether at its edge, is not yet said.
+    """
+    total = table.total(labels)
     alone = objective.nll(total)
     scales, joint = objective.best(total)
     none = objective.none()

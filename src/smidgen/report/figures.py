@@ -65,8 +65,8 @@ def _reliability_panel(
 ) -> str:
     with drawing():
         figure = sheet(172, 198)
-        main = _axes(figure, left=44, top=5, width=122, height=122)
-        below = _axes(figure, left=44, top=134, width=122, height=22)
+        main = place_axes(figure, left=44, top=5, width=122, height=122)
+        below = place_axes(figure, left=44, top=134, width=122, height=22)
         room = 0.03 * (1 - start)
         for axes in (main, below):
             axes.set_xlim(start - room, 1 + room)
@@ -109,12 +109,12 @@ def risk_coverage(curves: Mapping[str, Columns], looks: Mapping[str, Look]) -> s
     """
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
-        axes = _axes(figure, left=52, top=8, width=290, height=194)
+        axes = place_axes(figure, left=52, top=8, width=290, height=194)
         highest = 0.0
         for name, curve in curves.items():
             kept = _thinned(curve)
             highest = max([highest, *(risk for _, risk in kept)])
-            _line(axes, [x for x, _ in kept], [y for _, y in kept], looks[name])
+            draw_line(axes, [x for x, _ in kept], [y for _, y in kept], looks[name])
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.08 * highest or 1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.0f} %")
@@ -122,7 +122,7 @@ def risk_coverage(curves: Mapping[str, Columns], looks: Mapping[str, Look]) -> s
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
         axes.set_xlabel("answers kept, most certain first")
         axes.set_ylabel("errors among them")
-        _tidy(axes)
+        tidy(axes)
         return inline(
             figure, "risk-coverage", "Risk and coverage: errors among answers kept"
         )
@@ -156,7 +156,7 @@ def shift_detection(
             looks,
             limits,
             name=f"shift-detection-{i}",
-            title=f"Shift detection: AUROC on {_plain(shifted)}",
+            title=f"Shift detection: AUROC on {plain_name(shifted)}",
             size=(172.0, 15.0 * len(detection)),
         )
         for i, shifted in enumerate(sets)
@@ -204,7 +204,7 @@ def _intervals(
     width, height = size
     with drawing():
         figure = sheet(width, height + 28)
-        axes = _axes(figure, left=6, top=4, width=width - 12, height=height)
+        axes = place_axes(figure, left=6, top=4, width=width - 12, height=height)
         axes.axvline(limits[2], color=SOFT, linewidth=0.9, dashes=(3, 2.5))
         for i, (method, one) in enumerate(found.items()):
             if one:
@@ -248,15 +248,17 @@ def precision_curve(curve: Mapping[str, Any], looks: Mapping[str, Look]) -> str:
     values = [*chain.from_iterable(drawn.values()), *flat.values()]
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
-        axes = _axes(figure, left=52, top=8, width=290, height=194)
+        axes = place_axes(figure, left=52, top=8, width=290, height=194)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda x, _: _power(x))
         for name, level in flat.items():
-            _line(axes, curve["precision"], [level] * len(curve["precision"]), looks[name])
+            draw_line(
+                axes, curve["precision"], [level] * len(curve["precision"]), looks[name]
+            )
         for name, line in drawn.items():
-            _line(axes, curve["precision"], line, looks[name])
+            draw_line(axes, curve["precision"], line, looks[name])
         low, high = min(values), max(values)
         room = high - low or abs(high) or 1.0
         axes.set_xlim(min(curve["precision"]), max(curve["precision"]))
@@ -266,7 +268,7 @@ def precision_curve(curve: Mapping[str, Any], looks: Mapping[str, Look]) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS, prune="lower"))
         axes.set_xlabel("prior precision τ")
         axes.set_ylabel("NLL on validation data")
-        _tidy(axes)
+        tidy(axes)
         return inline(figure, "precision-curve", "Validation NLL against prior precision")
 
 
@@ -302,26 +304,30 @@ def _mark_chosen(
     )  # fmt: skip
 
 
-def _axes(figure: Figure, *, left: float, top: float, width: float, height: float) -> Axes:
+def place_axes(
+    figure: Figure, *, left: float, top: float, width: float, height: float
+) -> Axes:
     """Place axes by pixels from the upper left corner."""
     wide, tall = figure.get_size_inches() * figure.dpi
     bottom = tall - top - height
     return figure.add_axes((left / wide, bottom / tall, width / wide, height / tall))
 
 
-def _line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    """Draw a line as its method is drawn everywhere."""
     style: Any = (0, look.dash) if look.dash else "solid"
     axes.plot(x, y, color=look.colour, linewidth=1.7, linestyle=style)
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """Leave level grid lines and no left edge."""
     axes.grid(True, axis="y", color=FAINT)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Keep what XML can hold of a name from the user's data, and not too much of it."""
     text = "".join(letter for letter in str(name) if letter.isprintable())
     return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"

@@ -18,6 +18,7 @@ from smidgen.errors import DataError, SmidgenError
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
 from smidgen.report.palette import Look, key, looks
+from smidgen.report.ramp_page import MEANINGS, ramp_parts
 from smidgen.report.subset_picture import subset_picture
 from smidgen.report.verdict import LEADS, verdict
 
@@ -45,7 +46,7 @@ def render(record: Record) -> str:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"the results of this record cannot be shown ({error!r}). Make it again "
-            "with 'smidgen evaluate' or 'smidgen demo'."
+            "with 'smidgen evaluate', 'smidgen ramp' or 'smidgen demo'."
         ) from error
 
 
@@ -57,7 +58,7 @@ def _render(record: Record) -> str:
         title=_title(record),
         verdict=[_split(line) for line in verdict(record)],
         keys={name: Markup(key(look)) for name, look in method_looks.items()},
-        columns=tables.COLUMNS,
+        columns=tables.columns_of(record),
         rows=tables.score_rows(record),
         best=tables.best_method(record),
         reliability=_reliability(record, method_looks),
@@ -66,6 +67,8 @@ def _render(record: Record) -> str:
         disagreement=_disagreement(record, method_looks),
         subset=_subset(record),
         precision=_precision(record, method_looks),
+        ramp=ramp_parts(record, method_looks),
+        meanings=MEANINGS,
         measured=_measured(record),
         shown=_shown(record),
         embedded=_embedded(record),
@@ -95,7 +98,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=tables.count, percent=tables.percent, significant=tables.significant
+        count=tables.count,
+        percent=tables.percent,
+        share=tables.share,
+        significant=tables.significant,
     )
     return environment
 
@@ -129,6 +135,11 @@ def _risk_coverage(
     curves = reading.by_method(record, "risk_coverage")
     if not curves:
         return None
+    method = reading.primary(record)
+    if reading.ramp(record) and method is not None:
+        # The schemes' curves lie on each other; the table beside has them all.
+        drawn = (reading.MAP, reading.TEMPERATURE, method["name"])
+        curves = {name: curve for name, curve in curves.items() if name in drawn}
     svg = Markup(figures.risk_coverage(curves, method_looks))
     return {"svg": svg, "rows": tables.area_rows(record)}
 

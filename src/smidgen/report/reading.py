@@ -57,11 +57,21 @@ def primary(record: Record) -> Mapping[str, Any] | None:
         record: The record.
 
     Returns:
-        Sparse-KFAC where it was run, else the last method that is no baseline.
+        What validation data chose in a ramping study; else Sparse-KFAC where it was
+        run, else the last method that is no baseline.
     """
+    best = named(record, str((ramp(record) or {}).get("best")))
+    if best is not None:
+        return best
     candidates = [m for m in methods(record) if m["name"] not in _BASELINES]
     preferred = [m for m in candidates if m["name"] == _PREFERRED]
     return next(iter(preferred or reversed(candidates)), None)
+
+
+def ramp(record: Record) -> Mapping[str, Any] | None:
+    """Read the validation curves of a ramping study, if the record is of one."""
+    found: Mapping[str, Any] | None = record.results.get("ramp")
+    return found or None
 
 
 def score(method: Mapping[str, Any] | None, name: str) -> Interval | None:

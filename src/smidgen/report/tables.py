@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any
 
@@ -39,6 +39,16 @@ def signed(value: float, places: int = 4) -> str:
 def count(value: float) -> str:
     """Format a count with thousands separators: `1,234,567`."""
     return f"{round(value):,}".replace("-", _MINUS)
+
+
+def share(value: float) -> str:
+    """Format a share of any size as a percentage: `0.0119 %`, `100 %`."""
+    return f"{significant(100 * value)}{_THIN}%"
+
+
+def seconds(value: float) -> str:
+    """Format a time: `0.3 s`, `1,234 s`."""
+    return f"{value:,.{1 if value < 100 else 0}f}{_THIN}s"
 
 
 def times(value: float) -> str:
@@ -91,6 +101,7 @@ class Cell:
         value: As it was recorded, or None.
         bounds: The ends of its 95 % interval, or nothing.
         best: Whether it is marked as the best of its column.
+        count: A count that belongs to it, or nothing.
     """
 
     score: str
@@ -98,12 +109,14 @@ class Cell:
     value: float | None = None
     bounds: tuple[Bound, ...] = ()
     best: bool = False
+    count: Bound | None = None
 
 
 @dataclass(frozen=True)
 class Row:
     """One method of a table; `settings` are what was tuned for it.
 
+    `size` is that of a chosen point, in a word or two;
     `at_edge` says that the chosen precision is the first or last of its grid.
     """
 
@@ -112,6 +125,7 @@ class Row:
     cells: tuple[Cell, ...]
     settings: tuple[Cell, ...] = ()
     at_edge: bool = False
+    size: str = ""
 
 
 SCORES = (
@@ -126,6 +140,12 @@ COSTS = (
     Column("relative_seconds", "Time / forward", "↓", times),
 )
 COLUMNS = SCORES + COSTS
+RAMP_COLUMNS = (
+    Column("fraction", "Weights stochastic", "", share),
+    Column("floats", "Floats stored", "↓", count),
+    Column("validation_nll", "NLL, validation", "↓", nll),
+    *SCORES,
+)
 _SETTINGS = (
     Column("precision", "τ", "", significant),
     Column("temperature", "T", "", significant),
@@ -133,7 +153,7 @@ _SETTINGS = (
 
 
 def score_rows(record: Record) -> list[Row]:
-    """Make the main table, a row per method in the order of `COLUMNS`.
+    """Make the main table, a row per method in the order of `columns_of`.
 
     Args:
         record: The record.
@@ -143,7 +163,28 @@ def score_rows(record: Record) -> list[Row]:
         temperature scaling lies wholly below zero.
     """
     best = best_method(record)
-    return [_row(method, best) for method in reading.methods(record)]
+    columns = columns_of(record)
+    return [_row(method, best, columns) for method in reading.methods(record)]
+
+
+def columns_of(record: Record) -> tuple[Column, ...]:
+    """List the columns of the main table: a ramping study shows sizes, and no times."""
+    return RAMP_COLUMNS if reading.ramp(record) else COLUMNS
+
+
+def level_text(scheme: str, level: float) -> str:
+    """Say the size of a point in its scheme's own terms."""
+    if scheme == "sparse-kfac":
+        return f"{level:g}{_THIN}% of rows and columns"
+    if scheme == "best-budget":
+        return f"at most {count(level)} floats"
+    return f"{count(level)} map{'' if level == 1 else 's'}"
+
+
+def _short_level(scheme: str, level: float) -> str:
+    if scheme == "sparse-kfac":
+        return f"{level:g}{_THIN}%"
+    return "budget" if scheme == "best-budget" else level_text(scheme, level)
 
 
 def best_method(record: Record) -> str | None:
@@ -208,27 +249,37 @@ def area_rows(record: Record) -> list[Row]:
     ]
 
 
-def _row(method: Mapping[str, Any], best: str | None) -> Row:
-    scores = [
+def _row(method: Mapping[str, Any], best: str | None, columns: Sequence[Column]) -> Row:
+    name = method["name"]
+    cells = [
         _cell(
             column,
-            reading.score(method, column.score),
-            best=column.score == "nll" and method["name"] == best,
+            reading.score(method, column.score)
+            if column in SCORES
+            else method.get(column.score),
+            best=column.score == "nll" and name == best,
         )
-        for column in SCORES
+        for column in columns
     ]
-    costs = [_cell(column, method.get(column.score)) for column in COSTS]
     settings = [
         _cell(column, method[column.score])
         for column in _SETTINGS
         if method.get(column.score) is not None
     ]
+    level, size = method.get("level"), ""
+    if level is not None:
+        size = _short_level(name, level)
+        settings.insert(0, Cell("level", level_text(name, level), level))
+    if method.get("weights") is not None:
+        held = Bound("weights", method["weights"], count(method["weights"]))
+        cells = [replace(c, count=held) if c.score == "fraction" else c for c in cells]
     return Row(
         method["name"],
         reading.label(method),
-        (*scores, *costs),
+        tuple(cells),
         tuple(settings),
         at_edge=bool(method.get("precision_at_edge")),
+        size=size,
     )
 
 
@@ -246,6 +297,11 @@ def _cell(
             for end in ("low", "high")
         )
     return Cell(column.score, column.form(value), value, bounds, best)
+
+
+def plain_cell(column: Column, value: float | None) -> Cell:
+    """Make a cell of a number without an interval."""
+    return _cell(column, value)
 
 
 def _bare(column: Column, value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from smidgen.record import Record
 from smidgen.report import reading
 from smidgen.report.reading import Interval
-from smidgen.report.tables import count, nll, rate, signed, times
+from smidgen.report.tables import count, nll, rate, share, signed, times
 
 LEADS = ("Against the MAP", "Against temperature scaling", "Cost")
 
@@ -59,6 +59,8 @@ def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
     if gap["high"] < 0:
         return f"clearly better. {numbers}"
     finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
+    if reading.ramp(record):
+        return _among_schemes(record, finding, numbers)
     other = _clearly_better(record, reading.TEMPERATURE)
     if other is not None:
         best = _numbers(record, other, reading.TEMPERATURE)
@@ -69,15 +71,31 @@ def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
     return f"{finding}, temperature scaling is enough on this data. {numbers}"
 
 
+def _among_schemes(record: Record, finding: str, numbers: str) -> str:
+    """Judge what validation chose; test data pick no other scheme, they only count."""
+    better = _all_clearly_better(record, reading.TEMPERATURE)
+    if not better:
+        return f"{finding}, temperature scaling is enough on this data. {numbers}"
+    names = ", ".join(reading.label(method) for method in better)
+    return (
+        f"{finding} for the scheme that validation data chose. {numbers} Clearly better on "
+        f"test data, each taken by itself: {names}."
+    )
+
+
 def _clearly_better(record: Record, baseline: str) -> Mapping[str, Any] | None:
     """Find the best method whose paired NLL difference lies wholly below zero."""
+    return next(iter(_all_clearly_better(record, baseline)), None)
+
+
+def _all_clearly_better(record: Record, baseline: str) -> list[Mapping[str, Any]]:
     better = [
         (found["value"], method["name"], method)
         for method in reading.methods(record)
         if (found := reading.difference(record, method["name"], baseline, "nll"))
         and found["high"] < 0
     ]
-    return min(better)[2] if better else None
+    return [method for _, _, method in sorted(better, key=lambda item: item[:2])]
 
 
 def _numbers(record: Record, method: Mapping[str, Any], baseline: str) -> str | None:
@@ -112,11 +130,22 @@ def _cost(record: Record, method: Mapping[str, Any]) -> str:
         parts.append(
             f"{times(method['relative_seconds'])} the time of a plain forward pass"
         )
-    lines = [" and ".join(parts) + "." if parts else "not measured."]
+    if method.get("fraction") is not None:
+        parts.append(f"{share(method['fraction'])} of the weights stochastic")
+    lines = [" and ".join(parts) + "." if parts else "not measured.", *_whole(record)]
     baseline = reading.named(record, reading.TEMPERATURE)
     if baseline is not None:
         lines += [*_detection(method, baseline), *_disagreement(method, baseline)]
     return " ".join(lines)
+
+
+def _whole(record: Record) -> list[str]:
+    """Say what a posterior over everything costs and gives, where a study has one."""
+    whole = reading.named(record, "full")
+    found = reading.score(whole, "nll")
+    if whole is None or found is None or whole.get("floats") is None:
+        return []
+    return [f"All maps: {count(whole['floats'])} floats, NLL {nll(found['value'])}."]
 
 
 def _detection(method: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:

@@ -35,7 +35,7 @@ LABELS = {
     "min-attention": "Min norm, attention",
     "random": "Random modules",
     "full": "All maps",
-    "best-budget": "Best for the budget",
+    "best-budget": "Best budget",
     "modules": "Modules",
     "single-weights": "Single weights",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from smidgen import evaluate
 from smidgen.affine import affine_coverage
 from smidgen.curvature.table import VarianceTable
 from smidgen.fit.objective import Objective
+from smidgen.fit.tuning import tuning_curve
 from smidgen.posterior import Posterior
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import Problem
@@ -65,16 +66,27 @@ class Work:
             for name, operator in posterior.operators.items()
         }
 
+    def listed_norms(self) -> list[dict[str, Any]]:
+        """Name, group and operator norm of every map."""
+        return [
+            {"name": each.name, "group": each.group, "norm": self.norms[each.name]}
+            for each in self.maps
+        ]
+
     def posterior(self, point: Point) -> Posterior:
-        """The posterior that a point is."""
+        """The posterior that a point is, with how it was tuned."""
         candidate = Candidate(point.scheme, point.level, point.shares, point.repeat)
-        return assembled(
+        found = assembled(
             candidate,
             self.posteriors,
             self.maps,
             precision=point.precision,
             temperature=point.temperature,
         )
+        curve = tuning_curve(self.objective, self.table, point.shares)
+        edges = (curve.precisions[0], curve.precisions[-1])
+        at_edge = len(curve.precisions) > 1 and point.precision in edges
+        return replace(found, tuning=replace(curve, chosen_nll=point.nll, at_edge=at_edge))
 
     def predictive(
         self, outputs: Tensor, covariance: Tensor, temperature: float

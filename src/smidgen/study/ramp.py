@@ -69,6 +69,12 @@ class Ramp:
     posteriors: Mapping[Scheme, Posterior]
     record: Record
 
+    @property
+    def best(self) -> Scheme:
+        """The scheme of the lowest validation NLL among those small enough."""
+        found: Scheme = self.record.results["ramp"]["best"]
+        return found
+
 
 def ramp(
     model: nn.Module | Problem,
@@ -123,11 +129,11 @@ def ramp(
     clock.lap("test pass")
     results = {
         **compare(methods, targets),
-        "ramp": curves(work, points, chosen),
-        "norms": [
-            {"name": m.name, "group": m.group, "norm": work.norms[m.name]}
-            for m in work.maps
-        ],
+        "ramp": {
+            **curves(work, points, chosen),
+            "best": _best(chosen, settings.most_stochastic),
+        },
+        "norms": work.listed_norms(),
         "data": {
             "train": first.num_data,
             "validation": len(table.targets),
@@ -247,6 +253,12 @@ def _chosen(points: Sequence[Point], settings: RampSettings) -> dict[Scheme, Poi
     return chosen
 
 
+def _best(chosen: Mapping[Scheme, Point], most: float) -> Scheme:
+    """Which scheme's chosen point is best by validation NLL, of those small enough."""
+    small = [scheme for scheme, point in chosen.items() if point.fraction <= most]
+    return min(small or chosen, key=lambda scheme: chosen[scheme].nll)
+
+
 def _reported(
     work: Work, chosen: Mapping[Scheme, Point], test: Iterable[Batch], progress: bool
 ) -> tuple[list[Method], Tensor]:
@@ -276,6 +288,7 @@ def _reported(
             settings={"temperature": base},
         ),
     ]
+    edges = work.table.precisions[[0, -1]].tolist()
     for scheme, point in chosen.items():
         place = int((grid - point.precision).abs().argmin())
         total = table.total(point.shares)[place]
@@ -287,6 +300,7 @@ def _reported(
                 settings={
                     "precision": point.precision,
                     "temperature": point.temperature,
+                    "precision_at_edge": point.precision in edges,
                     "level": point.level,
                     "weights": point.weights,
                     "fraction": point.fraction,

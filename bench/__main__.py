@@ -1,6 +1,6 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [peers]; `peers --quick` writes nothing.
+python -m bench [limit] [approximation] [ramp] [peers]; `peers --quick` writes nothing.
 """
 
 from __future__ import annotations
@@ -8,9 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, limit, peers
+from bench import approximation, limit, peers, ramp
 
-BENCHES = {"limit": limit.run, "approximation": approximation.run, "peers": peers.run}
+BENCHES = {
+    "limit": limit.run,
+    "approximation": approximation.run,
+    "ramp": ramp.run,
+    "peers": peers.run,
+}
 RECORDS = Path(__file__).parent / "records"
 
 

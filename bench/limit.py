@@ -21,7 +21,7 @@ from torch.func import functional_call
 import smidgen
 from smidgen.blocks import blocks
 from smidgen.curvature.factors import FactorSums
-from smidgen.curvature.functional import output_moments
+from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.curvature.taps import tapped
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
@@ -101,14 +101,10 @@ def _predict(
     problem: smidgen.Problem, posterior: smidgen.Posterior, batch: Any
 ) -> Callable[[], Any]:
     """A pass over the batches: what is set up once per pass is shared by them."""
-    return lambda: output_moments(
-        problem,
-        [batch] * PASS,
-        blocks(problem.model, posterior.subset),
-        posterior.operators,
-        directions=torch.tensor([[-1.0, 1.0]]),
-        precisions=torch.logspace(-4, 6, PRECISIONS),
-    )
+    chosen = blocks(problem.model, posterior.subset)
+    shares = shares_of(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
+    followed = posterior.likelihood.followed("probit")
+    return lambda: output_moments(problem, [batch] * PASS, chosen, shares, followed)
 
 
 def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:

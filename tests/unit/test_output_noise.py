@@ -132,7 +132,6 @@ def test_given_noises_are_scaled_to_a_geometric_mean_of_one():
     assert posterior.log_likelihood == pytest.approx(float(found))
 
 
-@pytest.mark.xfail(reason="fit/objective.py adds 1, not ρ, to a variance", strict=False)
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 @pytest.mark.parametrize("what", ["joint", "precision"])
 def test_tuning_equals_predicting_anew(what):

@@ -299,7 +299,7 @@ def test_the_peers_average_inputs_over_padding_too(approximation):
     assert float(distance) > 0.01
 
 
-@pytest.mark.parametrize(("structure", "excess"), [("kron", 0.5265), ("diag", 0.8201)])
+@pytest.mark.parametrize(("structure", "excess"), [("kron", 0.5012), ("diag", 0.7771)])
 def test_laplace_torch_counts_rows_that_have_no_label(structure, excess):
     """Rows labelled -100 add to its curvature, not to its loss; ours leaves them out."""
     case = Case("mlp-3", mlp, 3, vectors)

@@ -154,3 +154,27 @@ def test_buffers_that_count_do_not_count_in_the_callers_model(unchanged):
         posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
         smidgen.predict(posterior, model, batch)
     assert float(model.calls) == 0
+
+
+def test_a_callers_autocast_reaches_the_model_and_not_our_sums():
+    """bf16 products of factors would be off by a percent; the model's outputs may be."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Tanh())
+    model.append(torch.nn.Linear(30, 2))
+    batch = (torch.randn(64, 40), torch.zeros(64, dtype=torch.int64))
+    problem = smidgen.Problem(model, smidgen.Categorical(2), forward=plainly)
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    plain = smidgen.fit.laplace(problem, [batch], subset)
+    variance = smidgen.predict(plain, problem, batch).logit_covariance
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = smidgen.fit.laplace(problem, [batch], subset)
+        again = smidgen.predict(under, problem, batch).logit_covariance
+    for name, operator in plain.operators.items():
+        torch.testing.assert_close(under.operators[name].values, operator.values)
+    torch.testing.assert_close(again, variance)
+
+
+def plainly(net, batch):
+    """A forward pass that asks for full precision itself."""
+    with torch.autocast("cpu", enabled=False):
+        return net(batch[0])

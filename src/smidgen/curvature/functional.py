@@ -133,7 +133,12 @@ def output_moments(
     taken = 0
     with tapped(problem, blocks) as taps:
         for batch in batches:
-            found.append(_moments(taps.run(batch), contractions, directions))
+            trace = taps.run(batch)
+            # The caller's autocast is for the model's forward pass, not for our products.
+            with torch.autocast(trace.outputs.device.type, enabled=False):
+                found.append(_moments(trace, contractions, directions))
+            # The next pass must not find these activations alive.
+            del trace
             taken += sum(each.nbytes for each in found[-1].covariance.values())
             if taken > _MOST_BYTES:
                 raise ArgumentError(

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from smidgen.blocks import MapBlock
@@ -68,6 +69,11 @@ class Sums(ABC):
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
+        # The caller's autocast is for the model's forward pass, not for our sums.
+        with torch.autocast(trace.outputs.device.type, enabled=False):
+            self._add(trace)
+
+    def _add(self, trace: Trace) -> None:
         parts = self.columns.of(trace)
         left = sum(len(part) for part in parts)
         for part in parts:

@@ -65,7 +65,7 @@ class Objective:
             DataError: If a regression has no residual at all.
         """
         if isinstance(self.likelihood, Gaussian):
-            unit = covariance.diagonal(dim1=-2, dim2=-1)
+            unit = self._unit(covariance)
             noise = (self._squares() / (unit + 1)).mean((-2, -1))
             if not (noise > 0).all():
                 raise DataError("all residuals are zero: there is no noise to fit.")
@@ -80,13 +80,18 @@ class Objective:
         count = len(self.likelihood.directions(self.link))
         return self.outputs.new_zeros(1, len(self), count, count)
 
+    def _unit(self, covariance: Tensor) -> Tensor:
+        """Variances of the outputs where each has noise one, (P, N, C)."""
+        assert isinstance(self.likelihood, Gaussian)
+        return covariance.diagonal(dim1=-2, dim2=-1) / self.likelihood.ratios(self.outputs)
+
     def _squares(self) -> Tensor:
         assert isinstance(self.likelihood, Gaussian)
         return self.likelihood.squares(self.outputs, self.targets)
 
     def _gaussian(self, covariance: Tensor, noise: Tensor) -> Tensor:
         """Under variance σ²(u + 1): relative noises multiply to one."""
-        unit = covariance.diagonal(dim1=-2, dim2=-1)
+        unit = self._unit(covariance)
         variance = noise[:, None, None] * (unit + 1)
         terms = self._squares() / variance + variance.log() + log(2 * pi)
         return 0.5 * terms.sum(-1).mean(-1)

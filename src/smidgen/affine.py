@@ -186,6 +186,8 @@ def _objection(
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
+    if "bias" in own and owners[id(own["bias"])] != owners[id(own["weight"])]:
+        return "it shares its bias, but not its weight, with another module"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -93,7 +94,11 @@ class Posterior:
                     "precision must be a number, or one for each of the operators "
                     f"{', '.join(list(self.operators)[:3])}…, got {', '.join(given)}."
                 )
-            object.__setattr__(self, "precision", MappingProxyType(dict(given)))
+            frozen = {name: float(value) for name, value in given.items()}
+            object.__setattr__(self, "precision", MappingProxyType(frozen))
+        else:
+            object.__setattr__(self, "precision", float(given))
+        object.__setattr__(self, "temperature", float(self.temperature))
         wanted = {"precision": min(self.precisions.values(), default=1.0)}
         wanted["largest precision"] = max(self.precisions.values(), default=1.0)
         for name, value in {**wanted, "temperature": self.temperature}.items():
@@ -105,6 +110,12 @@ class Posterior:
     def precisions(self) -> dict[str, float]:
         """The prior precision of each operator."""
         return {name: self.precision_of(name) for name in self.operators}
+
+    @property
+    def plain_precision(self) -> float | dict[str, float]:
+        """The prior precision as JSON takes it: a number, or one for each operator."""
+        given = self.precision
+        return dict(given) if isinstance(given, Mapping) else given
 
     @property
     def precision_range(self) -> str:
@@ -156,7 +167,7 @@ class Posterior:
 
     @property
     def floats(self) -> int:
-        """Floats of the factors: Σ (p·n)² + (p·m)² over the maps."""
+        """Floats of the operators; of factors that is Σ n² + m² over the maps."""
         return sum(each.floats for each in self.operators.values())
 
     def with_precision(self, precision: float | Mapping[str, float]) -> Posterior:
@@ -175,12 +186,18 @@ class Posterior:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values.update(operators=dict(self.operators), precision=self.plain_precision)
+        return partial(Posterior, **values), ()
+
     def __repr__(self) -> str:
         scale = f"temperature {self.temperature:.3g}"
         if isinstance(self.likelihood, Gaussian):
             scale = f"noise variance {self.likelihood.noise:.3g}"
+        count = len(self.operators)
         return (
             f"Posterior({self.structure}, {self.subset.size:,} weights in "
-            f"{len(self.operators)} maps, {self.floats:,} floats, "
+            f"{count} operator{'s' * (count > 1)}, {self.floats:,} floats, "
             f"precision {self.precision_range}, {scale})"
         )

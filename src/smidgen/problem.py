@@ -184,12 +184,24 @@ class Problem:
                 "drop_last."
             ) from None
         everything = chain([first], iterator)
+        self._refuse_unshifted(first)
         if self.likelihood is not None:
             return self, first, everything
         with torch.no_grad():
             outputs = self.outputs(first)
         found = _inferred(self.model, outputs, self.targets(first))
         return replace(self, likelihood=found), first, everything
+
+    def _refuse_unshifted(self, batch: Batch) -> None:
+        """Refuse a language model whose label t is the target of output t − 1."""
+        name = type(self.model).__name__
+        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
+        if causal and self.forward is model_outputs and self.targets(batch) is not None:
+            raise DataError(
+                f"{name} predicts the next token, so its labels must be shifted against "
+                "its outputs. Pass smidgen.Problem(model, forward=...) that returns "
+                "logits[:, :-1] and targets=... that returns labels[:, 1:]."
+            )
 
     @property
     def device(self) -> torch.device:

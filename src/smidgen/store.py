@@ -143,9 +143,7 @@ def _write(posterior: Posterior, folder: Path) -> None:
         "method": "laplace",
         "structure": posterior.structure,
         "approximation": posterior.approximation,
-        "precision": dict(posterior.precision)
-        if isinstance(posterior.precision, Mapping)
-        else posterior.precision,
+        "precision": posterior.plain_precision,
         "temperature": posterior.temperature,
         "likelihood": {
             "kind": posterior.likelihood.kind,

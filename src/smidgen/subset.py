@@ -154,6 +154,9 @@ class Subset:
     def __hash__(self) -> int:
         return hash((frozenset(self.universe.items()), frozenset(self.sizes().items())))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Subset, (dict(self.universe), dict(self.parts))
+
     def __repr__(self) -> str:
         return (
             f"Subset({self.size:,} of {self.total:,} weights, {self.fraction:.3%}, "

@@ -7,12 +7,14 @@ import torch
 from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
 from tests.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
 from tests.tolerances import EXACT, Z
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import smidgen
 from smidgen.affine import coverage
 from smidgen.blocks import blocks
 from smidgen.curvature.factors import kronecker_factors
 from smidgen.curvature.functional import output_moments, shares_of
+from smidgen.errors import DataError
 from smidgen.operators import STRUCTURES
 from smidgen.posterior import JOINT
 from smidgen.problem import batch_mask, batch_targets
@@ -299,3 +301,52 @@ def test_a_linear_with_a_forward_of_its_own_is_left_out():
     found = coverage(torch.nn.ModuleList([Tripled(3, 2), Conv1D(), torch.nn.Linear(2, 2)]))
     assert [each.name for each in found.maps] == ["2"]
     assert set(found.left_out) == {"0", "1"}
+
+
+def test_a_map_that_mixes_examples_is_found_also_with_centred_logits():
+    class Centred(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+
+        def forward(self, x):
+            batch, positions, _ = x.shape
+            # Positions first, then examples: rows cannot be told apart by example.
+            rows = self.inner(x.transpose(0, 1).reshape(-1, 3)).reshape(positions, batch, 4)
+            z = self.head(torch.tanh(rows).mean(0))
+            return torch.cat([-z, z], -1)
+
+    torch.manual_seed(0)
+    model = Centred().double()
+    batch = (torch.randn(4, 5, 3).double(), torch.tensor([0, 1, 0, 1]))
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    with pytest.warns(smidgen.SmidgenWarning, match="inner"):
+        posterior = smidgen.fit.laplace(model, [batch], subset)
+    assert list(posterior.operators) == ["head"]
+
+
+def test_a_bias_of_two_maps_leaves_both_out():
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(4, 2)
+    second.bias = first.bias
+    found = coverage(torch.nn.ModuleList([first, second, torch.nn.Linear(2, 2)]))
+    assert [each.name for each in found.maps] == ["2"]
+    assert "shares its bias" in found.left_out["0"]
+
+
+def test_a_language_model_must_say_how_its_labels_are_shifted():
+    config = GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+    model = GPT2LMHeadModel(config).double().eval()
+    ids = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "labels": ids}
+    subset = smidgen.select.named(model, "transformer.h.0.mlp.c_proj.weight")
+    with pytest.raises(DataError, match="labels must be shifted"):
+        smidgen.fit.laplace(model, [batch], subset, structure="diag")
+    problem = smidgen.Problem(
+        model,
+        smidgen.Categorical(11),
+        forward=lambda net, own: net(own["input_ids"]).logits[:, :-1],
+        targets=lambda own: own["labels"][:, 1:],
+    )
+    posterior = smidgen.fit.laplace(problem, [batch], subset, structure="diag")
+    loss = float(model(**batch).loss.detach())
+    assert posterior.log_likelihood == pytest.approx(-10 * loss, rel=1e-6)

@@ -8,6 +8,7 @@ from tests.tolerances import EXACT
 
 import smidgen
 from smidgen.curvature.table import variance_table
+from smidgen.errors import ArgumentError
 
 PERCENTS = (20, 45, 100)
 
@@ -67,3 +68,29 @@ def test_the_table_equals_predicting_with_each_posterior_alone(case):
             torch.testing.assert_close(
                 total[index], refitted.covariance["all"][0].double(), **EXACT
             )
+
+
+def test_a_position_counts_whichever_rows_were_chosen():
+    """Dead units: a token whose chosen units are all off still counts in A."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    net = net.double()
+    x = torch.randn(4, 5, 6, dtype=torch.float64)
+    labels = torch.randint(3, (4, 5))
+    problem = smidgen.Problem(net, smidgen.Categorical(3))
+    subsets = {p: smidgen.select.sparse_kfac(net, percent=p) for p in (25, 100)}
+    many = smidgen.fit.laplace_many(problem, [(x, labels)], subsets)
+    alone = smidgen.fit.laplace(problem, [(x, labels)], subsets[25])
+    for name, operator in alone.operators.items():
+        torch.testing.assert_close(
+            many[25].operators[name].dense(), operator.dense(), **EXACT
+        )
+
+
+def test_bad_words_are_refused_before_any_pass():
+    model = torch.nn.Linear(3, 2)
+    subsets = {1: smidgen.select.last_layer(model)}
+    with pytest.raises(ArgumentError, match="approximation must be one of"):
+        smidgen.fit.laplace_many(model, iter([]), subsets, approximation="reduced")
+    with pytest.raises(ArgumentError, match="precision must be > 0 and finite, got 0"):
+        smidgen.fit.laplace(model, iter([]), subsets[1], precision=0)

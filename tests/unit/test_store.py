@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -236,3 +237,16 @@ def test_records_come_back_equal_and_refuse_what_json_cannot_hold(tmp_path):
         Record.load(path)
     with pytest.raises(StoreError, match="is not a smidgen record"):
         Record.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("structure", ["kron", "full"])
+def test_posteriors_are_copied_pickled_and_saved_with_whole_numbers(tmp_path, structure):
+    model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
+    posterior = smidgen.fit.laplace(
+        model, [batch], smidgen.select.last_layer(model), structure=structure, precision=1
+    ).with_temperature(2)
+    assert smidgen.load(smidgen.save(posterior, tmp_path / "p"), model) == posterior
+    assert copy.deepcopy(posterior) == posterior
+    several = posterior.with_precision(dict.fromkeys(posterior.operators, 3))
+    assert copy.deepcopy(several) == several
+    assert smidgen.load(smidgen.save(several, tmp_path / "q"), model) == several

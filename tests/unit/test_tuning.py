@@ -164,6 +164,8 @@ def test_the_evidence_of_a_linear_model_is_the_exact_marginal_likelihood():
     assert found == pytest.approx(float(exact.log_prob(y[:, 0])), rel=1e-9)
 
 
+# Keys: δ sums to zero over positions, so reduced factors say nothing about them.
+@EDGES_ARE_FINE
 @pytest.mark.parametrize("scope", ["scalar", "group", "layer"])
 def test_no_other_precision_has_more_evidence(scope):
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
@@ -195,3 +197,48 @@ def test_evidence_needs_labels_and_scope_is_named():
     full = smidgen.fit.laplace(model, [batch], subset, structure="full")
     with pytest.raises(ArgumentError, match="scope must be 'scalar' for structure 'full'"):
         smidgen.fit.tune_precision(full, model, [batch], scope="layer")
+
+
+@EDGES_ARE_FINE
+def test_a_tuned_regression_has_the_evidence_of_its_own_noise():
+    case = next(each for each in CASES if each.name == "mlp-regression")
+    model, batch = case.make()
+    problem = case.problem(model)
+    subset = smidgen.select.last_layer(model)
+    fitted = smidgen.fit.laplace(problem, [batch], subset)
+    tuned = smidgen.fit.tune_precision(fitted, problem, noisy(case, model, batch))
+    assert tuned.likelihood.noise != fitted.likelihood.noise
+    outputs = case.forward(model, batch).detach()
+    expected = tuned.likelihood.log_prob(outputs, batch[1].reshape(outputs.shape)).sum()
+    assert tuned.log_likelihood == pytest.approx(float(expected), rel=1e-9)
+
+
+@EDGES_ARE_FINE
+def test_precision_alone_keeps_the_temperature():
+    case = next(each for each in CASES if each.name == "mlp-2")
+    model, batch = case.make()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    warm = posterior.with_temperature(2)
+    validation = noisy(case, model, batch)
+    tuned = smidgen.fit.tune_precision(
+        warm, model, validation, what="precision", refine=False
+    )
+    assert tuned.temperature == 2.0
+    nll = held_out_nll(tuned, model, validation)
+    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+
+
+def test_evidence_refuses_another_model_and_names_its_edge():
+    case = next(each for each in CASES if each.name == "mlp-2")
+    model, batch = case.make()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    with torch.no_grad():
+        model[0].weight.mul_(5)
+    with pytest.raises(ArgumentError, match="model must be the one"):
+        smidgen.fit.log_evidence(posterior, model)
+    with torch.no_grad():
+        model[-1].weight.zero_()
+        model[-1].bias.zero_()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    with pytest.warns(smidgen.SmidgenWarning, match="at the edge of the precisions"):
+        smidgen.fit.tune_by_evidence(posterior, model)

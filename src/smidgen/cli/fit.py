@@ -87,7 +87,7 @@ def _summary(posterior: Posterior, tune: What) -> dict[str, object]:
         "weights": posterior.subset.size,
         "fraction": posterior.subset.fraction,
         "floats": posterior.floats,
-        "precision": posterior.precision,
+        "precision": posterior.plain_precision,
         "temperature": posterior.temperature,
         "tuning": asdict(tuning),
     }

@@ -19,6 +19,7 @@ from smidgen.blocks import MapBlock
 from smidgen.curvature.columns import Columns
 from smidgen.curvature.sums import Curvatures, Sums, accumulate
 from smidgen.curvature.taps import Trace
+from smidgen.errors import ArgumentError
 from smidgen.operators import Kronecker, Operator
 from smidgen.problem import Problem
 from smidgen.types import Batch, Shape
@@ -67,14 +68,15 @@ class FactorSums(Sums):
         """What vectors (..., d) add to it."""
         return gram(tensor)
 
-    def add_inputs(self, trace: Trace, name: str, deltas: Tensor) -> None:
+    def add_inputs(self, trace: Trace, name: str) -> None:
         """Add to A: over the positions that count, or over their means."""
+        self._refuse_joined_outputs(trace)
         sums = self.blocks[name]
-        x, used = trace.inputs(name), trace.used(name, deltas)
+        x, used = trace.inputs(name), trace.used(name)
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
         if used is not None:
             x, lengths = x * used[..., None].to(x.dtype), used.sum(1)
-        if self._reduces(trace):
+        if self.reduces:
             # Positions that do not count are zero in x, so the sum leaves them out.
             x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
             sums.count += int((lengths > 0).sum())
@@ -85,12 +87,15 @@ class FactorSums(Sums):
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add to G: over positions, or over their sums."""
         for name, delta in deltas.items():
-            delta = delta.sum(1, keepdim=True) if self._reduces(trace) else delta
+            delta = delta.sum(1, keepdim=True) if self.reduces else delta
             self.blocks[name].rows += self._product(delta)
 
-    def _reduces(self, trace: Trace) -> bool:
-        """Whether positions are joined: never when several outputs go back at once."""
-        return self.reduces and (trace.slots == 1 or not self.columns.together)
+    def _refuse_joined_outputs(self, trace: Trace) -> None:
+        if self.reduces and trace.slots > 1 and self.columns.together:
+            raise ArgumentError(
+                "approximation must be 'expand' for fisher_draws with one output for each "
+                "token, which go back together, got 'reduce'."
+            )
 
     def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return G (rows) and A (columns) of one map."""

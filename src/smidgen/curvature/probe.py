@@ -43,7 +43,10 @@ def mixing_maps(
                 found[block.map.name] = str(error)
         trace = trace.without(found)
         first = torch.zeros_like(trace.outputs)
-        first[: trace.slots] = 1
+        # A random direction: the plain sum of centred logits is constant.
+        source = torch.Generator().manual_seed(0)
+        drawn = torch.randn(trace.slots, first.shape[1], generator=source)
+        first[: trace.slots] = drawn.to(first)
         for name, delta in trace.deltas(first).items():
             elsewhere = delta[1:].abs().amax() if delta[1:].numel() else delta.new_zeros(())
             # Rounding of a batched product may leave a trace, a mistake is of δ's size.

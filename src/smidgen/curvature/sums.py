@@ -56,8 +56,8 @@ class Sums(ABC):
         self.seen, self.squares = 0, 0.0
         self.log_likelihood: float | None = 0.0
 
-    def add_inputs(self, trace: Trace, name: str, deltas: Tensor) -> None:  # noqa: B027
-        """Add one map's inputs of a batch; δ (B, T, n) of its first column says whose."""
+    def add_inputs(self, trace: Trace, name: str) -> None:  # noqa: B027
+        """Add one map's inputs of a batch, after the backward pass of a first column."""
 
     @abstractmethod
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
@@ -82,8 +82,8 @@ class Sums(ABC):
                 deltas = trace.deltas(column, more=left > 0)
                 if k == 0:
                     self.ran.update(deltas)
-                    for name, delta in deltas.items():
-                        self.add_inputs(trace, name, delta)
+                    for name in deltas:
+                        self.add_inputs(trace, name)
                 self.add_deltas(trace, deltas)
         self.seen += int(trace.kept.sum())
         self._add_fit(trace)
@@ -92,7 +92,8 @@ class Sums(ABC):
         """Make the operators.
 
         Args:
-            num_data: Size of the whole data set if the traces are of a sample of it.
+            num_data: Size of the whole data set if the traces are of a sample of it; in
+                labelled tokens where each has an output.
             decompose: Make the operators; without it there are only the counts.
 
         Returns:
@@ -106,6 +107,11 @@ class Sums(ABC):
             raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
         if not self.seen:
             raise DataError("no example has a label (all are -100). Pass labelled data.")
+        if num_data is not None and num_data < self.seen:
+            raise ArgumentError(
+                f"num_data must be at least the {self.seen} examples (or labelled tokens) "
+                f"that the batches have, got {num_data}."
+            )
         total = num_data or self.seen
         scale = total / self.seen
         return Curvatures(

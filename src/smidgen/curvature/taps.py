@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,14 @@ from smidgen.types import Batch
 
 @dataclass(eq=False)
 class _Use:
-    """One run of a map: its inputs, and its output gradient once that has arrived."""
+    """One run of a map: its inputs, and its output gradient once that has arrived.
+
+    `reached` says at which positions the whole gradient, chosen rows or not, is not zero.
+    """
 
     inputs: Tensor
     delta: Tensor | None = None
+    reached: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -73,25 +78,30 @@ class Trace:
             pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
         return _joined(pieces)
 
-    def used(self, name: str, deltas: Tensor) -> Tensor | None:
+    def used(self, name: str) -> Tensor | None:
         """Which positions (B, T) of a map count, or None if all do.
 
         With one output for each example, those that are not padding of examples with a
-        target. With several, those that the outputs behind δ depend on, so that a
-        position without a label counts nowhere.
+        target. With several, those that the outputs of the last backward pass depend on,
+        so that a position without a label counts nowhere.
 
         Args:
             name: The map.
-            deltas: Its δ, (B, T, n).
 
         Returns:
             True where a position counts.
         """
         if self.slots > 1:
-            return (deltas != 0).any(-1)
+            return _joined([self._reached(use, name) for use in self._uses[name]])
         if self._mask is None and self.kept.all():
             return None
         return self.unpadded(name) & self.kept[:, None]
+
+    def _reached(self, use: _Use, name: str) -> Tensor:
+        if use.reached is not None:
+            return self._by_position(use.reached[..., None], name)[..., 0]
+        x = self._by_position(use.inputs, name)
+        return torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
 
     def unpadded(self, name: str) -> Tensor:
         """Which positions (B, T) of a map are not padding, labelled or not."""
@@ -154,7 +164,7 @@ class Trace:
         """
         for uses in self._uses.values():
             for use in uses:
-                use.delta = None
+                use.delta = use.reached = None
         if self.outputs.requires_grad:
             scalar = (direction * self.outputs).sum()
             torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
@@ -196,6 +206,7 @@ class Tapped:
     blocks: Mapping[str, MapBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
+    _slots: int = 1
 
     def run(self, batch: Batch) -> Trace:
         """Run the forward pass of one batch.
@@ -219,12 +230,19 @@ class Tapped:
         mask = self.problem.mask(batch)
         if mask is not None:
             mask = None if mask.all() else mask.to(outputs.device)
-        slots = len(rows) // len(outputs)
+        self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
     def _tap(self, name: str, module: nn.Module) -> RemovableHandle:
         block = self.blocks[name]
         columns = _index(block.columns, block.map.inputs, self.problem.device)
+        channels = None
+        if block.map.window and columns is not None:
+            # Only the channels that a chosen column is of are cut into patches.
+            area = prod(block.map.window[1:])
+            # One channel at least, for its places: the bias alone has no column.
+            channels = torch.cat([columns // area, columns.new_zeros(1)]).unique()
+            columns = torch.searchsorted(channels, columns // area) * area + columns % area
         rows = _index(block.rows, block.map.outputs, self.problem.device)
 
         def see(
@@ -234,7 +252,8 @@ class Tapped:
             out: Tensor,
         ) -> Tensor:
             x = args[0] if args else next(iter(kwargs.values()))
-            use = _Use(_chosen(_features_last(module, x.detach()), columns))
+            x = x.detach() if channels is None else x.detach()[:, channels]
+            use = _Use(_chosen(_features_last(module, x), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here itself: its outputs do not depend on
@@ -251,6 +270,8 @@ class Tapped:
                 gradient = gradient.detach()
                 if block.map.window:
                     gradient = gradient.flatten(2).mT
+                if self._slots > 1:
+                    use.reached = (gradient != 0).any(-1)
                 use.delta = _chosen(gradient, rows)
 
             out.register_hook(receive)

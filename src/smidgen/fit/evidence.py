@@ -9,13 +9,14 @@ are there.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.blocks import blocks
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.scope import Scope, distinct, labels_of
 from smidgen.posterior import JOINT, Posterior
 from smidgen.problem import Problem, as_problem
@@ -44,7 +45,9 @@ def log_evidence(posterior: Posterior, model: nn.Module | Problem) -> float:
             "posterior must be fitted to labelled data to have an evidence; its training "
             "batches had no labels. Fit it again with them."
         )
-    norms = _squared_norms(posterior, as_problem(model))
+    problem = as_problem(model)
+    posterior.require(problem.model)
+    norms = _squared_norms(posterior, problem)
     total = posterior.log_likelihood
     for name in posterior.operators:
         precision = torch.tensor([posterior.precision_of(name)], dtype=torch.float64)
@@ -74,8 +77,9 @@ def tune_by_evidence(
         for label in distinct(list(joins.values()))
     }
     if len(chosen) == 1:
-        return replace(posterior, precision=next(iter(chosen.values())))
-    return replace(posterior, precision={n: chosen[label] for n, label in joins.items()})
+        return replace(posterior, precision=next(iter(chosen.values())), tuning=None)
+    values = {name: chosen[label] for name, label in joins.items()}
+    return replace(posterior, precision=values, tuning=None)
 
 
 def _best(posterior: Posterior, names: list[str], norms: dict[str, float]) -> float:
@@ -87,6 +91,14 @@ def _best(posterior: Posterior, names: list[str], norms: dict[str, float]) -> fl
 
     logs = torch.linspace(*_RANGE, _POINTS, dtype=torch.float64)
     place = int(loss(logs).argmin())
+    if place in (0, _POINTS - 1):
+        warnings.warn(
+            f"the evidence of {', '.join(names[:3])} is best at the edge of the precisions "
+            f"searched, {float(logs[place].exp()):.1g}: its weights are almost zero, or "
+            "the data say nothing about them.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
     low, high = max(0, place - 1), min(_POINTS - 1, place + 1)
     return float(lowest(loss, logs[low : low + 1], logs[high : high + 1]).exp())
 

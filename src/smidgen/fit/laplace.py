@@ -16,23 +16,26 @@ from torch import Tensor, nn
 
 from smidgen.blocks import MapBlock, blocks
 from smidgen.curvature.columns import Columns, drawn, exact
-from smidgen.curvature.factors import APPROXIMATIONS, Approximation, FactorSums
+from smidgen.curvature.factors import Approximation, FactorSums
 from smidgen.curvature.joint import JointSums
 from smidgen.curvature.moments import MomentSums, weight_basis
 from smidgen.curvature.sums import Sums, accumulate
 from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.fingerprint import fingerprint
 from smidgen.fit.preparation import (
+    check_numbers,
     log_likelihood,
     mention_idle,
     refuse_bad_weights,
+    refuse_scattered,
+    restricted,
     with_noise,
     without_mixing,
     working_type,
 )
 from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian
-from smidgen.operators import STRUCTURES, Operator
+from smidgen.operators import STRUCTURES
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
@@ -81,7 +84,8 @@ def laplace(
         whatever the likelihood came with.
     """
     given = as_problem(model)
-    _check_choices(structure, approximation, noise, batches, subset)
+    check_numbers(approximation, precision)
+    _check_choices(structure, noise, batches, subset)
     refuse_bad_weights(given.model)
     chosen = blocks(given.model, subset)
     refuse_scattered(STRUCTURES[structure], chosen)
@@ -90,7 +94,8 @@ def laplace(
         problem, first, everything = given.settled(followed)
         if noise == "per-output":
             problem = replace(problem, likelihood=_relative_noise(problem, batches))
-        chosen, subset = without_mixing(problem, first, chosen, subset)
+        chosen = without_mixing(problem, first, chosen)
+        subset = restricted(subset, chosen)
         likelihood = problem.likelihood
         assert likelihood is not None
         columns = exact(likelihood)
@@ -120,30 +125,8 @@ def laplace(
     )
 
 
-def refuse_scattered(kind: type[Operator], chosen: Sequence[MapBlock]) -> None:
-    """Refuse single entries where a structure needs rows × columns.
-
-    Args:
-        kind: The structure.
-        chosen: The blocks it would hold.
-
-    Raises:
-        StructureError: If it cannot.
-    """
-    wrong = [block for block in chosen if block.entries is not None]
-    if not kind.scattered and wrong:
-        able = [name for name, each in STRUCTURES.items() if each.scattered]
-        raise StructureError(
-            f"structure {kind.structure!r} needs rows × columns of each map and the bias "
-            f"of those rows, but {wrong[0].map.name!r} has {wrong[0].size} scattered "
-            f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
-            "smidgen.select.sparse_kfac."
-        )
-
-
 def _check_choices(
     structure: str,
-    approximation: str,
     noise: str,
     batches: Iterable[Batch],
     subset: Subset,
@@ -151,10 +134,6 @@ def _check_choices(
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise StructureError(f"structure must be one of {names}, got {structure!r}.")
-    if approximation not in APPROXIMATIONS:
-        raise ArgumentError(
-            f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
-        )
     if noise not in get_args(Noise):
         raise ArgumentError(f"noise must be one of {get_args(Noise)}, got {noise!r}.")
     twice = {"structure 'ekfac'": structure == "ekfac", "noise": noise == "per-output"}

@@ -21,11 +21,13 @@ from smidgen.curvature.sums import accumulate
 from smidgen.curvature.table import hulls, positions_in
 from smidgen.errors import ArgumentError
 from smidgen.fingerprint import fingerprint
-from smidgen.fit.laplace import refuse_scattered
 from smidgen.fit.preparation import (
+    check_numbers,
     log_likelihood,
     mention_idle,
     refuse_bad_weights,
+    refuse_scattered,
+    restricted,
     with_noise,
     without_mixing,
     working_type,
@@ -74,6 +76,7 @@ def laplace_many(
     """
     if not subsets:
         raise ArgumentError("subsets must hold at least one subset, got none.")
+    check_numbers(approximation, precision)
     given = as_problem(model)
     refuse_bad_weights(given.model)
     chosen = {name: blocks(given.model, each) for name, each in subsets.items()}
@@ -86,9 +89,7 @@ def laplace_many(
         columns = exact(problem.likelihood)
         if fisher_draws is not None:
             columns = drawn(problem.likelihood, fisher_draws, generator)
-        wide = max(subsets.values(), key=lambda each: each.size)
-        every = tuple(hulls(list(chosen.values())))
-        around, _ = without_mixing(problem, first, every, wide)
+        around = without_mixing(problem, first, hulls(list(chosen.values())))
         sums = FactorSums(problem, around, approximation, columns)
         accumulate(sums, problem, everything, around)
         found = sums.finish(num_data, decompose=False)
@@ -96,7 +97,7 @@ def laplace_many(
     likelihood = with_noise(problem.likelihood, found)
     like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
     base = Posterior(
-        subset=wide,
+        subset=next(iter(subsets.values())),
         likelihood=likelihood,
         operators={},
         precision=precision,
@@ -133,6 +134,4 @@ def _restricted(
             inputs = inputs[columns][:, columns]
         found = Kronecker.from_factors(gradient, inputs)
         operators[name] = found.to(like.dtype, like.device)
-    names = {name for block in kept for name in block.map.shapes}
-    parts = {name: part for name, part in subset.parts.items() if name in names}
-    return replace(base, subset=Subset(subset.universe, parts), operators=operators)
+    return replace(base, subset=restricted(subset, kept), operators=operators)

@@ -33,14 +33,17 @@ class Objective:
     outputs: Tensor
     targets: Tensor
     link: str
+    temperature: float = 1.0
 
     def __len__(self) -> int:
         return len(self.outputs)
 
     @property
     def own_scale(self) -> float:
-        """The scale without a choice: temperature one, or the likelihood's noise."""
-        return self.likelihood.scale
+        """The scale without a choice: the temperature, or the likelihood's noise."""
+        if isinstance(self.likelihood, Gaussian):
+            return self.likelihood.noise
+        return self.temperature
 
     def nll(self, covariance: Tensor, scale: float | None = None) -> Tensor:
         """Mean NLL under each covariance, (P,), at one scale or the likelihood's own."""

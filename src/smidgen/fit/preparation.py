@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log, pi
 
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 from smidgen.blocks import MapBlock
+from smidgen.curvature.factors import APPROXIMATIONS
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
-from smidgen.errors import DataError, SmidgenWarning, StructureError
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.likelihood import Gaussian, Likelihood
+from smidgen.operators import STRUCTURES, Operator
 from smidgen.problem import Problem
 from smidgen.subset import Subset
 from smidgen.types import Batch
@@ -29,25 +32,96 @@ def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
 
 
 def without_mixing(
-    problem: Problem, first: Batch, chosen: tuple[MapBlock, ...], subset: Subset
-) -> tuple[tuple[MapBlock, ...], Subset]:
-    """Leave maps out whose rows cannot be told apart by example, and say so."""
+    problem: Problem, first: Batch, chosen: Sequence[MapBlock]
+) -> tuple[MapBlock, ...]:
+    """Leave maps out whose rows cannot be told apart by example, and say so.
+
+    Args:
+        problem: The problem, with its likelihood settled.
+        first: A batch to look at.
+        chosen: The blocks.
+
+    Returns:
+        The blocks of all other maps.
+
+    Raises:
+        StructureError: If none is left.
+    """
     reasons = mixing_maps(problem, first, chosen)
-    if not reasons:
-        return chosen, subset
     kept = tuple(block for block in chosen if block.map.name not in reasons)
-    first_reason = next(iter(reasons.values()))
-    if not kept:
-        raise StructureError(f"no chosen map can be treated: {first_reason}.")
-    warnings.warn(
-        f"{len(reasons)} chosen maps stay deterministic: {', '.join(list(reasons)[:3])}. "
-        f"{first_reason}",
-        SmidgenWarning,
-        stacklevel=4,
-    )
+    if reasons:
+        first_reason = next(iter(reasons.values()))
+        if not kept:
+            raise StructureError(f"no chosen map can be treated: {first_reason}.")
+        warnings.warn(
+            f"{len(reasons)} chosen maps stay deterministic: "
+            f"{', '.join(list(reasons)[:3])}. {first_reason}",
+            SmidgenWarning,
+            stacklevel=4,
+        )
+    return kept
+
+
+def restricted(subset: Subset, kept: Sequence[MapBlock]) -> Subset:
+    """Keep of a subset what is of the maps that are kept.
+
+    Args:
+        subset: The subset.
+        kept: The blocks that stay stochastic.
+
+    Returns:
+        The subset of their parameters.
+
+    Raises:
+        StructureError: If nothing is left.
+    """
     names = {name for block in kept for name in block.map.shapes}
     parts = {name: part for name, part in subset.parts.items() if name in names}
-    return kept, Subset(subset.universe, parts)
+    if not parts:
+        raise StructureError(
+            f"{subset!r} has only maps that mix the examples of a batch. Choose others; "
+            "smidgen.coverage(model) lists the maps."
+        )
+    return Subset(subset.universe, parts)
+
+
+def refuse_scattered(kind: type[Operator], chosen: Sequence[MapBlock]) -> None:
+    """Refuse single entries where a structure needs rows × columns.
+
+    Args:
+        kind: The structure.
+        chosen: The blocks it would hold.
+
+    Raises:
+        StructureError: If it cannot.
+    """
+    wrong = [block for block in chosen if block.entries is not None]
+    if not kind.scattered and wrong:
+        able = [name for name, each in STRUCTURES.items() if each.scattered]
+        raise StructureError(
+            f"structure {kind.structure!r} needs rows × columns of each map and the bias "
+            f"of those rows, but {wrong[0].map.name!r} has {wrong[0].size} scattered "
+            f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
+            "smidgen.select.sparse_kfac."
+        )
+
+
+def check_numbers(approximation: str, precision: float) -> None:
+    """Refuse an approximation or a precision before any pass.
+
+    Args:
+        approximation: How positions that share weights are treated.
+        precision: The prior precision.
+
+    Raises:
+        ArgumentError: If one is outside what it may be.
+    """
+    if approximation not in APPROXIMATIONS:
+        raise ArgumentError(
+            f"approximation must be one of {APPROXIMATIONS}, got {approximation!r}."
+        )
+    if not 0 < precision < float("inf"):
+        raise ArgumentError(f"precision must be > 0 and finite, got {precision}.")
 
 
 def with_noise(likelihood: Likelihood, found: Curvatures) -> Likelihood:

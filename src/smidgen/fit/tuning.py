@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log, pi
 from typing import Literal, get_args
 
 import torch
@@ -66,7 +67,8 @@ def tune_precision(
         what: "joint", or "precision" or "temperature" alone.
         scope: One precision ("scalar"), one for each "group" (attention, MLPs, head) or
             one for each "layer"; several are kept near the common one by a prior.
-        precisions: The grid of prior precisions.
+        precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
+            is chosen too.
         refine: Search between the best grid point's neighbours, for one precision.
         link: How logits become probabilities while tuning.
         progress: Draw a progress bar on a terminal.
@@ -94,7 +96,9 @@ def tune_precision(
         link,
         label=lambda _, name: joins[name],
     )
-    objective = Objective(likelihood, table.outputs, table.targets, link)
+    objective = Objective(
+        likelihood, table.outputs, table.targets, link, posterior.temperature
+    )
     jointly = what != "precision"
     curve, choice = choose(objective, table, jointly=jointly, refine=refine)
     return _tuned(posterior, replace(curve, scope=scope), choice, joins, what)
@@ -281,7 +285,7 @@ def _tuned(
         divisors = curve.scales if what == "joint" else [noise] * len(curve.scales)
         taus = zip(curve.precisions, divisors, strict=True)
         curve = replace(curve, precisions=tuple(tau / each for tau, each in taus))
-        posterior = replace(posterior, likelihood=replace(likelihood, noise=noise))
+        posterior = _with_noise(posterior, likelihood, noise)
     else:
         chosen = dict(choice.precisions)
         mention_edge(choice.scale)
@@ -292,6 +296,19 @@ def _tuned(
     one = len(distinct(list(joins.values()))) == 1
     precision = next(iter(values.values())) if one else values
     return replace(posterior, precision=precision, tuning=curve)
+
+
+def _with_noise(posterior: Posterior, likelihood: Gaussian, noise: float) -> Posterior:
+    """Give a regression another noise, and the likelihood of its training data under it."""
+    fitted = posterior.log_likelihood
+    if fitted is not None:
+        count = posterior.num_data * likelihood.outputs
+        old = likelihood.noise
+        squares = (-2 * fitted / count - log(2 * pi * old)) * old
+        fitted = -0.5 * count * (squares / noise + log(2 * pi * noise))
+    return replace(
+        posterior, likelihood=replace(likelihood, noise=noise), log_likelihood=fitted
+    )
 
 
 def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, bool]:

@@ -245,7 +245,11 @@ def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
         "precision": list(tuning.precisions),
         "nll": list(tuning.nll),
         "nll_with_temperature": list(tuning.joint_nll),
-        "chosen_precision": posterior.precision,
+        # Several precisions are not one point of the curve.
+        "chosen_precision": posterior.precision
+        if isinstance(posterior.precision, float)
+        else None,
+        "chosen_precisions": posterior.precisions,
         "chosen_temperature": posterior.temperature,
         "map_nll": tuning.map_nll,
         "temperature_nll": tuning.map_scaled_nll,

@@ -88,7 +88,7 @@ def evaluate_posterior(
     settings = {
         "structure": posterior.structure,
         "approximation": posterior.approximation,
-        "precision": posterior.precision,
+        "precision": posterior.plain_precision,
         "temperature": posterior.temperature,
         "fingerprint": posterior.fingerprint,
     }

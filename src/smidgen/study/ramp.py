@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import fit, select
+from smidgen.curvature.factors import Approximation
 from smidgen.curvature.table import variance_table
 from smidgen.errors import ArgumentError
 from smidgen.fit.tuning import checked_grid
@@ -48,7 +49,8 @@ class RampSettings:
     """What a ramping study tries.
 
     `most_stochastic` is the largest share of weights among which a scheme's best point is
-    chosen, "full" apart; the paper's table stops at about a tenth.
+    chosen, "full" apart, as the paper's table stops at about a tenth; a scheme without so
+    small a point shows its best of all, which never counts as the study's best.
     """
 
     schemes: tuple[Scheme, ...] = SCHEMES
@@ -56,7 +58,7 @@ class RampSettings:
     precisions: tuple[float, ...] = PRECISIONS
     repeats: int = 5
     most_stochastic: float = 0.1
-    approximation: str = "reduce"
+    approximation: Approximation = "reduce"
     seed: int = 0
 
 
@@ -109,7 +111,7 @@ def ramp(
         problem,
         train,
         subsets,
-        approximation=settings.approximation,  # type: ignore[arg-type]
+        approximation=settings.approximation,
         progress=progress,
     )
     clock.lap("curvature pass and decompositions")

@@ -134,7 +134,10 @@ def allocations(
     """
     ladders: dict[str, list[Share]] = {}
     for share in sorted(floats, key=floats.__getitem__):
-        ladders.setdefault(share[1], []).append(share)
+        ladder = ladders.setdefault(share[1], [])
+        # Several percentages of a small map are the same block.
+        if not ladder or floats[ladder[-1]] < floats[share]:
+            ladder.append(share)
     steps = dict.fromkeys(ladders, 0)
     total = torch.zeros_like(table.covariance[next(iter(floats))][precision]).double()
     best = float(objective.nll(total[None], temperature))

@@ -28,7 +28,6 @@ from smidgen.fit.preparation import (
     refuse_bad_weights,
     with_noise,
     without_mixing,
-    working_type,
 )
 from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian
@@ -96,7 +95,7 @@ def laplace(
         columns = exact(likelihood)
         if fisher_draws is not None:
             columns = drawn(likelihood, fisher_draws, generator)
-        like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
+        like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)
         if structure == "ekfac":

@@ -28,7 +28,6 @@ from smidgen.fit.preparation import (
     refuse_bad_weights,
     with_noise,
     without_mixing,
-    working_type,
 )
 from smidgen.guard import untouched
 from smidgen.operators import Kronecker
@@ -94,7 +93,7 @@ def laplace_many(
         found = sums.finish(num_data, decompose=False)
     mention_idle(found)
     likelihood = with_noise(problem.likelihood, found)
-    like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
+    like = torch.empty(0, dtype=given.working_type, device=problem.device)
     base = Posterior(
         subset=wide,
         likelihood=likelihood,

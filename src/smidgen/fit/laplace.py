@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.blocks import MapBlock, blocks
+from smidgen.costs import refuse_too_large
 from smidgen.curvature.columns import Columns, drawn, exact
 from smidgen.curvature.factors import APPROXIMATIONS, Approximation, FactorSums
 from smidgen.curvature.joint import JointSums
@@ -95,6 +96,7 @@ def laplace(
         columns = exact(likelihood)
         if fisher_draws is not None:
             columns = drawn(likelihood, fisher_draws, generator)
+        refuse_too_large(problem, chosen, subset, structure, first, fisher_draws)
         like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)

@@ -16,3 +16,5 @@ Z = 4.0
 PEAK_MEMORY_RATIO = 1.3
 # Between grid points of the prior precision, four to a decade.
 INTERPOLATED = {"rel": 1e-3}
+# Peak memory that was planned, against what a process was seen to take.
+PLANNED_PEAK = {"rel": 0.25}

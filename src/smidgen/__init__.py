@@ -11,6 +11,7 @@ from smidgen import evaluate, fit, select
 from smidgen.affine import coverage
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian
+from smidgen.planning import Plan, plan
 from smidgen.posterior import Posterior
 from smidgen.prediction import (
     point_outputs,
@@ -24,6 +25,7 @@ from smidgen.problem import Problem
 from smidgen.record import Record
 from smidgen.store import load, save
 from smidgen.subset import Subset
+from smidgen.verification import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Gaussian",
+    "Plan",
     "Posterior",
     "Predictive",
     "Problem",
@@ -38,10 +41,12 @@ __all__ = [
     "SmidgenError",
     "SmidgenWarning",
     "Subset",
+    "Verification",
     "coverage",
     "evaluate",
     "fit",
     "load",
+    "plan",
     "point_outputs",
     "predict",
     "predict_batches",
@@ -49,4 +54,5 @@ __all__ = [
     "predict_samples_batches",
     "save",
     "select",
+    "verify",
 ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError
-from smidgen.subset import Block, Entries, Part
+from smidgen.subset import Block, Entries, Part, Subset, Whole
 from smidgen.types import Shape
 
 Group = Literal["attention", "mlp"]
@@ -82,11 +84,39 @@ class Coverage:
         """Names and shapes of all parameters of the maps."""
         return {n: shape for each in self.maps for n, shape in each.shapes.items()}
 
+    def last(self) -> Subset:
+        """All weights of the last map, in the order of the modules."""
+        return Subset(self.universe, {name: Whole() for name in self.maps[-1].shapes})
+
+    def crossings(self, share: float) -> Subset:
+        """As many rows and columns of every map as a share is, the first ones.
+
+        They stand in for chosen ones where sizes are counted and no weight is at hand.
+
+        Args:
+            share: The share of rows and of columns, in (0, 1].
+
+        Returns:
+            A block of every map.
+        """
+        parts: dict[str, Part] = {}
+        for each in self.maps:
+            rows = torch.arange(share_of(each.outputs, share))
+            columns = torch.arange(share_of(each.inputs, share))
+            parts.update(each.parts(rows, columns))
+        return Subset(self.universe, parts)
+
     def __str__(self) -> str:
         rows = [(m.name, f"{m.outputs} × {m.inputs}, {m.group}") for m in self.maps]
         rows += [(name, f"left out: {why}") for name, why in self.left_out.items()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def share_of(total: int, share: float) -> int:
+    """How many of `total` a share in (0, 1] keeps: at least one, and rounded up."""
+    # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
+    return max(1, ceil(share * total - 1e-9))
 
 
 def coverage(model: nn.Module) -> Coverage:

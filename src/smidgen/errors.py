@@ -25,6 +25,10 @@ class DataError(SmidgenError, ValueError):
     """The data cannot be used as they are."""
 
 
+class ResourceError(SmidgenError, MemoryError):
+    """The work would take more memory than there is."""
+
+
 class StoreError(SmidgenError):
     """A saved artifact is missing, damaged or belongs to another model."""
 

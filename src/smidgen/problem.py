@@ -110,12 +110,26 @@ class Problem:
             The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
             only what a tap makes require gradients.
         """
-        own = {n: p.detach() for n, p in self.model.named_parameters()}
-        weights = {f"model.{n}": p for n, p in {**own, **(replaced or {})}.items()}
+        tensors = {n: p.detach() for n, p in self.model.named_parameters()}
+        tensors.update(replaced or {})
         # Copies: a forward pass that counts in a buffer must not count in the caller's.
-        weights.update({f"model.{n}": b.clone() for n, b in self.model.named_buffers()})
+        tensors.update({n: b.clone() for n, b in self.model.named_buffers()})
+        return self.outputs_with(tensors, batch)
+
+    def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
+
+        Args:
+            tensors: What takes the place of each parameter and buffer, by name.
+            batch: The batch; it is moved to where those are.
+
+        Returns:
+            The outputs.
+        """
+        device = next(iter(tensors.values()), torch.empty(0)).device
+        swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
-        return _rows(functional_call(call, weights, (_moved(batch, self.device),)))
+        return _rows(functional_call(call, swapped, (_moved(batch, device),)))
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
@@ -207,6 +221,12 @@ class Problem:
     def device(self) -> torch.device:
         """Where the model's first parameter lives."""
         return next(self.model.parameters(), torch.empty(0)).device
+
+    @property
+    def working_type(self) -> torch.dtype:
+        """The type predictions are computed in: the model's, but at least fp32."""
+        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        return torch.float64 if torch.float64 in kinds else torch.float32
 
 
 def as_problem(model: nn.Module | Problem) -> Problem:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 import smidgen
-from smidgen.cli import demo, evaluate, finetune, fit, predict, ramp, report
+from smidgen.cli import demo, evaluate, finetune, fit, plan, predict, ramp, report, verify
 from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
@@ -31,6 +31,8 @@ _DATA = "--train train.tsv --val dev.tsv --text sentence"
 _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "smidgen demo --quick",
     finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
+    plan.plan: "smidgen plan MODEL --percent 10",
+    verify.verify: "smidgen verify map --data dev.tsv --text sentence",
     fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",
     predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
     evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",

@@ -24,7 +24,7 @@ from smidgen.problem import Problem
 from smidgen.types import Batch
 
 # Weights 1/(h + τ) of all shares are kept between batches up to this many bytes.
-_KEPT_BYTES = 2**30
+KEPT_BYTES = 2**30
 # What the covariances of all batches may take; beyond it the work is refused.
 _MOST_BYTES = 4 * 2**30
 
@@ -216,7 +216,7 @@ class _Contraction:
 
 
 def _keep_what_fits(contractions: Iterable[_Contraction]) -> None:
-    left = _KEPT_BYTES
+    left = KEPT_BYTES
     for each in contractions:
         if each.bytes <= left:
             left -= each.bytes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.blocks import MapBlock, blocks
+from smidgen.costs import refuse_too_large
 from smidgen.curvature.columns import Columns, drawn, exact
 from smidgen.curvature.factors import Approximation, FactorSums
 from smidgen.curvature.joint import JointSums
@@ -31,7 +32,6 @@ from smidgen.fit.preparation import (
     restricted,
     with_noise,
     without_mixing,
-    working_type,
 )
 from smidgen.guard import untouched
 from smidgen.likelihood import Gaussian
@@ -101,7 +101,8 @@ def laplace(
         columns = exact(likelihood)
         if fisher_draws is not None:
             columns = drawn(likelihood, fisher_draws, generator)
-        like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
+        refuse_too_large(problem, chosen, subset, structure, first, fisher_draws)
+        like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen).finish(num_data)
         if structure == "ekfac":

@@ -30,7 +30,6 @@ from smidgen.fit.preparation import (
     restricted,
     with_noise,
     without_mixing,
-    working_type,
 )
 from smidgen.guard import untouched
 from smidgen.operators import Kronecker
@@ -95,7 +94,7 @@ def laplace_many(
         found = sums.finish(num_data, decompose=False)
     mention_idle(found)
     likelihood = with_noise(problem.likelihood, found)
-    like = torch.empty(0, dtype=working_type(given.model), device=problem.device)
+    like = torch.empty(0, dtype=given.working_type, device=problem.device)
     base = Posterior(
         subset=next(iter(subsets.values())),
         likelihood=likelihood,

@@ -147,12 +147,6 @@ def with_noise(likelihood: Likelihood, found: Curvatures) -> Likelihood:
     return replace(likelihood, noise=found.squared_residual)
 
 
-def working_type(model: nn.Module) -> torch.dtype:
-    """The type predictions are computed in: the model's, but at least fp32."""
-    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return torch.float64 if torch.float64 in kinds else torch.float32
-
-
 def refuse_bad_weights(model: nn.Module) -> None:
     """Refuse a model whose weights are not finite numbers.
 

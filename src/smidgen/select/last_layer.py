@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from smidgen.affine import affine_coverage
-from smidgen.subset import Subset, Whole
+from smidgen.subset import Subset
 
 
 def last_layer(model: nn.Module) -> Subset:
@@ -17,5 +17,4 @@ def last_layer(model: nn.Module) -> Subset:
     Returns:
         The whole weight and bias of the last map, in the order of the modules.
     """
-    found = affine_coverage(model)
-    return Subset(found.universe, {name: Whole() for name in found.maps[-1].shapes})
+    return affine_coverage(model).last()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import torch
 from torch import Tensor
 
+from smidgen.affine import share_of
 from smidgen.errors import ArgumentError
 
 
@@ -20,8 +19,7 @@ def top(scores: Tensor, share: float) -> Tensor:
     Returns:
         The indices picked, ascending, on the CPU.
     """
-    # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
-    count = max(1, ceil(share * scores.numel() - 1e-9))
+    count = share_of(scores.numel(), share)
     order = scores.double().sort(descending=True, stable=True).indices
     return order[:count].sort().values.to("cpu", torch.int64)
 

@@ -1,0 +1,41 @@
+"""`smidgen verify`: does smidgen see this model as it is?"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+import smidgen
+from smidgen.cli import texts
+from smidgen.cli.console import check_free, out, write_json
+
+
+def verify(
+    model: texts.Model,
+    data: Annotated[Path, typer.Option(help="Texts; the first few are enough.")],
+    text: texts.Text = "text",
+    text_pair: texts.Pair = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Column of the label, for regression.")
+    ] = None,
+    batches: Annotated[int, typer.Option(help="Batches to compare.", min=1)] = 2,
+    batch_size: texts.BatchSize = 4,
+    max_length: texts.MaxLength = 64,
+    overwrite: texts.Overwrite = False,
+    json_file: texts.Json = None,
+) -> None:
+    """Compare a few weights of every map with a slow, exact computation."""
+    check_free(overwrite, json_file)
+    network, tokenizer = texts.load_model(model)
+    names = None if label is None else texts.label_names(network)
+    table = texts.read_table(data, text, text_pair, label, names)
+    loader = texts.batches_of(table, tokenizer, batch_size, max_length)
+    found = smidgen.verify(network, islice(loader, batches))
+    out.print(escape(str(found)), soft_wrap=True)
+    write_json(json_file, found.to_dict())
+    if not found.agrees:
+        raise typer.Exit(1)

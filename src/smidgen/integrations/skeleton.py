@@ -1,0 +1,61 @@
+"""A Hugging Face classifier without weights: shapes on the meta device, from a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from smidgen.errors import ArgumentError
+
+_CONFIG = "config.json"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedModel:
+    """Build a sequence classifier on the meta device.
+
+    Args:
+        path: A model folder, or its config.json; no weights need be there.
+        labels: The number of classes; the config's if left out.
+
+    Returns:
+        The model in evaluation mode, in the type its config names.
+
+    Raises:
+        ArgumentError: If there is no such config, or transformers has no classifier
+            of its kind.
+    """
+    file = Path(path).expanduser()
+    file = file / _CONFIG if file.is_dir() else file
+    changes: dict[str, Any] = {} if labels is None else {"num_labels": labels}
+    try:
+        config = AutoConfig.from_pretrained(
+            file, trust_remote_code=False, local_files_only=True, **changes
+        )
+        if config.pad_token_id is None:
+            # A decoder asks for one to find where a text ends; any will do here.
+            config.pad_token_id = 0
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(
+                config, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ArgumentError(
+            f"model must be a folder with a {_CONFIG} of a classifier, or that file, got "
+            f"{str(path)!r} ({reason[:160]}). Check the path."
+        ) from error
+    return model.eval()
+
+
+def has_weights(path: str | Path) -> bool:
+    """Whether a folder holds weights that could be loaded."""
+    return any((Path(path).expanduser() / name).is_file() for name in _WEIGHTS)
+
+
+def has_head(model: PreTrainedModel) -> bool:
+    """Whether a model's config says it was saved as a classifier."""
+    return any("Classification" in name for name in model.config.architectures or [])

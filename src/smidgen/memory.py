@@ -1,0 +1,110 @@
+"""How much memory there is, and bytes to be read by people."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from smidgen.errors import ArgumentError
+
+LIMIT = "SMIDGEN_MEMORY"
+"""The environment variable that says how many bytes may be used, in place of asking."""
+
+_MEMINFO = Path("/proc/meminfo")
+_MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+# Files of a group's limit and use, and which of the used bytes can be had back: the second
+# version of Linux's control groups, then the first.
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def available_bytes(device: torch.device | str = "cpu") -> int | None:
+    """Tell how many bytes can still be taken on a device.
+
+    On a CPU the system's estimate (Linux's MemAvailable, elsewhere free pages), and no more
+    than a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrules all.
+
+    Args:
+        device: Where the work would be done.
+
+    Returns:
+        The bytes, or None if nobody says.
+
+    Raises:
+        ArgumentError: If SMIDGEN_MEMORY is not a number.
+    """
+    told = os.environ.get(LIMIT)
+    if told is not None:
+        try:
+            return int(float(told))
+        except ValueError:
+            raise ArgumentError(
+                f"{LIMIT} must be a number of bytes, such as 8e9, got {told!r}."
+            ) from None
+    kind = torch.device(device)
+    if kind.type == "cuda":
+        return int(torch.cuda.mem_get_info(kind)[0])
+    if kind.type not in ("cpu", "meta"):
+        return None
+    found = [each for each in (_system_bytes(), _group_bytes()) if each is not None]
+    return min(found, default=None)
+
+
+def readable(count: int) -> str:
+    """Write a number of bytes with three digits and a decimal unit."""
+    value, unit = float(count), 0
+    while value >= 999.5 and unit + 1 < len(_UNITS):
+        value, unit = value / 1000, unit + 1
+    if not unit:
+        return f"{count} {_UNITS[0]}"
+    places = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{places}f} {_UNITS[unit]}"
+
+
+def _system_bytes() -> int | None:
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        return next(int(li.split()[1]) * 1024 for li in lines if li[:13] == "MemAvailable:")
+    except (OSError, StopIteration, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _group_bytes() -> int | None:
+    """What the limits of the process's control groups leave."""
+    found = [_left_of(folder) for folder in _group_folders()]
+    return min((each for each in found if each is not None), default=None)
+
+
+def _group_folders() -> Iterator[Path]:
+    yield from (_GROUPS, _GROUPS / "memory")
+    try:
+        lines = _MEMBERSHIP.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds in ("", "memory"):
+            yield _GROUPS / kinds / path.lstrip("/")
+
+
+def _left_of(folder: Path) -> int | None:
+    for limit, used, reclaimable in _FILES:
+        try:
+            most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+            lines = (folder / "memory.stat").read_text().splitlines()
+        except (OSError, ValueError):
+            # Not there, or "max": no limit.
+            continue
+        cached = sum(int(li.split()[1]) for li in lines if li.split()[0] == reclaimable)
+        return max(0, most - now + cached)
+    return None

@@ -1,0 +1,294 @@
+"""Plan: what a posterior would cost, before any work, and what would fit instead.
+
+Bytes and passes come from shapes alone, so that a model's skeleton on meta tensors will do.
+Time needs weights: one batch of the chosen subset is timed, and the rest follows from how
+many multiplications there are.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from smidgen.affine import affine_coverage
+from smidgen.aligned import aligned
+from smidgen.blocks import MapBlock, blocks
+from smidgen.costs import Candidate, Cost, Setting, candidates, cost, sparse_name
+from smidgen.curvature.rehearsal import Rehearsal, rehearse
+from smidgen.curvature.taps import tapped
+from smidgen.errors import ArgumentError, DataError, StructureError
+from smidgen.likelihood import Categorical, Gaussian, Likelihood
+from smidgen.memory import available_bytes, readable
+from smidgen.operators import STRUCTURES
+from smidgen.problem import Problem, as_problem
+from smidgen.subset import Subset
+from smidgen.types import Batch
+
+_HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One posterior: what it is called, what it costs, and whether that fits.
+
+    `seconds` is the estimated time of the fit, or None without weights.
+    """
+
+    subset: str
+    structure: str
+    cost: Cost
+    seconds: float | None
+    fits: bool
+    chosen: bool
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest of all peaks."""
+        each = self.cost
+        return max(each.fit_peak_bytes, each.tune_peak_bytes, each.predict_peak_bytes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen posterior and its alternatives; print it.
+
+    Args:
+        model: The model's class.
+        batch: The shape of the batches.
+        examples: How many training examples the time is for.
+        available_bytes: Memory that can be had, or None if nobody says.
+        rows: The choice first, then alternatives.
+        notes: What the numbers leave out, and why.
+    """
+
+    model: str
+    batch: str
+    examples: int
+    available_bytes: int | None
+    rows: tuple[PlanRow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> PlanRow:
+        """The row that was asked for."""
+        return self.rows[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it down as plain values."""
+        return asdict(self)
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Headings and cells: the choice, and the alternatives that fit."""
+        shown = [row for row in self.rows if row.fits or row.chosen]
+        timed = self.chosen.seconds is not None
+        headings = (*_HEADINGS, "passes", *(["time of fit"] if timed else []))
+        return [headings, *(_cells(row, timed) for row in shown)]
+
+    def remarks(self) -> list[str]:
+        """What is to be said below the table."""
+        lines = ["Peaks of fit, tune and predict come on top of the model."]
+        if not self.chosen.fits:
+            lines.append(self._objection())
+        left = [row for row in self.rows if not row.fits and not row.chosen]
+        if left:
+            names = (
+                f"{row.subset} {row.structure} ({readable(row.peak_bytes)})" for row in left
+            )
+            lines.append(f"Would not fit: {', '.join(names)}.")
+        return [*lines, *self.notes]
+
+    def _objection(self) -> str:
+        peak, own = self.chosen.peak_bytes, self.chosen.cost.activation_bytes
+        assert self.available_bytes is not None
+        if own > self.available_bytes:
+            return (
+                f"The choice does not fit: activations of one batch alone take "
+                f"{readable(own)}. Take smaller batches."
+            )
+        return (
+            f"The choice does not fit: it takes {readable(peak)}. Take one of the others."
+        )
+
+    def heading(self) -> str:
+        """What the table is about."""
+        memory = "an unknown amount of memory"
+        if self.available_bytes is not None:
+            memory = f"{readable(self.available_bytes)} of memory"
+        timed = f"; time for {self.examples:,} examples" if self.chosen.seconds else ""
+        return f"{self.model}, batches of {self.batch}, {memory} available{timed}."
+
+    def __str__(self) -> str:
+        table = aligned(self.table(), left=(0, 1, 2))
+        return "\n".join([self.heading(), "", table, "", *self.remarks()])
+
+
+def plan(
+    model: nn.Module | Problem,
+    *,
+    subset: Subset | None = None,
+    percent: float = 10,
+    structure: str = "kron",
+    batch: Batch = None,
+    batch_size: int = 16,
+    max_length: int = 128,
+    examples: int = 1000,
+) -> Plan:
+    """Say what a posterior would cost, and what could be had instead.
+
+    Args:
+        model: The model, or its `Problem`; its weights may be on the meta device.
+        subset: The weights to make stochastic; left out, Sparse-KFAC's.
+        percent: Percent of rows and of columns if no subset is given.
+        structure: How the curvature is to be kept.
+        batch: A training batch. Left out, a Hugging Face model gets one of tokens.
+        batch_size: Texts in such a batch.
+        max_length: Tokens of each.
+        examples: Training examples to estimate the time for.
+
+    Returns:
+        The plan; print it.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+        StructureError: If there is no such structure.
+    """
+    given = as_problem(model)
+    if structure not in STRUCTURES:
+        names = ", ".join(STRUCTURES)
+        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
+    if min(batch_size, max_length, examples) < 1:
+        raise ArgumentError(
+            "batch_size, max_length and examples must be 1 or more, got "
+            f"{batch_size}, {max_length} and {examples}."
+        )
+    found = affine_coverage(given.model)
+    if subset is None:
+        name, subset = sparse_name(percent), found.crossings(percent / 100)
+    else:
+        name = "last layer" if subset == found.last() else "given subset"
+    if batch is None:
+        batch = _tokens(given.model, batch_size, max_length)
+    seen, notes = _seen(given, batch, batch_size)
+    problem = replace(given, likelihood=given.likelihood or _likelihood(seen.outputs))
+    setting, available = Setting.of(problem), available_bytes(given.device)
+    rows, own = [], []
+    for each in candidates(given.model, name, subset, structure):
+        own.append(blocks(given.model, each.subset))
+        what = cost(own[-1], each.subset, each.structure, seen, setting)
+        rows.append(_row(each, what, available))
+    reason = _without_time(problem, seen, rows[0])
+    if reason is None:
+        rate = _rate(problem, batch, own[0], seen, setting.columns)
+        count = -(-examples // seen.examples)
+        for index, (row, chosen) in enumerate(zip(rows, own, strict=True)):
+            maps = {block.map.name for block in chosen}
+            each_pass = seen.work(maps, setting.columns) + row.cost.pass_work
+            work = count * row.cost.passes * each_pass + row.cost.final_work
+            rows[index] = replace(row, seconds=work / rate)
+    if reason is not None:
+        notes.append(reason)
+    name = type(given.model).__name__
+    return Plan(name, _shape(seen), examples, available, tuple(rows), tuple(notes))
+
+
+def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
+    """A batch of random tokens for a model that reads them, else None."""
+    config = getattr(model, "config", None)
+    words = getattr(config, "vocab_size", None)
+    if getattr(model, "main_input_name", None) != "input_ids" or not words:
+        return None
+    longest = getattr(config, "max_position_embeddings", None) or max_length
+    shape = (batch_size, min(max_length, longest))
+    generator = torch.Generator().manual_seed(0)
+    return {"input_ids": torch.randint(0, words, shape, generator=generator)}
+
+
+def _seen(problem: Problem, batch: Batch, size: int) -> tuple[Rehearsal, list[str]]:
+    if batch is None:
+        reason = "no batch was given: pass batch=..."
+    else:
+        try:
+            return rehearse(problem, batch), []
+        except DataError as error:
+            reason = str(error)
+    return Rehearsal(size, 0), [f"Activations are not counted: {reason}"]
+
+
+def _likelihood(outputs: int) -> Likelihood:
+    return Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
+
+
+def _row(each: Candidate, what: Cost, available: int | None) -> PlanRow:
+    row = PlanRow(each.name, each.structure, what, None, True, each.chosen)
+    return replace(row, fits=available is None or row.peak_bytes <= available)
+
+
+def _rate(
+    problem: Problem,
+    batch: Batch,
+    chosen: tuple[MapBlock, ...],
+    seen: Rehearsal,
+    columns: int,
+) -> float:
+    """Multiplications a second in a timed pass over one batch, the second of two."""
+    seconds = 0.0
+    with tapped(problem, chosen) as taps:
+        for _ in range(2):
+            started = time.perf_counter()
+            trace = taps.run(batch)
+            for left in reversed(range(columns)):
+                found = trace.deltas(torch.ones_like(trace.outputs), more=left > 0)
+            # Waits for a device that runs ahead.
+            float(next(iter(found.values())).sum())
+            seconds = time.perf_counter() - started
+    return seen.work({block.map.name for block in chosen}, columns) / seconds
+
+
+def _without_time(problem: Problem, seen: Rehearsal, row: PlanRow) -> str | None:
+    """Why no time can be given, if it cannot."""
+    if any(p.is_meta for p in problem.model.parameters()):
+        return "No time is given: the model has no weights."
+    if not seen.runs:
+        return "No time is given: no batch could be followed."
+    if not row.fits:
+        return "No time is given: the choice does not fit, so it was not tried."
+    return None
+
+
+def _shape(seen: Rehearsal) -> str:
+    longest = max((run.positions for run in seen.runs), default=1)
+    return f"{seen.examples} × {longest}" if longest > 1 else f"{seen.examples}"
+
+
+def _cells(row: PlanRow, timed: bool) -> tuple[str, ...]:
+    each = row.cost
+    sizes = (
+        each.stored_bytes,
+        each.fit_peak_bytes,
+        each.tune_peak_bytes,
+        each.predict_peak_bytes,
+    )
+    return (
+        "→" if row.chosen else "",
+        row.subset,
+        row.structure,
+        f"{each.weights:,}",
+        *map(readable, sizes),
+        str(each.passes),
+        *([_duration(row.seconds)] if timed else []),
+    )
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds / 86_400:,.0f} days"

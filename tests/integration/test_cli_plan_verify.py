@@ -1,0 +1,98 @@
+"""`smidgen plan` and `smidgen verify` on tiny real model folders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.tiny import bert_config, saved
+from transformers import BertForSequenceClassification, BertModel
+
+from smidgen.cli import main
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A classifier, an encoder, a config without weights, and some texts."""
+    root = tmp_path_factory.mktemp("world")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        classifier = BertForSequenceClassification(bert_config(num_labels=3))
+        saved(root / "map", classifier)
+        saved(root / "encoder", BertModel(bert_config()))
+    classifier.config.to_json_file(root / "config.json")
+    lines = ["a b c", "b", "d d a b", "c a", "a", "b b c d a"]
+    (root / "texts.tsv").write_text("sentence\n" + "\n".join(lines) + "\n")
+    return root
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as leaving:
+        main([str(word) for word in words])
+    return leaving.value.code
+
+
+def test_plan_of_a_folder_times_a_batch(world, tmp_path, capsys):
+    target = tmp_path / "plan.json"
+    assert run("plan", world / "map", "--percent", 30, "--json", target) == 0
+    shown = capsys.readouterr().out
+    assert "→  sparse-kfac 30 %" in shown
+    assert "time for 1,000 examples" in shown
+    found = json.loads(target.read_text())
+    assert found["rows"][0]["chosen"] is True
+    assert found["rows"][0]["seconds"] > 0
+
+
+def test_plan_of_a_config_needs_no_weights(world, tmp_path, capsys):
+    files = [tmp_path / "config.json", tmp_path / "folder.json"]
+    assert run("plan", world / "config.json", "--json", files[0]) == 0
+    assert "No time is given: the model has no weights." in capsys.readouterr().out
+    assert run("plan", world / "map", "--no-time", "--json", files[1]) == 0
+    config, folder = (json.loads(file.read_text())["rows"] for file in files)
+    assert [row["cost"] for row in config] == [row["cost"] for row in folder]
+
+
+def test_plan_gives_an_encoder_a_head(world, capsys):
+    words = ["--labels", 4, "--select", "last-layer", "--structure", "full"]
+    assert run("plan", world / "encoder", *words) == 0
+    shown = capsys.readouterr().out
+    # A head of 4 × 8 weights and 4 biases.
+    assert "→  last layer" in shown
+    assert " 36 " in shown
+    assert run("plan", world / "encoder") == 0
+
+
+def test_plan_refuses_what_is_no_model(world, tmp_path, capsys):
+    assert run("plan", tmp_path / "nothing") == 1
+    assert "model must be a folder with a config.json" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "no such thing"}')
+    assert run("plan", tmp_path) == 1
+    assert "Check the path" in capsys.readouterr().err
+
+
+def test_verify_prints_a_row_for_every_map(world, tmp_path, capsys):
+    target = tmp_path / "found.json"
+    data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
+    assert run("verify", world / "map", *data, "--json", target) == 0
+    shown = capsys.readouterr().out
+    assert "bert.encoder.layer.0.attention.self.query" in shown
+    assert "All 14 maps agree" in shown
+    found = json.loads(target.read_text())
+    assert found["agrees"] is True
+    assert found["examples"] == 6
+
+
+def test_verify_leaves_with_one_when_a_map_disagrees(world, monkeypatch, capsys):
+    """A classifier that uses its head's weight once more, behind the taps' back."""
+    honest = BertForSequenceClassification.forward
+
+    def forward(self, *args, **kwargs):
+        found = honest(self, *args, **kwargs)
+        found.logits = found.logits + self.classifier.weight.square().sum(1)
+        return found
+
+    monkeypatch.setattr(BertForSequenceClassification, "forward", forward)
+    data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
+    assert run("verify", world / "map", *data) == 1
+    assert "1 of 14 maps disagree, classifier first" in capsys.readouterr().out

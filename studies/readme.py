@@ -139,7 +139,8 @@ def peers() -> str:
     record = Record.load(ROOT / "bench" / "records" / "peers.json")
     lines = [
         f"{record.config['peer']} ÷ smidgen, KFAC of all affine maps, "
-        f"{record.config['threads']} threads, each in a process of its own (`python -m bench peers`):",
+        f"{record.config['threads']} threads, each in a process of its own "
+        "(`python -m bench peers`):",
         "",
         "| | fit time | predict time | fit memory | predict memory |",
         "|---|---|---|---|---|",

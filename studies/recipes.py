@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from smidgen.curvature.moments import MomentSums
 from smidgen.curvature.sums import accumulate
 from smidgen.curvature.table import VarianceTable, variance_table
 from smidgen.fit.objective import Objective
-from smidgen.fit.scope import labels_of
 from smidgen.fit.tuning import GRID, choose
 from smidgen.posterior import Posterior
 from smidgen.predictive import CategoricalPredictive
@@ -71,12 +70,15 @@ def posteriors_of(made: Finetuned, problem: Problem) -> dict[str, Posterior]:
     return found
 
 
-def regrouped(table: VarianceTable, level: str, joins: Mapping[str, str]) -> VarianceTable:
-    """Sum one level's shares by the labels that share a precision."""
-    found: dict[Any, torch.Tensor] = {}
-    for name, label in joins.items():
-        share = table.covariance[level, name]
-        found[label] = found[label] + share if label in found else share.clone()
+Parts = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def regrouped(table: VarianceTable, parts: Parts) -> VarianceTable:
+    """Sum shares by the labels that have a precision each."""
+    found = {
+        label: torch.stack([table.covariance[share] for share in shares]).sum(0)
+        for label, shares in parts.items()
+    }
     return VarianceTable(table.outputs, table.targets, table.precisions, found)
 
 
@@ -85,14 +87,14 @@ class Bench:
 
     def __init__(
         self,
-        posteriors: Mapping[str, Posterior],
-        problem: Problem,
         validation: VarianceTable,
         test: VarianceTable,
+        evidence: Mapping[str, Mapping[str, float]],
     ) -> None:
-        self.posteriors, self.problem = posteriors, problem
-        self.validation, self.test = validation, test
-        self.likelihood = next(iter(posteriors.values())).likelihood
+        self.validation, self.test, self.evidence = validation, test, evidence
+        self.likelihood = smidgen.Categorical(validation.outputs.shape[1])
+        self.levels = list(dict.fromkeys(level for level, _ in validation.covariance))
+        self.names = [n for level, n in validation.covariance if level == "10 %"]
         self.objective = Objective(
             self.likelihood, validation.outputs, validation.targets, "probit"
         )
@@ -125,54 +127,69 @@ class Bench:
         self.add("MAP", none, 1.0)
         self.add("temperature", none, float(self.objective.best(self.objective.none())[0]))
 
-    def tuned(
-        self, name: str, level: str, *, scope: str = "scalar", jointly: bool = True
-    ) -> float:
+    def parts(self, level: str, scope: str = "scalar", *, head: bool = False) -> Parts:
+        """Shares of a level by label; `head` takes the whole last layer for its own."""
+        names = [name for own, name in self.validation.covariance if own == level]
+        last = self.names[-1]
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name in names:
+            group = "attention" if "attention" in name else "mlp"
+            label = {"scalar": "all", "layer": name}.get(scope, group)
+            if name == last and scope != "scalar":
+                label = "head"
+            whole = head and name == last
+            found.setdefault(label, []).append(("last layer" if whole else level, name))
+        return found
+
+    def tuned(self, name: str, parts: Parts, *, jointly: bool = True) -> float:
         """Choose by validation NLL, report on test; returns the validation NLL."""
-        joins = labels_of(scope, self.posteriors[level], self.problem)  # type: ignore[arg-type]
-        validation = regrouped(self.validation, level, joins)
-        test = regrouped(self.test, level, joins)
+        validation, test = regrouped(self.validation, parts), regrouped(self.test, parts)
         curve, choice = choose(self.objective, validation, jointly=jointly)
         total = sum(test.at(label, tau) for label, tau in choice.precisions.items())
         assert isinstance(total, torch.Tensor)
-        taus = list(choice.precisions.values())
-        noted = {"precision": [min(taus), max(taus)], "validation_nll": choice.nll}
-        self.add(name, total, choice.scale, at_edge=curve.at_edge, level=level, **noted)
+        noted = {"precisions": dict(choice.precisions), "validation_nll": choice.nll}
+        self.add(name, total, choice.scale, at_edge=curve.at_edge, **noted)
         return choice.nll
 
-    def by_evidence(self, name: str, level: str, scope: str) -> None:
+    def by_evidence(self, name: str, scope: str) -> None:
         """Precision by the marginal likelihood, then a temperature on validation data."""
-        tuned = fit.tune_by_evidence(self.posteriors[level], self.problem, scope=scope)  # type: ignore[arg-type]
+        taus = self.evidence[scope]
         totals = [
-            sum(
-                table.at((level, n), min(max(tau, GRID[0]), GRID[-1]))
-                for n, tau in tuned.precisions.items()
-            )
+            torch.stack(
+                [
+                    table.at(("10 %", each), min(max(tau, GRID[0]), GRID[-1]))
+                    for each, tau in taus.items()
+                ]
+            ).sum(0)
             for table in (self.validation, self.test)
         ]
-        scales, nlls = self.objective.best(totals[0][None])  # type: ignore[index]
-        taus = list(tuned.precisions.values())
-        noted = {"precision": [min(taus), max(taus)], "validation_nll": float(nlls)}
-        self.add(name, totals[1], float(scales), level=level, **noted)  # type: ignore[arg-type]
+        scales, nlls = self.objective.best(totals[0][None])
+        noted = {"precisions": dict(taus), "validation_nll": float(nlls)}
+        self.add(name, totals[1], float(scales), **noted)
 
 
 def run(bench: Bench) -> None:
     """Score every recipe."""
+    parts = bench.parts
     bench.baselines()
-    bench.tuned("10 %, precision alone", "10 %", jointly=False)
+    bench.tuned("10 %, precision alone", parts("10 %"), jointly=False)
     scored = {}
-    for level in bench.posteriors:
-        scored[level] = bench.tuned(f"{level}, joint", level)
+    for level in bench.levels:
+        scored[level] = bench.tuned(f"{level}, joint", parts(level))
     for scope in ("group", "layer"):
-        for level in ("10 %", "30 %"):
-            bench.tuned(f"{level}, joint, by {scope}", level, scope=scope)
+        bench.tuned(f"10 %, joint, by {scope}", parts("10 %", scope))
+    bench.tuned("10 % and the head, joint", parts("10 %", head=True))
+    for scope in ("group", "layer"):
+        found = parts("10 %", scope, head=True)
+        bench.tuned(f"10 % and the head, joint, by {scope}", found)
+    for level in ("3 %", "30 %", "10 % ekfac"):
+        found = parts(level, "group", head=True)
+        bench.tuned(f"{level} and the head, joint, by group", found)
     sizes = [f"{p:g} %" for p in PERCENTS]
-    best = min(sizes, key=scored.__getitem__)
-    bench.tuned("best size, joint", best)
     best = min([*sizes, "last layer"], key=scored.__getitem__)
-    bench.tuned("best size or last layer, joint", best)
-    for scope in ("scalar", "layer"):
-        bench.by_evidence(f"10 %, evidence by {scope}, temperature", "10 %", scope)
+    bench.tuned("best size or last layer, joint", parts(best))
+    for scope in bench.evidence:
+        bench.by_evidence(f"10 %, evidence by {scope}, temperature", scope)
 
 
 def differences(bench: Bench) -> dict[str, dict[str, float]]:
@@ -187,18 +204,28 @@ def differences(bench: Bench) -> dict[str, dict[str, float]]:
 
 def bench_of(name: str, seed: int, data: Path, cache: Path) -> Bench:
     """Load the tables of a task and seed, or make them."""
-    made = finetuned(name, seed, data, cache)
-    problem = Problem(made.model)
     kept = cache / f"tables-{name.lower()}-seed{seed}.pt"
-    posteriors = posteriors_of(made, problem)
-    problem = Problem(made.model, next(iter(posteriors.values())).likelihood)
-    grid = torch.tensor(GRID, dtype=torch.float64)
-    tables = [
-        variance_table(problem, made.loader(table), posteriors, grid, "probit")
-        for table in (made.task.validation, made.task.test)
-    ]
-    torch.save([vars(each) for each in tables], kept)
-    return Bench(posteriors, problem, *tables)
+    if not kept.exists():
+        made = finetuned(name, seed, data, cache)
+        problem = Problem(made.model, smidgen.Categorical(2))
+        posteriors = posteriors_of(made, problem)
+        grid = torch.tensor(GRID, dtype=torch.float64)
+        tables = [
+            variance_table(problem, made.loader(table), posteriors, grid, "probit")
+            for table in (made.task.validation, made.task.test)
+        ]
+        evidence = {
+            scope: fit.tune_by_evidence(
+                posteriors["10 %"],
+                problem,
+                scope=scope,  # type: ignore[arg-type]
+            ).precisions
+            for scope in ("scalar", "layer")
+        }
+        torch.save([*(vars(each) for each in tables), evidence], kept)
+    validation, test, *rest = torch.load(kept, weights_only=False)
+    evidence = rest[0] if rest else {}
+    return Bench(VarianceTable(**validation), VarianceTable(**test), evidence)
 
 
 def main() -> None:

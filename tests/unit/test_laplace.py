@@ -111,6 +111,7 @@ def test_tuning_equals_refitting_every_candidate(outputs, link, what):
         validation,
         what=what,
         precisions=grid,
+        scope="scalar",
         refine=False,
         link=link,
     )
@@ -145,12 +146,14 @@ def test_regression_tuning_equals_refitting_every_candidate():
     targets = torch.cat([y for _, y in validation])
     subset = smidgen.select.sparse_kfac(model, percent=60)
     posterior = smidgen.fit.laplace(model, train, subset)
-    tuned = smidgen.fit.tune_precision(posterior, model, validation, refine=False)
+    tuned = smidgen.fit.tune_precision(
+        posterior, model, validation, scope="scalar", refine=False
+    )
     predictive = smidgen.predict_batches(tuned, model, validation)
     nll = float(smidgen.evaluate.nll(predictive, targets).mean())
     assert nll == pytest.approx(min(tuned.tuning.joint_nll), rel=1e-9)
     alone = smidgen.fit.tune_precision(
-        posterior, model, validation, what="precision", refine=False
+        posterior, model, validation, what="precision", scope="scalar", refine=False
     )
     assert alone.likelihood.noise == posterior.likelihood.noise
     predictive = smidgen.predict_batches(alone, model, validation)

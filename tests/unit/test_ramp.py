@@ -77,7 +77,12 @@ def test_validation_scores_are_those_of_tuning_each_point(study):
         point = found.chosen[scheme]
         alone = smidgen.fit.laplace(problem, train, found.posteriors[scheme].subset)
         tuned = smidgen.fit.tune_precision(
-            alone, problem, validation, precisions=SMALL.precisions, refine=False
+            alone,
+            problem,
+            validation,
+            scope="scalar",
+            precisions=SMALL.precisions,
+            refine=False,
         )
         assert tuned.precision == pytest.approx(point.precision)
         assert tuned.temperature == pytest.approx(point.temperature, rel=1e-5)

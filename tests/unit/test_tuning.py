@@ -71,8 +71,12 @@ def test_a_refined_precision_is_better_and_scores_as_interpolated(case):
         problem, [batch], smidgen.select.sparse_kfac(model, percent=100)
     )
     validation = noisy(case, model, batch)
-    coarse = smidgen.fit.tune_precision(posterior, problem, validation, refine=False)
-    fine = smidgen.fit.tune_precision(posterior, problem, validation)
+    coarse, fine = (
+        smidgen.fit.tune_precision(
+            posterior, problem, validation, scope="scalar", refine=refine
+        )
+        for refine in (False, True)
+    )
     assert fine.tuning.chosen_nll <= coarse.tuning.chosen_nll
     if case.outputs != 4:
         nll = held_out_nll(fine, problem, validation)
@@ -182,6 +186,7 @@ def test_no_other_precision_has_more_evidence(scope):
         assert best > smidgen.fit.log_evidence(scalar, model)
 
 
+@EDGES_ARE_FINE
 def test_evidence_needs_labels_and_scope_is_named():
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
     plain = {k: v for k, v in batch.items() if k != "labels"}
@@ -195,6 +200,7 @@ def test_evidence_needs_labels_and_scope_is_named():
     with pytest.raises(ArgumentError, match="scope must be one of"):
         smidgen.fit.tune_precision(posterior, model, [batch], scope="map")
     full = smidgen.fit.laplace(model, [batch], subset, structure="full")
+    assert isinstance(smidgen.fit.tune_precision(full, model, [batch]).precision, float)
     with pytest.raises(ArgumentError, match="scope must be 'scalar' for structure 'full'"):
         smidgen.fit.tune_precision(full, model, [batch], scope="layer")
 

@@ -37,7 +37,7 @@ def fit(
     tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
     scope: Annotated[
         Scope, typer.Option(help="One precision, or one for each group or layer.")
-    ] = "scalar",
+    ] = "auto",
     approximation: Annotated[
         Approximation, typer.Option(help="How positions share weights.")
     ] = "reduce",

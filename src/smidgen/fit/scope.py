@@ -10,14 +10,15 @@ from smidgen.errors import ArgumentError
 from smidgen.posterior import JOINT, Posterior
 from smidgen.problem import Problem
 
-Scope = Literal["scalar", "group", "layer"]
+Scope = Literal["auto", "scalar", "group", "layer"]
 
 
 def labels_of(scope: Scope, posterior: Posterior, problem: Problem) -> dict[str, str]:
     """Name the precision that each operator has.
 
     Args:
-        scope: "scalar", "group" (attention, MLPs and the head) or "layer".
+        scope: "scalar", "group" (attention, MLPs and the head), "layer", or "auto": by
+            group, but one precision where one matrix spans all maps.
         posterior: The posterior.
         problem: The model it is of.
 
@@ -29,9 +30,10 @@ def labels_of(scope: Scope, posterior: Posterior, problem: Problem) -> dict[str,
     """
     if scope not in get_args(Scope):
         raise ArgumentError(f"scope must be one of {get_args(Scope)}, got {scope!r}.")
-    if scope == "scalar":
+    joint = JOINT in posterior.operators
+    if scope == "scalar" or (scope == "auto" and joint):
         return dict.fromkeys(posterior.operators, "all")
-    if JOINT in posterior.operators:
+    if joint:
         raise ArgumentError(
             f"scope must be 'scalar' for structure 'full', whose one matrix spans all "
             f"maps, got {scope!r}. Fit with structure='kron', 'ekfac' or 'diag'."

@@ -32,7 +32,7 @@ from smidgen.valley import lowest
 What = Literal["joint", "precision", "temperature"]
 GRID: tuple[float, ...] = tuple(10 ** (k / 4) for k in range(-16, 25))
 """Prior precisions from 1e-4 to 1e6, four to a decade."""
-_SPREAD = 2.0
+_SPREAD = 8.0
 """How far, in nats, the precision of a group strays from the common one beforehand."""
 _SWEEPS = 10
 
@@ -52,7 +52,7 @@ def tune_precision(
     batches: Iterable[Batch],
     *,
     what: What = "joint",
-    scope: Scope = "scalar",
+    scope: Scope = "auto",
     precisions: Sequence[float] = GRID,
     refine: bool = True,
     link: str = "auto",
@@ -65,8 +65,9 @@ def tune_precision(
         model: The model it was fitted to, or its `Problem`.
         batches: Labelled validation batches, read once.
         what: "joint", or "precision" or "temperature" alone.
-        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head) or
-            one for each "layer"; several are kept near the common one by a prior.
+        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; what
+            "auto" takes where maps have operators of their own) or one for each "layer";
+            several are kept near the common one by a prior.
         precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
             is chosen too.
         refine: Search between the best grid point's neighbours, for one precision.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Literal
 
 import torch
@@ -178,7 +178,9 @@ def _map(
 ) -> AffineMap:
     weight, bias = own["weight"], own.get("bias")
     transposed = not isinstance(module, (nn.Linear, nn.Conv2d))
-    n, m = reversed(weight.shape) if transposed else weight.flatten(1).shape
+    n, m = weight.shape[0], prod(weight.shape[1:])
+    if transposed:
+        n, m = m, n
     return AffineMap(
         name=path,
         modules=tuple(owners[id(weight)]),

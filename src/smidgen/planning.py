@@ -253,7 +253,7 @@ def _rate(
 def _without_time(problem: Problem, seen: Rehearsal, row: PlanRow) -> str | None:
     """Why no time can be given, if it cannot."""
     if any(p.is_meta for p in problem.model.parameters()):
-        return "No time is given: the model has no weights."
+        return "No time is given: the weights were not loaded."
     if not seen.runs:
         return "No time is given: no batch could be followed."
     if not row.fits:
@@ -288,7 +288,7 @@ def _cells(row: PlanRow, timed: bool) -> tuple[str, ...]:
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
+    for limit, size, unit in ((99, 1, "s"), (5_940, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / size:.2g} {unit}"
     return f"{seconds / 86_400:,.0f} days"

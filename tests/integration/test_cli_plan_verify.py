@@ -47,7 +47,7 @@ def test_plan_of_a_folder_times_a_batch(world, tmp_path, capsys):
 def test_plan_of_a_config_needs_no_weights(world, tmp_path, capsys):
     files = [tmp_path / "config.json", tmp_path / "folder.json"]
     assert run("plan", world / "config.json", "--json", files[0]) == 0
-    assert "No time is given: the model has no weights." in capsys.readouterr().out
+    assert "No time is given: the weights were not loaded." in capsys.readouterr().out
     assert run("plan", world / "map", "--no-time", "--json", files[1]) == 0
     config, folder = (json.loads(file.read_text())["rows"] for file in files)
     assert [row["cost"] for row in config] == [row["cost"] for row in folder]

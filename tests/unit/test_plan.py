@@ -52,7 +52,7 @@ def test_a_skeleton_costs_what_the_model_costs(percent):
     plain = smidgen.plan(skeleton, percent=percent, batch=batch)
     assert plain.chosen.cost == smidgen.plan(model, subset=subset, batch=batch).chosen.cost
     assert plain.chosen.seconds is None
-    assert "No time is given: the model has no weights." in str(plain)
+    assert "No time is given: the weights were not loaded." in str(plain)
 
 
 def test_time_is_estimated_where_there_are_weights():
@@ -197,3 +197,13 @@ def test_memory_is_told_and_written_for_people():
     counts = [0, 999, 1000, 12_345, 999_999, 3 * 10**9, 5 * 10**21]
     texts = ["0 bytes", "999 bytes", "1.00 kB", "12.3 kB", "1.00 MB", "3.00 GB", "5,000 EB"]
     assert [readable(count) for count in counts] == texts
+
+
+def test_a_network_of_convolutions_is_rehearsed():
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2)
+    )
+    batch = (torch.randn(5, 1, 8, 8), torch.zeros(5).long())
+    found = str(smidgen.plan(net, percent=50, batch=batch))
+    assert "cannot be rehearsed" not in found
+    assert "batches of 5" in found

@@ -136,8 +136,9 @@ def wanted(
     selector = SELECTORS[name]
     if bool(patterns) != ("patterns" in selector.needs):
         raise ArgumentError(
-            f"--pattern is for --select named, got {patterns or 'none'} with {name}. "
-            + ("Leave one of them out." if patterns else "Give one: 'classifier.*'.")
+            f"--pattern is for --select named, got {patterns} with {name}. Leave one out."
+            if patterns
+            else "--select named needs --pattern, got none. Give one: 'classifier.*'."
         )
     given = {option: value for option, value in sizes.items() if value is not None}
     for option, value in given.items():

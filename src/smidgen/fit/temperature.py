@@ -58,7 +58,7 @@ def mention_edge(found: float) -> None:
     if abs(log(found)) > _EXTREME:
         warnings.warn(
             f"the best temperature {found:.3g} is extreme: the held-out data are too few, "
-            "or the model knows little of them. Pass more, or what='precision'.",
+            "or the model knows little of them. Pass more, or tune the precision alone.",
             SmidgenWarning,
             stacklevel=4,
         )

@@ -324,7 +324,7 @@ def _winner(curve: Sequence[float], precisions: Sequence[float]) -> tuple[int, b
         )
         warnings.warn(
             f"the best precision {precisions[winner]:.3g} is at the {side} edge of its "
-            f"grid: {meaning} on this validation set. Pass precisions= to look further.",
+            f"grid: {meaning} on this validation set. More held-out data would tell.",
             SmidgenWarning,
             stacklevel=4,
         )

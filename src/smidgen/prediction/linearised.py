@@ -101,6 +101,11 @@ def _predictives(
     draws: int,
     generator: torch.Generator | None,
 ) -> list[Predictive]:
+    if not isinstance(posterior, Posterior):
+        raise ArgumentError(
+            f"posterior must be a smidgen.Posterior, got {type(posterior).__name__}. The "
+            "order is predict(posterior, model, batch)."
+        )
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)

@@ -48,7 +48,7 @@ class Work:
 
     def __post_init__(self) -> None:
         network = self.problem.model
-        usable = set(self.posteriors[max(self.posteriors)].operators)
+        usable = {name for each in self.posteriors.values() for name in each.operators}
         self.maps = [m for m in affine_coverage(network).maps if m.name in usable]
         self.norms = {each.name: operator_norm(network, each) for each in self.maps}
         self.likelihood = next(iter(self.posteriors.values())).likelihood

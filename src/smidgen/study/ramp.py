@@ -31,12 +31,14 @@ from smidgen.study.comparison import Method, compare
 from smidgen.study.points import Point, Work, curves, scored
 from smidgen.study.schemes import (
     SCHEMES,
+    WHOLE,
     Candidate,
     Scheme,
     Share,
     allocations,
     candidates,
 )
+from smidgen.subset import Subset
 from smidgen.types import Batch
 
 PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
@@ -104,9 +106,8 @@ def ramp(
     """
     settings = settings or RampSettings()
     clock = _Clock()
-    percents = _checked(settings)
     problem = as_problem(model)
-    subsets = {p: select.sparse_kfac(problem.model, percent=p) for p in percents}
+    subsets = _subsets(problem.model, settings)
     posteriors = fit.laplace_many(
         problem,
         train,
@@ -176,7 +177,8 @@ class _Clock:
         self.laps[name], self.last = now - self.last, now
 
 
-def _checked(settings: RampSettings) -> tuple[float, ...]:
+def _subsets(model: nn.Module, settings: RampSettings) -> dict[float, Subset]:
+    """What is fitted: the percentages, and whole maps where a scheme needs them."""
     unknown = [each for each in settings.schemes if each not in SCHEMES]
     if unknown or not settings.schemes:
         raise ArgumentError(
@@ -184,10 +186,17 @@ def _checked(settings: RampSettings) -> tuple[float, ...]:
         )
     if settings.repeats < 1:
         raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
+    found = {p: select.sparse_kfac(model, percent=p) for p in _percents(settings)}
     whole = set(settings.schemes) - {"sparse-kfac", "best-budget"}
-    percents = {float(each) for each in settings.percents}
-    # Whole modules are the largest percentage's blocks.
-    return tuple(sorted(percents | {100.0} if whole else percents))
+    if whole == {"last-layer"}:
+        found.setdefault(WHOLE, select.last_layer(model))
+    elif whole:
+        found.setdefault(WHOLE, select.sparse_kfac(model, percent=WHOLE))
+    return found
+
+
+def _percents(settings: RampSettings) -> list[float]:
+    return sorted({float(each) for each in settings.percents})
 
 
 def _all_maps(work: Work, percent: float) -> tuple[Share, ...]:
@@ -195,7 +204,7 @@ def _all_maps(work: Work, percent: float) -> tuple[Share, ...]:
 
 
 def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[Point]:
-    percents = sorted(work.posteriors)
+    percents = _percents(settings)
     generator = torch.Generator().manual_seed(settings.seed)
     listed = candidates(
         settings.schemes,
@@ -216,7 +225,7 @@ def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[P
             for each in allocations(
                 work.table,
                 work.objective,
-                work.floats,
+                {s: cost for s, cost in work.floats.items() if s[0] in percents},
                 budgets,
                 precision=place,
                 temperature=best.temperature,

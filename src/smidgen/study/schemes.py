@@ -33,6 +33,8 @@ Scheme = Literal[
 ]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 Share = tuple[float, str]
+WHOLE = 100.0
+"""The percentage of whole maps."""
 # How many further percentages of a map the allocation looks at in each step.
 _AHEAD = 3
 
@@ -74,7 +76,6 @@ def candidates(
         The points, scheme by scheme, small to large.
     """
     found: list[Candidate] = []
-    whole = percents[-1]
     names = [each.name for each in maps]
     for scheme in schemes:
         if scheme == "sparse-kfac":
@@ -82,26 +83,24 @@ def candidates(
                 Candidate(scheme, p, tuple((p, name) for name in names)) for p in percents
             ]
         elif scheme == "last-layer":
-            found.append(Candidate(scheme, 1, ((whole, names[-1]),)))
+            found.append(Candidate(scheme, 1, ((WHOLE, names[-1]),)))
         elif scheme == "full":
-            found.append(Candidate(scheme, len(names), tuple((whole, n) for n in names)))
+            found.append(Candidate(scheme, len(names), tuple((WHOLE, n) for n in names)))
         elif scheme == "random":
             for repeat in range(repeats):
                 order = torch.randperm(len(names), generator=generator).tolist()
-                found += _growing(scheme, [names[i] for i in order], whole, repeat)
+                found += _growing(scheme, [names[i] for i in order], repeat)
         elif scheme != "best-budget":
             order_, group = scheme.split("-")
             own = [each.name for each in maps if each.group == group]
             own.sort(key=lambda name: norms[name], reverse=order_ == "max")
-            found += _growing(scheme, own, whole)
+            found += _growing(scheme, own)
     return found
 
 
-def _growing(
-    scheme: Scheme, names: Sequence[str], percent: float, repeat: int = 0
-) -> list[Candidate]:
+def _growing(scheme: Scheme, names: Sequence[str], repeat: int = 0) -> list[Candidate]:
     return [
-        Candidate(scheme, count, tuple((percent, n) for n in names[:count]), repeat)
+        Candidate(scheme, count, tuple((WHOLE, n) for n in names[:count]), repeat)
         for count in range(1, len(names) + 1)
     ]
 

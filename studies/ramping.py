@@ -1,4 +1,4 @@
-"""The ramping study of a GLUE task: python -m studies.ramping MRPC --data FOLDER --cache FOLDER.
+"""The ramping study of a task: python -m studies.ramping MRPC --data DIR --cache DIR.
 
 Fifteen percentages, 21 precisions and nine schemes of a fine-tuned MiniLM
 (`studies.finetuned` makes it), the record under `results/ramp/`. `smidgen report` draws it.
@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from smidgen.study.ramp import RampSettings, ramp
-
 from studies.finetuned import TASKS, finetuned
 
 

@@ -108,7 +108,10 @@ def recipes() -> str:
     for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
         record = Record.load(path)
         by_task.setdefault(record.config["task"], []).append(record)
-    heads = [f"{task} ({len(records)} seeds)" for task, records in by_task.items()]
+    heads = [
+        f"{task} ({len(records)} seed{'s' * (len(records) > 1)})"
+        for task, records in by_task.items()
+    ]
     lines = [
         "Mean test NLL over seeds; each chosen on validation data only "
         "(`results/recipes/`, `studies/recipes.py`).",

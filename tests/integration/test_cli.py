@@ -346,7 +346,7 @@ BAD_FITS = {
     ),
     "no pattern": (
         lambda w, t: {"select": "named"},
-        "--pattern is for --select named, got none",
+        "--select named needs --pattern, got none",
         "Give one",
     ),
     "no such parameter": (

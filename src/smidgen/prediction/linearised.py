@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from smidgen.blocks import blocks
 from smidgen.curvature.functional import output_moments, shares_of
-from smidgen.errors import ArgumentError, DataError
 from smidgen.links import DRAWS, standard_normals
 from smidgen.posterior import Posterior
-from smidgen.predictive import Predictive, concatenate
+from smidgen.prediction.asking import joined, refuse_loader, require_posterior
+from smidgen.predictive import Predictive
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
@@ -45,14 +44,8 @@ def predict(
 
     Returns:
         Probabilities, or mean and variance, with the uncertainty of each example.
-
-    Raises:
-        ArgumentError: If the model is not the posterior's, or the batch is a loader.
     """
-    if isinstance(batch, DataLoader):
-        raise ArgumentError(
-            "batch must be one batch, got a DataLoader. Use smidgen.predict_batches."
-        )
+    refuse_loader(batch, "predict_batches")
     return _predictives(posterior, model, [batch], link, top, draws, generator)[0]
 
 
@@ -81,15 +74,9 @@ def predict_batches(
 
     Returns:
         One predictive for all examples.
-
-    Raises:
-        DataError: If there is no batch.
     """
     followed = track(batches, "predicting", show=progress)
-    found = _predictives(posterior, model, followed, link, top, draws, generator)
-    if not found:
-        raise DataError("the data loader yielded no batch. Check the dataset's length.")
-    return concatenate(found)
+    return joined(_predictives(posterior, model, followed, link, top, draws, generator))
 
 
 def _predictives(
@@ -101,11 +88,7 @@ def _predictives(
     draws: int,
     generator: torch.Generator | None,
 ) -> list[Predictive]:
-    if not isinstance(posterior, Posterior):
-        raise ArgumentError(
-            f"posterior must be a smidgen.Posterior, got {type(posterior).__name__}. The "
-            "order is predict(posterior, model, batch)."
-        )
+    require_posterior(posterior)
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from smidgen.blocks import MapBlock, blocks
 from smidgen.errors import ArgumentError, DataError
 from smidgen.guard import untouched
 from smidgen.posterior import JOINT, Posterior
-from smidgen.predictive import Predictive, concatenate
+from smidgen.prediction.asking import joined, refuse_loader, require_posterior
+from smidgen.predictive import Predictive
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
@@ -46,15 +46,8 @@ def predict_samples(
 
     Returns:
         The mean of the samples' probabilities, or mean and variance of their outputs.
-
-    Raises:
-        ArgumentError: If the model is not the posterior's, or the batch is a loader.
     """
-    if isinstance(batch, DataLoader):
-        raise ArgumentError(
-            "batch must be one batch, got a DataLoader. Use "
-            "smidgen.predict_samples_batches."
-        )
+    refuse_loader(batch, "predict_samples_batches")
     return _predictives(posterior, model, [batch], samples, generator)[0]
 
 
@@ -79,15 +72,9 @@ def predict_samples_batches(
 
     Returns:
         One predictive for all examples, in the loader's order.
-
-    Raises:
-        DataError: If there is no batch.
     """
     followed = track(batches, "predicting", show=progress)
-    found = _predictives(posterior, model, followed, samples, generator)
-    if not found:
-        raise DataError("the data loader yielded no batch. Check the dataset's length.")
-    return concatenate(found)
+    return joined(_predictives(posterior, model, followed, samples, generator))
 
 
 def _predictives(
@@ -97,6 +84,7 @@ def _predictives(
     samples: int,
     generator: torch.Generator | None,
 ) -> list[Predictive]:
+    require_posterior(posterior)
     if samples < 2:
         raise ArgumentError(f"samples must be 2 or more, got {samples}.")
     problem = as_problem(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
-from smidgen.errors import ArgumentError, DataError, SubsetError
+from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
 from smidgen.fit import SwagCollector, swag
 from smidgen.subset import Entries, Whole
 from smidgen.swag import Snapshots, SwagPosterior
@@ -402,6 +403,49 @@ def test_bf16_weights_move_in_fp32():
     assert found.mean.dtype == torch.float32
     assert (found.mean != start).float().mean() > 0.9
     assert (found.mean.bfloat16() == start.bfloat16()).float().mean() > 0.5
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+@pytest.mark.parametrize("spread", ["low-rank", "diagonal", "none"])
+def test_a_saved_posterior_comes_back_equal(tmp_path, spread):
+    model, batch = ONE_BLOCK.make()
+    subset = smidgen.select.weights(model, fraction=0.1)
+    found = swag(
+        model,
+        split(batch),
+        subset,
+        validation=[batch],
+        learning_rate=[0.01, 1e200],
+        steps=20,
+        trial_steps=20,
+        rank=3,
+        spread=spread,
+    )
+    found = smidgen.fit.tune_samples(found, model, [batch], samples=4)
+    folder = smidgen.save(found, tmp_path / "saved")
+    assert smidgen.load(folder, model) == found
+    assert "swag" in (folder / "README.md").read_text()
+    other, _ = Case("other", OneBlock, 3, padded_tokens).make()
+    with torch.no_grad():
+        other.classifier.bias += 1
+    with pytest.raises(StoreError, match="another model"):
+        smidgen.load(folder, other)
+
+
+def test_a_damaged_swag_folder_is_refused(tmp_path):
+    model, batch = ONE_BLOCK.make()
+    subset = smidgen.select.last_layer(model)
+    found = swag(model, split(batch), subset, steps=20, rank=3)
+    folder = smidgen.save(found, tmp_path / "saved")
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for change, message in [
+        ({"method": "magic"}, "must have 'method' one of laplace, swag, got 'magic'"),
+        ({"snapshots": "many"}, "must have 'snapshots' of type int, got 'many'"),
+    ]:
+        path.write_text(json.dumps({**config, **change}))
+        with pytest.raises(StoreError, match=message):
+            smidgen.load(folder, model)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,11 @@ def tune_samples(
     problem = replace(as_problem(model), likelihood=posterior.likelihood)
     followed = track(validation, "tuning", show=progress)
     found = held_out(problem, posterior, followed, samples=samples, generator=generator)
+    return tuned_by(posterior, found)
+
+
+def tuned_by(posterior: SwagPosterior, found: HeldOut) -> SwagPosterior:
+    """Choose by outputs that are there already."""
     likelihood = posterior.likelihood
     regression = isinstance(likelihood, Gaussian)
     before = likelihood.scale if regression else posterior.temperature
@@ -140,7 +145,7 @@ def tune_samples(
         map_scale=map_scale,
         map_scaled_nll=map_scaled_nll,
         examples=len(found.targets),
-        samples=samples,
+        samples=len(found.outputs),
     )
     if isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, noise=scale)

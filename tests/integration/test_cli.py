@@ -330,6 +330,40 @@ def test_an_interrupted_collection_goes_on(world, tmp_path, capsys, monkeypatch)
     assert smidgen.load(broken, network) == smidgen.load(whole, network)
 
 
+def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
+    files = [f for n in ("train", "val", "test") for f in (f"--{n}", world / f"{n}.tsv")]
+    columns = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
+    options = {k: v for k, v in SWAG.items() if k != "select"}
+    given = [word for k, v in options.items() for word in (f"--{k}", v)]
+    given += ["--fractions", "0.1,0.3", "--out", tmp_path / "ramp"]
+    command = ("ramp", world / "map", *files, *columns, *given)
+    assert run(*command, "--schemes", "max-mlp,magnitude") == 0
+    first = Record.load(tmp_path / "ramp" / "record.json")
+    points = first.results["ramp"]["points"]
+    assert {p["scheme"] for p in points} == {"max-mlp", "magnitude"}
+    sized = [p for p in points if p["scheme"] == "magnitude"]
+    assert [p["level"] for p in sized] == [0.1, 0.3]
+    assert all(p["floats"] == 6 * p["weights"] for p in points)
+    # Chosen on validation data: each scheme's lowest NLL.
+    for scheme, place in first.results["ramp"]["chosen"].items():
+        own = [p["nll"] for p in points if p["scheme"] == scheme]
+        assert points[place]["nll"] == min(own)
+    assert "Largest weights" in capsys.readouterr().out
+    assert "% of all weights" in (tmp_path / "ramp" / "report.html").read_text()
+    # A second study over the same folder repeats nothing that is there.
+    assert run(*command, "--overwrite", "--schemes", "max-mlp,magnitude,full") == 0
+    second = Record.load(tmp_path / "ramp" / "record.json")
+    assert second.results["ramp"]["points"][: len(points)] == points
+    assert len(second.results["ramp"]["points"]) == len(points) + 1
+    names = [each["name"] for each in second.results["methods"]]
+    assert names == ["map", "temperature", "max-mlp", "magnitude", "full"]
+    # Other settings are another study.
+    assert run(*command, "--overwrite", "--steps", 33) == 1
+    assert "is of another study" in capsys.readouterr().err
+    assert run(*command, "--overwrite", "--percents", 10) == 1
+    assert "--percents is not for --method swag" in capsys.readouterr().err
+
+
 def test_swag_refuses_a_rate_that_is_none(world, tmp_path, capsys):
     assert fit_with(world, tmp_path / "p", method="swag", rate="fast") == 1
     assert "--rate must be numbers > 0, got 'fast'" in capsys.readouterr().err

@@ -55,6 +55,7 @@ class SwagRampSettings:
     every: int = 5
     rank: int = 20
     trial_steps: int = 400
+    trial_samples: int = 8
     samples: int = 32
     seed: int = 0
 
@@ -123,7 +124,7 @@ def swag_ramp(
             every=settings.every,
             rank=settings.rank,
             trial_steps=settings.trial_steps,
-            samples=settings.samples,
+            samples=settings.trial_samples,
             seed=settings.seed,
             checkpoint=notes.folder / "run.checkpoint",
             progress=progress,

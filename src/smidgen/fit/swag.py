@@ -26,6 +26,7 @@ from smidgen.progress import track
 from smidgen.samples import SAMPLES
 from smidgen.subset import Subset
 from smidgen.swag import Snapshots, Spread, SwagPosterior
+from smidgen.swag_costs import refuse_too_large
 from smidgen.trainable import Trainable, parameters_of
 from smidgen.types import Batch
 
@@ -146,6 +147,7 @@ def swag(
     parameters_of(given.model, subset)
     with untouched(given.model):
         problem, _, _ = given.settled(train)
+    refuse_too_large(problem, subset, spread, rank)
     work = _Work(problem, train, subset, settings, progress)
     work.keep(checkpoint, checkpoint_every)
     with untouched(given.model, dropout=dropout), torch.enable_grad():

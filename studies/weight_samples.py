@@ -1,4 +1,4 @@
-"""Do weight samples do better than the linearised predictive? On some of the recipes' tasks.
+"""Do weight samples do better than the linearised predictive? On some of our tasks.
 
     .venv/bin/python -m studies.weight_samples --data FOLDER --cache FOLDER --tasks SST-2
 

@@ -222,6 +222,8 @@ def _laplace(
 ) -> Iterator[Counted]:
     for each in candidates(model, name, subset, structure):
         own = blocks(model, each.subset)
+        if each.chosen and any(block.entries is not None for block in own):
+            _require_scattered(structure)
         what = cost(own, each.subset, each.structure, seen, setting)
         yield each, what, {block.map.name for block in own}
 
@@ -237,6 +239,14 @@ def _swag(
     for each, spread in swag_candidates(model, name, subset, "low-rank"):
         what = swag_cost(model, each.subset, spread, rank, seen, setting)
         yield each, what, touched_maps(model, each.subset)
+
+
+def _require_scattered(structure: str) -> None:
+    if not STRUCTURES[structure].scattered:
+        able = " or ".join(repr(n) for n, kind in STRUCTURES.items() if kind.scattered)
+        raise StructureError(
+            f"structure must be {able} for a subset of single weights, got {structure!r}."
+        )
 
 
 def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:

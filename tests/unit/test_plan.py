@@ -187,6 +187,14 @@ def test_a_fit_that_cannot_fit_is_refused_with_advice(monkeypatch):
         smidgen.plan(model, batch=batch)
 
 
+def test_a_structure_that_cannot_hold_single_weights_is_refused():
+    model, batch = BLOCK.make()
+    subset = smidgen.select.weights(model, fraction=0.1)
+    with pytest.raises(StructureError, match="'diag' or 'full' for a subset of single"):
+        smidgen.plan(model, subset=subset, batch=batch)
+    assert smidgen.plan(model, subset=subset, structure="diag", batch=batch).chosen.fits
+
+
 def test_what_cannot_be_followed_is_said():
     class Asks(nn.Module):
         def __init__(self):

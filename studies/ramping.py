@@ -2,8 +2,8 @@
 
 Fifteen percentages, 21 precisions and nine schemes of a fine-tuned MiniLM
 (`studies.finetuned` makes it), the record under `results/ramp/`. With `--method swag` the
-schemes of SWAG instead, each a run of its own: shorter runs than the paper's, so that it
-ends in about an hour on a core. `smidgen report` draws either.
+schemes of SWAG instead, each a run of its own: shorter runs and fewer samples than the
+paper's, so that it ends in about an hour on a core. `smidgen report` draws either.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from studies.finetuned import TASKS, Finetuned, finetuned
 
 SWAG = SwagRampSettings(
     fractions=(0.1,),
-    rates=(1e-3, 1e-2, 5e-2),
-    steps=400,
+    rates=(1e-2, 5e-2),
+    steps=300,
     every=5,
-    trial_steps=100,
-    samples=20,
+    trial_steps=60,
+    trial_samples=4,
+    samples=12,
 )
 
 

@@ -28,6 +28,8 @@ from smidgen.trainable import Places, parameters_of
 
 Spread = Literal["low-rank", "diagonal", "none"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
+LEAST_SNAPSHOTS: dict[Spread, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
+"""How many snapshots each spread needs."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,12 @@ class SampleTuning:
     """What was chosen on validation data for prediction by weight samples.
 
     Args:
-        nll: Validation NLL of the samples' mixture at temperature 1.
+        nll: Validation NLL of the samples' mixture at temperature 1, or with the noise
+            that suits a regression's point estimate.
         chosen_nll: The same at the chosen temperature.
-        map_nll: NLL of the point estimate.
-        map_scale: The best temperature of the point estimate: temperature scaling.
-        map_scaled_nll: NLL of the point estimate with that temperature.
+        map_nll: NLL of the point estimate, likewise.
+        map_scale: The best temperature or noise of the point estimate.
+        map_scaled_nll: NLL of the point estimate with that.
         examples: How many validation examples.
         samples: How many samples of the weights.
     """
@@ -102,6 +105,11 @@ class SwagPosterior:
                     f"{name} must have shape {shape} for this subset, got "
                     f"{tuple(value.shape)}."
                 )
+            if value is not None and not bool(torch.isfinite(value).all()):
+                raise ArgumentError(
+                    f"{name} must be finite, got NaN or infinity: SGD ran off. Lower the "
+                    "learning rate."
+                )
         if self.deviations is not None and (self.variance is None or rank < 2):
             raise ArgumentError(
                 f"deviations need a variance beside them and 2 columns or more, got {rank}."
@@ -145,11 +153,12 @@ class SwagPosterior:
         """
         if self.variance is None:
             return self.mean
-        normals = torch.randn(len(self.mean), generator=generator).to(self.mean)
+        kind = self.mean.dtype
+        normals = torch.randn(len(self.mean), dtype=kind, generator=generator).to(self.mean)
         if self.deviations is None:
             return self.mean + self.variance.sqrt() * normals
         rank = len(self.deviations)
-        mixing = torch.randn(rank, generator=generator).to(self.mean)
+        mixing = torch.randn(rank, dtype=kind, generator=generator).to(self.mean)
         low_rank = mixing @ self.deviations / (2 * (rank - 1)) ** 0.5
         return self.mean + (self.variance / 2).sqrt() * normals + low_rank
 
@@ -183,6 +192,24 @@ class SwagPosterior:
         )
 
 
+def check_spread(spread: str, rank: int) -> None:
+    """Refuse a spread that there is not, or too few deviations for it.
+
+    Args:
+        spread: Which covariance.
+        rank: How many deviations.
+
+    Raises:
+        ArgumentError: If one is outside what it may be.
+    """
+    if spread not in SPREADS:
+        raise ArgumentError(f"spread must be one of {', '.join(SPREADS)}, got {spread!r}.")
+    if spread == "low-rank" and rank < 2:
+        raise ArgumentError(
+            f"rank must be 2 or more, got {rank}. Use spread='diagonal' for none."
+        )
+
+
 class Snapshots:
     """Running moments of snapshots of S weights, and the last K deviations.
 
@@ -191,20 +218,10 @@ class Snapshots:
         rank: How many deviations to keep, K, if the spread is low-rank.
         spread: Which covariance is wanted.
         like: A tensor whose type and device the moments have.
-
-    Raises:
-        ArgumentError: If the spread is unknown or the rank too small.
     """
 
     def __init__(self, size: int, rank: int, spread: Spread, like: Tensor) -> None:
-        if spread not in SPREADS:
-            raise ArgumentError(
-                f"spread must be one of {', '.join(SPREADS)}, got {spread!r}."
-            )
-        if spread == "low-rank" and rank < 2:
-            raise ArgumentError(
-                f"rank must be 2 or more, got {rank}. Use spread='diagonal' for none."
-            )
+        check_spread(spread, rank)
         self.spread = spread
         self.count = 0
         self.mean = like.new_zeros(size)
@@ -233,7 +250,7 @@ class Snapshots:
         Raises:
             ArgumentError: If there are too few snapshots.
         """
-        least = {"none": 1, "diagonal": 2, "low-rank": 3}[self.spread]
+        least = LEAST_SNAPSHOTS[self.spread]
         if self.count < least:
             raise ArgumentError(
                 f"a {self.spread} posterior needs {least} snapshots or more, got "

@@ -95,8 +95,7 @@ class _Runs:
         return self.small and count <= _FEW
 
     def draws(self) -> Iterator[dict[str, Tensor]]:
-        for seed in self.seeds:
-            yield self.sampler(torch.Generator().manual_seed(seed))
+        return self.sampler([torch.Generator().manual_seed(each) for each in self.seeds])
 
     def one_by_one(self, batch: Batch) -> Tensor:
         """Outputs (S, ..., C); what lies below the stochastic weights runs once."""

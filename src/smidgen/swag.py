@@ -13,6 +13,7 @@ columns it is diag(s) alone; without a variance the mean is all there is ("swa")
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, get_args
 
@@ -28,6 +29,8 @@ from smidgen.trainable import Places, parameters_of
 
 Spread = Literal["low-rank", "diagonal", "none"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
+# Draws made together: so many further vectors of the subset's size.
+_TOGETHER = 4
 LEAST_SNAPSHOTS: dict[Spread, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
 """How many snapshots each spread needs."""
 
@@ -137,30 +140,39 @@ class SwagPosterior:
         parameters = parameters_of(model, self.subset)
         places = Places(self.subset, parameters)
 
-        def draw(generator: torch.Generator) -> dict[str, Tensor]:
-            return places.replaced(parameters, self.drawn(generator))
+        def draw(generators: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
+            # Several at once read the deviations once.
+            for start in range(0, len(generators), _TOGETHER):
+                for values in self.drawn(generators[start : start + _TOGETHER]):
+                    yield places.replaced(parameters, values)
 
         return draw
 
-    def drawn(self, generator: torch.Generator) -> Tensor:
-        """Draw the chosen weights once, (S,).
+    def drawn(self, generators: Sequence[torch.Generator]) -> Iterator[Tensor]:
+        """Draw the chosen weights once from each generator.
 
         Args:
-            generator: Source of the draw, on the CPU.
+            generators: Sources of the draws, on the CPU.
 
-        Returns:
-            The weights themselves, not deviations.
+        Yields:
+            The weights themselves, (S,), not deviations.
         """
-        if self.variance is None:
-            return self.mean
-        kind = self.mean.dtype
-        normals = torch.randn(len(self.mean), dtype=kind, generator=generator).to(self.mean)
-        if self.deviations is None:
-            return self.mean + self.variance.sqrt() * normals
-        rank = len(self.deviations)
-        mixing = torch.randn(rank, dtype=kind, generator=generator).to(self.mean)
-        low_rank = mixing @ self.deviations / (2 * (rank - 1)) ** 0.5
-        return self.mean + (self.variance / 2).sqrt() * normals + low_rank
+        mean, kind = self.mean, self.mean.dtype
+        centres: Sequence[Tensor] = [mean] * len(generators)
+        spread = self.variance
+        if self.deviations is not None and self.variance is not None:
+            rank = len(self.deviations)
+            drawn = [torch.randn(rank, dtype=kind, generator=g) for g in generators]
+            mixing = torch.stack(drawn).to(mean) / (2 * (rank - 1)) ** 0.5
+            centres = (mixing @ self.deviations).add_(mean)
+            spread = self.variance / 2
+        scale = None if spread is None else spread.sqrt()
+        for centre, generator in zip(centres, generators, strict=True):
+            if scale is None:
+                yield centre
+            else:
+                normals = torch.randn(len(mean), dtype=kind, generator=generator)
+                yield torch.addcmul(centre, scale, normals.to(mean))
 
     def covariance(self) -> Tensor:
         """The covariance as an (S, S) matrix; for checks on small subsets only."""

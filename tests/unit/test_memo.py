@@ -258,7 +258,7 @@ def test_a_network_that_writes_to_its_inputs_finds_them_as_they_were():
     source = torch.Generator().manual_seed(0)
     seeds = torch.randint(2**62, (3,), generator=source).tolist()
     for seed, own in zip(seeds, outputs, strict=True):
-        weights = draw(torch.Generator().manual_seed(seed))
+        (weights,) = draw([torch.Generator().manual_seed(seed)])
         wanted = torch.func.functional_call(model, weights, (before.clone(),))
         torch.testing.assert_close(own.float(), wanted)
 

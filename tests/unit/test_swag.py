@@ -83,9 +83,9 @@ def posterior_of(spread, *, size=5, snapshots=12, rank=4):
 @pytest.mark.parametrize("spread", ["low-rank", "diagonal"])
 def test_samples_have_the_stated_mean_and_covariance(spread):
     posterior = posterior_of(spread)
-    generator = torch.Generator().manual_seed(1)
     count = 4000
-    drawn = torch.stack([posterior.drawn(generator) for _ in range(count)])
+    generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
+    drawn = torch.stack(list(posterior.drawn(generators)))
     stated = posterior.covariance()
     scale = stated.diagonal()
     assert ((drawn.mean(0) - posterior.mean).abs() <= Z * (scale / count).sqrt()).all()
@@ -98,7 +98,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
 
 def test_without_a_spread_every_sample_is_the_mean():
     posterior = posterior_of("none")
-    drawn = posterior.drawn(torch.Generator().manual_seed(1))
+    (drawn,) = posterior.drawn([torch.Generator().manual_seed(1)])
     assert torch.equal(drawn, posterior.mean)
     assert not posterior.covariance().any()
 
@@ -238,7 +238,7 @@ def test_the_state_is_rank_plus_two_numbers_a_weight(spread, copies):
     found = swag(model, split(batch), subset, steps=30, every=2, rank=5, spread=spread)
     assert found.spread == spread
     assert found.floats == copies * subset.size
-    drawn = found.sampler(model)(torch.Generator().manual_seed(0))
+    (drawn,) = found.sampler(model)([torch.Generator().manual_seed(0)])
     assert set(drawn) == set(subset.parts)
     for name, parameter in model.named_parameters():
         frozen = torch.ones(parameter.numel(), dtype=torch.bool)

@@ -4,15 +4,19 @@ from smidgen.fit.evidence import log_evidence, tune_by_evidence
 from smidgen.fit.finetune import Finetuned, finetune
 from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
+from smidgen.fit.ssvi import SparseFit, SparseTraining, ssvi
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
 
 __all__ = [
     "Finetuned",
+    "SparseFit",
+    "SparseTraining",
     "finetune",
     "laplace",
     "laplace_many",
     "log_evidence",
+    "ssvi",
     "temperature",
     "tune_by_evidence",
     "tune_precision",

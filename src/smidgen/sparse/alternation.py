@@ -21,7 +21,7 @@ from smidgen.sparse.addition import Candidates, Loss, Tap, largest_gradients, ta
 from smidgen.sparse.maps import GaussianMap
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.removal import SCORES, Removal, log_score
+from smidgen.sparse.removal import SCORES, Removal, kept, log_score
 
 
 @dataclass(frozen=True)
@@ -114,21 +114,20 @@ class Alternation:
         """
         self.step += 1
         share = self.schedule.replaced(self.step)
-        if share <= 0:
+        if share <= 0 or self.network.count == self.network.total:
             return None
-        maps = {
-            n: part
-            for n, part in self.network.maps.items()
-            if part.pattern.indices is not None
-        }
-        kept = self._kept(maps, share)
-        if not any(len(kept[name]) < part.pattern.count for name, part in maps.items()):
+        maps = dict(self.network.maps)
+        if self.network.budget != "global":
+            # A whole map has no weight that could come.
+            maps = {n: part for n, part in maps.items() if part.pattern.indices is not None}
+        staying = self._kept(maps, share)
+        if not any(len(staying[name]) < part.pattern.count for name, part in maps.items()):
             return None
         taps = tapped(self.network.model, maps, losses())
-        came = self._coming(maps, taps, kept)
-        went = {name: maps[name].pattern.count - len(kept[name]) for name in maps}
+        came = self._coming(maps, taps, staying)
+        went = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
         for name, part in maps.items():
-            moved(part, torch.cat([kept[name], came[name]]), self.optimiser)
+            moved(part, torch.cat([staying[name], came[name]]), self.optimiser)
         return Move(self.step, {n: len(each) for n, each in came.items()}, went)
 
     def _kept(self, maps: Mapping[str, GaussianMap], share: float) -> dict[str, Tensor]:
@@ -137,41 +136,30 @@ class Alternation:
             name: log_score(part.means, part.log_scales, self.removal)
             for name, part in maps.items()
         }
-        if self.network.budget == "global" and scores:
-            everything = torch.cat(list(scores.values()))
-            going = floor(share * everything.numel())
-            # The best of each map always stays: a map must not die.
-            for name in scores:
-                scores[name][scores[name].argmax()] = torch.inf
-            everything = torch.cat(list(scores.values()))
-            stays = torch.ones_like(everything, dtype=torch.bool)
-            stays[everything.argsort(stable=True)[:going]] = False
-            parts = stays.split([each.numel() for each in scores.values()])
-            masks = dict(zip(scores, parts, strict=True))
-        else:
-            masks = {}
-            for name, score in scores.items():
-                masks[name] = torch.ones_like(score, dtype=torch.bool)
-                going = floor(share * score.numel())
-                masks[name][score.argsort(stable=True)[:going]] = False
+        stay: int | dict[str, int]
+        stay = {n: each.numel() - floor(share * each.numel()) for n, each in scores.items()}
+        if self.network.budget == "global":
+            total = sum(each.numel() for each in scores.values())
+            stay = total - floor(share * total)
+        masks = kept(scores, stay)
         return {name: maps[name].pattern.listed()[mask] for name, mask in masks.items()}
 
     def _coming(
         self,
         maps: Mapping[str, GaussianMap],
         taps: Mapping[str, Tap],
-        kept: Mapping[str, Tensor],
+        staying: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Indices that come, of each map; as many in all as went."""
-        free = {name: maps[name].pattern.count - len(kept[name]) for name in maps}
+        free = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
         if self.network.budget != "global":
             return {
-                name: largest_gradients(part, taps[name], kept[name], free[name]).indices
+                name: largest_gradients(part, taps[name], staying[name], free[name]).indices
                 for name, part in maps.items()
             }
         total = sum(free.values())
         found: dict[str, Candidates] = {
-            name: largest_gradients(part, taps[name], kept[name], total)
+            name: largest_gradients(part, taps[name], staying[name], total)
             for name, part in maps.items()
         }
         scores = torch.cat([each.scores for each in found.values()])
@@ -212,7 +200,34 @@ def moved(
     if part.log_scales is not None:
         mean = part.log_scales.detach().exp().mean().log()
         logs = carried(part.log_scales, mean)
-    part.move(pattern, carried(part.means), logs)
+    refill(part, pattern, carried(part.means), logs, optimiser)
+
+
+def refill(
+    part: GaussianMap,
+    pattern: Pattern,
+    means: Tensor,
+    log_scales: Tensor | None,
+    optimiser: torch.optim.Optimizer | None,
+) -> None:
+    """Give a map other weights; an optimiser goes on with its new parameters.
+
+    Args:
+        part: The map.
+        pattern: The active set.
+        means: Its means.
+        log_scales: Its log-scales, if the map has any.
+        optimiser: Holds the map's parameters and, with the new sizes, their state.
+    """
+    before = (part.means, part.log_scales)
+    part.move(pattern, means, log_scales)
+    for old, new in zip(before, (part.means, part.log_scales), strict=True):
+        if optimiser is None or old is None or new is None or old is new:
+            continue
+        for group in optimiser.param_groups:
+            group["params"] = [new if each is old else each for each in group["params"]]
+        if old in optimiser.state:
+            optimiser.state[new] = optimiser.state.pop(old)
 
 
 def _carry_state(

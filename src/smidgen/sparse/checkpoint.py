@@ -18,6 +18,7 @@ from torch import Tensor
 
 from smidgen.atomic import new_folder
 from smidgen.errors import SmidgenError, StoreError
+from smidgen.sparse.alternation import refill
 from smidgen.sparse.folder import fill, header_of, tensors_of, weights_of
 from smidgen.sparse.network import SparseNetwork
 
@@ -107,8 +108,8 @@ def restore_checkpoint(
         header = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         tensors = load_file(str(folder / _TENSORS))
         for name, weights in weights_of(tensors, header["network"]).items():
-            part = network.maps[name]
-            part.move(weights.pattern, weights.means, weights.log_scales)
+            values = (weights.pattern, weights.means, weights.log_scales)
+            refill(network.maps[name], *values, optimiser)
         fill(network, tensors, header["network"])
         for index, held in enumerate(_parameters(optimiser)):
             prefix = f"optimiser/{index}/"

@@ -84,11 +84,17 @@ class GaussianMap(nn.Module, ABC):
         return self.pattern.dense(values.detach()).reshape(self.shape)
 
     def move(self, pattern: Pattern, means: Tensor, log_scales: Tensor | None) -> None:
-        """Take another active set and its values, in the pattern's order."""
-        for held, new in ((self.means, means), (self.log_scales, log_scales)):
-            if held is not None and new is not None:
-                held.grad = None
-                held.data = new.detach().to(held)
+        """Take another active set and its values, in the pattern's order.
+
+        Args:
+            pattern: The active set.
+            means: μ, (k,).
+            log_scales: log σ, (k,), if this map has scales. Parameters stay the same
+                objects unless k changes.
+        """
+        self.means = _refilled(self.means, means)
+        if self.log_scales is not None and log_scales is not None:
+            self.log_scales = _refilled(self.log_scales, log_scales)
         self.pattern = pattern
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -318,6 +324,16 @@ def _seconds(part: GaussianMap, inputs: Tensor) -> float:
         outputs = part.apply_values(inputs, values)
         torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
         return time.perf_counter() - started
+
+
+def _refilled(held: nn.Parameter, values: Tensor) -> nn.Parameter:
+    values = values.detach().to(held)
+    if values.shape != held.shape:
+        # A graph that is still alive remembers the old size of the old parameter.
+        return nn.Parameter(values)
+    held.grad = None
+    held.data = values
+    return held
 
 
 def matrix_of(shape: Shape) -> tuple[int, int]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import torch
-
 from smidgen.sparse.alternation import moved
 from smidgen.sparse.budgets import Budget, shares
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.removal import Removal, log_score
+from smidgen.sparse.removal import Removal, kept, log_score
 
 
 def pruned(
@@ -35,22 +33,10 @@ def pruned(
     scores = {
         name: log_score(part.means, part.log_scales, by) for name, part in copy.maps.items()
     }
-    if budget == "global":
-        wanted = min(copy.count, max(1, round(density * copy.total)))
-        everything = torch.cat(list(scores.values()))
-        stays = torch.zeros_like(everything, dtype=torch.bool)
-        stays[everything.argsort(descending=True, stable=True)[:wanted]] = True
-        parts = stays.split([each.numel() for each in scores.values()])
-        masks = dict(zip(scores, parts, strict=True))
-    else:
+    stay: int | dict[str, int] = max(1, round(density * copy.total))
+    if budget != "global":
         shapes = {name: part.shape for name, part in copy.maps.items()}
-        masks = {}
-        for name, count in shares(shapes, density, budget).items():
-            masks[name] = torch.zeros_like(scores[name], dtype=torch.bool)
-            order = scores[name].argsort(descending=True, stable=True)
-            masks[name][order[:count]] = True
-    for name, part in copy.maps.items():
-        if not masks[name].any():
-            masks[name][scores[name].argmax()] = True
-        moved(part, part.pattern.listed()[masks[name]])
+        stay = shares(shapes, density, budget)
+    for name, mask in kept(scores, stay).items():
+        moved(copy.maps[name], copy.maps[name].pattern.listed()[mask])
     return copy

@@ -13,7 +13,7 @@ of them). With r = |μ|/σ, s = lσ and l = 1:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import pi, sqrt
 from typing import Literal
 
@@ -50,6 +50,32 @@ def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
         return _log(size)
     logs = log_scales.detach().double().nan_to_num(0.0, _LONGEST, -_LONGEST)
     return SCORES[by](size, logs.clamp(-_LONGEST, _LONGEST))
+
+
+def kept(scores: Mapping[str, Tensor], stay: int | Mapping[str, int]) -> dict[str, Tensor]:
+    """Mark the weights that stay: the best of each map, or of all maps together.
+
+    Args:
+        scores: Scores of the active weights, by map.
+        stay: How many of each map stay, or of all; one of each at least.
+
+    Returns:
+        True for each weight that stays, by map; earlier weights win ties.
+    """
+    if not isinstance(stay, int):
+        return {name: _best(score, stay[name]) for name, score in scores.items()}
+    firm = {name: score.clone() for name, score in scores.items()}
+    for score in firm.values():
+        score[score.argmax()] = torch.inf
+    mask = _best(torch.cat(list(firm.values())), max(stay, len(firm)))
+    parts = mask.split([score.numel() for score in firm.values()])
+    return dict(zip(firm, parts, strict=True))
+
+
+def _best(score: Tensor, count: int) -> Tensor:
+    mask = torch.zeros_like(score, dtype=torch.bool)
+    mask[score.argsort(descending=True, stable=True)[: max(1, count)]] = True
+    return mask
 
 
 def _log(size: Tensor) -> Tensor:

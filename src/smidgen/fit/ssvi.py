@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from math import cos, pi
@@ -103,7 +103,10 @@ class SparseTraining:
 
 @dataclass(frozen=True)
 class SparseEpoch:
-    """What one epoch came to; validation is of the means, where there is any."""
+    """What one epoch came to; validation is of the means, where there is any.
+
+    `connectivity` is the share of active weights at each input of each map.
+    """
 
     number: int
     train_nll: float
@@ -111,6 +114,7 @@ class SparseEpoch:
     nll: float | None
     accuracy: float | None
     seconds: float
+    connectivity: Mapping[str, Sequence[float]] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +239,15 @@ class _Run:
         nll = accuracy = None
         if validation is not None:
             nll, accuracy = _scored(self.network, self.problem, validation)
-        epoch = SparseEpoch(number, total / max(seen, 1), kl, nll, accuracy, seconds)
+        epoch = SparseEpoch(
+            number,
+            total / max(seen, 1),
+            kl,
+            nll,
+            accuracy,
+            seconds,
+            self.network.connectivity(),
+        )
         self.history.append(epoch)
 
     def _step(self, batch: Batch) -> tuple[float, int]:

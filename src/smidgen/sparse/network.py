@@ -168,6 +168,19 @@ class SparseNetwork(nn.Module):
                 found[f"{module}.weight" if module else "weight"] = part.weight().clone()
         return found
 
+    def connectivity(self) -> dict[str, list[float]]:
+        """Share of active weights at each input of each map, in at most 1,024 bins."""
+        found = {}
+        for name, part in self.maps.items():
+            pattern = part.pattern
+            bins = min(pattern.columns, _MOST_BINS)
+            places = torch.arange(pattern.columns) * bins // pattern.columns
+            columns = (pattern.listed().cpu() % pattern.columns).long()
+            counts = torch.bincount(places[columns], minlength=bins)
+            sizes = torch.bincount(places, minlength=bins) * pattern.rows
+            found[name] = (counts / sizes).tolist()
+        return found
+
     def state_bytes(self, optimiser: torch.optim.Optimizer | None = None) -> int:
         """Bytes of the maps' weights in training: values, indices, optimiser state."""
         total = 0
@@ -186,6 +199,7 @@ class SparseNetwork(nn.Module):
         return total
 
 
+_MOST_BINS = 1024
 _OWN = ("means", "log_scales", "_extra_state")
 
 

@@ -47,7 +47,7 @@ class _SparseProduct(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(inputs, values)
         ctx.pattern = pattern
-        return (pattern.by_rows(values) @ inputs.T).T
+        return _multiplied(pattern.by_rows(values), inputs.T).T
 
     @staticmethod
     @once_differentiable
@@ -56,8 +56,16 @@ class _SparseProduct(torch.autograd.Function):
         outer = outer.T.contiguous()
         found: list[Tensor | None] = [None, None]
         if ctx.needs_input_grad[0]:
-            found[0] = (ctx.pattern.by_columns(values) @ outer).T
+            found[0] = _multiplied(ctx.pattern.by_columns(values), outer).T
         if ctx.needs_input_grad[1]:
             frame = ctx.pattern.by_rows(values)
             found[1] = torch.sparse.sampled_addmm(frame, outer, inputs, beta=0.0).values()
         return found[0], found[1], None
+
+
+def _multiplied(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Compressed rows times a dense matrix."""
+    if columns.device.type != "cpu":
+        return matrix @ columns
+    # torch's own reduction, a third faster here than the library behind `@`.
+    return torch.sparse.mm(matrix, columns.contiguous(), reduce="sum")

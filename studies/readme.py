@@ -12,10 +12,12 @@ from statistics import mean
 
 from smidgen.record import Record
 from smidgen.report.tables import count, nll, percent, rate, score_rows, times
+from studies import ssvi_tables
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 RECIPES = ROOT / "docs" / "methods" / "recipes.md"
+SSVI = ROOT / "docs" / "methods" / "ssvi.md"
 
 
 def demo() -> str:
@@ -173,6 +175,11 @@ TABLES = {
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
+    "ssvi-main": ssvi_tables.main_table,
+    "ssvi-criteria": ssvi_tables.criteria_table,
+    "ssvi-grid": ssvi_tables.grid_table,
+    "ssvi-others": ssvi_tables.others_table,
+    "ssvi-bench": ssvi_tables.bench_table,
 }
 
 
@@ -193,5 +200,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (README, RECIPES):
+    for page in (README, RECIPES, SSVI):
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -11,6 +11,7 @@ from tests.tolerances import EXACT, STATE_RATIO
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 
 import smidgen
 from smidgen import fit
@@ -18,6 +19,7 @@ from smidgen.errors import ArgumentError, DataError, StoreError, StructureError
 from smidgen.fit import SparseTraining
 from smidgen.problem import Problem
 from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
+from smidgen.sparse.flops import step_flops
 
 
 def mlp(width=32):
@@ -140,6 +142,35 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     (tmp_path / "run" / "training.json").write_text("{}")
     with pytest.raises(StoreError, match="is not a checkpoint"):
         fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "run")
+
+
+def test_a_checkpoint_never_replaces_something_else(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StoreError, match="holds 'thesis.txt'"):
+        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("noise", ["local", "weights"])
+@pytest.mark.parametrize("image", [False, True], ids=["mlp", "convolutions"])
+def test_counted_operations_are_those_torch_counts(noise, image):
+    model = resnet() if image else mlp()
+    network = sparse_bayesian(model, density=1.0, path="dense", noise=noise)
+    inputs, labels = next(iter(blobs(image=image)))
+    with FlopCounterMode(display=False) as counter:
+        nn.functional.cross_entropy(network(inputs), labels).backward()
+    assert step_flops(network, inputs).total == counter.get_total_flops()
+
+
+def test_counted_operations_follow_the_density():
+    inputs, _ = next(iter(blobs()))
+    sparse, dense = (
+        step_flops(sparse_bayesian(mlp(100), density=d), inputs, every=100, passes=4)
+        for d in (0.1, 1.0)
+    )
+    assert sparse.products / dense.products == pytest.approx(0.1, rel=0.02)
+    assert dense.moves == 0
+    assert sparse.moves > 0
 
 
 def test_the_same_seed_gives_the_same_network():
@@ -300,9 +331,15 @@ def test_a_trained_model_starts_from_its_largest_weights():
         assert flat[at].abs().min() >= flat[rest].abs().max()
 
 
-def test_pruned_networks_predict_and_export():
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_pruned_networks_predict_and_export(tmp_path, deterministic):
     found = fit.ssvi(sparse_bayesian(mlp(), density=1.0), blobs(), training=QUICK)
-    less = pruned(found.network, 0.1, by="snr")
+    less = pruned(found.network, 0.1, by="snr", deterministic=deterministic)
+    assert less.stochastic != deterministic
+    assert found.network.stochastic
+    assert_same(less, load_sparse(save_sparse(less, tmp_path / "net"), mlp()))
+    x, _ = next(iter(blobs(shuffle=False)))
+    smidgen.predict_sparse(less, x, samples=3)
     assert less.count == round(0.1 * less.total)
     zeros = sum(int((w == 0).sum()) for n, w in less.densified().items() if "weight" in n)
     assert zeros == less.total - less.count

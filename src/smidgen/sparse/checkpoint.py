@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from smidgen.atomic import new_folder
+from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.sparse.alternation import refill
 from smidgen.sparse.folder import fill, header_of, tensors_of, weights_of
@@ -27,7 +27,15 @@ _STATE, _TENSORS = "training.json", "training.safetensors"
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a training to be resumed."""
+    """Whether a folder holds a training to be resumed; what is none is refused."""
+    # Every epoch replaces the folder, so nothing else may be in it.
+    refuse_taken(
+        folder,
+        overwrite=True,
+        needed=_STATE,
+        written=(_STATE, _TENSORS),
+        what="checkpoint",
+    )
     return (folder / _STATE).exists()
 
 

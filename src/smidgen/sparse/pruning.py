@@ -16,6 +16,7 @@ def pruned(
     *,
     by: Removal = "magnitude",
     budget: Budget = "global",
+    deterministic: bool = False,
 ) -> SparseNetwork:
     """Keep the best weights of a trained network, without training it further.
 
@@ -25,9 +26,10 @@ def pruned(
         by: The score that decides.
         budget: "global" ranks all maps together; "uniform" and "erk" keep a share of
             each, or what is active if that is less.
+        deterministic: Leave the scales behind: a sparse model of points.
 
     Returns:
-        A copy on fewer weights; means and scales are as they were.
+        A copy on fewer weights; their values are as they were.
     """
     copy = deepcopy(network)
     scores = {
@@ -39,4 +41,8 @@ def pruned(
         stay = shares(shapes, density, budget)
     for name, mask in kept(scores, stay).items():
         moved(copy.maps[name], copy.maps[name].pattern.listed()[mask])
+    if deterministic:
+        for part in copy.maps.values():
+            part.log_scales = None
+        copy.set_noise("none")
     return copy

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tolerances import EXACT
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
@@ -169,6 +170,37 @@ def test_a_move_takes_the_lowest_and_brings_the_steepest():
     schedule = Schedule(10**6, every=1, share=0.3001)
     Alternation(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
     assert part.pattern.listed().tolist() == expected.tolist()
+
+
+def largest_allocation(work):
+    """Bytes of the largest tensor made meanwhile."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    return max(event.self_cpu_memory_usage for event in found.events())
+
+
+def test_nothing_of_the_size_of_a_weight_is_ever_made():
+    size = 1200
+    network = sparse_bayesian(nn.Linear(size, size), density=0.02, path="sparse")
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    schedule = Schedule(10**6, every=1, share=0.3)
+    alternation = Alternation(network, optimiser, schedule)
+    x = torch.randn(4, size)
+
+    def loss():
+        return network(x).square().mean()
+
+    def step():
+        (loss() + network.kl()).backward()
+        optimiser.step()
+        alternation.advance(lambda: [loss] * 2)
+
+    step()
+    held = network.maps[""].pattern.listed()
+    assert largest_allocation(step) < 4 * size**2 / 4
+    assert not torch.equal(held, network.maps[""].pattern.listed())
+    network.set_path("dense")
+    assert largest_allocation(step) >= 4 * size**2
 
 
 def test_the_schedule_is_a_falling_cosine_that_ends():

@@ -58,10 +58,16 @@ def tapped(
     seen: list[tuple[str, Tensor, Tensor]] = []
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda _, given, outputs: seen.append((name, given[0].detach(), outputs))
+        return lambda _, given, outputs: seen.append(
+            (name, given[0].detach(), outputs.requires_grad_())
+        )
 
     handles = [part.register_forward_hook(hook(name)) for name, part in maps.items()]
+    # Nobody asks for the gradients of active weights here.
+    asked = [p for p in model.parameters() if p.requires_grad]
     try:
+        for parameter in asked:
+            parameter.requires_grad_(False)
         for loss in losses:
             seen.clear()
             with torch.enable_grad():
@@ -75,6 +81,8 @@ def tapped(
     finally:
         for handle in handles:
             handle.remove()
+        for parameter in asked:
+            parameter.requires_grad_(True)
         with torch.no_grad():
             for name, value in model.named_buffers():
                 value.copy_(buffers[name])
@@ -101,20 +109,23 @@ def largest_gradients(
     step = max(1, block // columns)
     scores = part.means.new_empty(0)
     indices = kept.new_empty(0)
-    for start in range(0, rows, step):
+    for start in range(0, rows if count else 0, step):
         stop = min(rows, start + step)
         found = _gradient(part, tap, start, stop)
         edges = kept.new_tensor([start * columns, stop * columns])
         low, high = torch.searchsorted(kept, edges).tolist()
         found[kept[low:high] - start * columns] = -1.0
-        best = found.topk(min(count, found.numel()))
-        scores = torch.cat([scores, best.values])
-        indices = torch.cat([indices, best.indices.to(kept) + start * columns])
+        if scores.numel() < count:
+            above = found.topk(min(count, found.numel())).indices
+        else:
+            # What is not above the least so far cannot be among the largest.
+            above = (found > scores.min()).nonzero().flatten()
+        scores = torch.cat([scores, found[above]])
+        indices = torch.cat([indices, above.to(kept) + start * columns])
         if scores.numel() > count:
             top = scores.topk(count)
             scores, indices = top.values, indices[top.indices]
-    order = scores.argsort(descending=True, stable=True)
-    order = order[: int((scores >= 0).sum())]
+    order = scores.argsort(descending=True, stable=True)[: int((scores >= 0).sum())]
     return Candidates(scores[order], indices[order])
 
 

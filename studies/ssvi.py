@@ -267,6 +267,8 @@ class Study:
         scale, training = chosen["SSVI 5 %"]
         for seed in seeds:
             for by in SCORES:
+                if by == training.removal:
+                    continue  # that is the cell "main SSVI 5 %"
                 each = replace(training, removal=by)
                 self.cell(f"criterion {by}", seed, 0.05, each, scale=scale)
         for budget in ("uniform", "global"):

@@ -121,6 +121,26 @@ def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
     assert found == [momentum.get(i, 0.0) for i in new]
 
 
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+@pytest.mark.parametrize("noise", ["local", "none"])
+def test_layers_that_work_in_place_are_no_obstacle(path, noise):
+    def make(in_place):
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 9, bias=False), nn.ReLU(inplace=in_place), nn.Linear(9, 4)]
+        return nn.Sequential(*layers).double()
+
+    x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
+    found = []
+    for in_place in (False, True):
+        network = sparse_bayesian(make(in_place), density=0.5, path=path, noise=noise)
+        nn.functional.cross_entropy(network(x), y).backward()
+        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)]))
+        outers = [outer for tap in taps.values() for outer in tap.outers]
+        found.append([*(p.grad for p in network.maps["0"].parameters()), *outers])
+    for left, right in zip(*found, strict=True):
+        assert (left is None and right is None) or torch.equal(left, right)
+
+
 @pytest.mark.parametrize("block", [1, 40, 10**6])
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_the_largest_gradients_are_those_of_the_dense_model(block, path):

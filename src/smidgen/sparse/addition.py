@@ -57,10 +57,13 @@ def tapped(
     outers: dict[str, list[Tensor]] = {name: [] for name in maps}
     seen: list[tuple[str, Tensor, Tensor]] = []
 
-    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda _, given, outputs: seen.append(
-            (name, given[0].detach(), outputs.requires_grad_())
-        )
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def record(_: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+            seen.append((name, given[0].detach(), outputs.requires_grad_()))
+            # What follows may change its input in place.
+            return outputs.clone()
+
+        return record
 
     handles = [part.register_forward_hook(hook(name)) for name, part in maps.items()]
     # Nobody asks for the gradients of active weights here.
@@ -134,4 +137,5 @@ def _gradient(part: GaussianMap, tap: Tap, start: int, stop: int) -> Tensor:
     total = part.means.new_zeros(stop - start, part.pattern.columns)
     for inputs, outer in zip(tap.inputs, tap.outers, strict=True):
         total += part.row_gradient(inputs, outer, start, stop)
-    return total.abs_().flatten()
+    # Without a number there is no direction either; as many must come as went.
+    return total.abs_().nan_to_num_(0.0).flatten()

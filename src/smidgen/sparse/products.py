@@ -36,24 +36,25 @@ def product(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Ten
     if path == "dense":
         return functional.linear(inputs, pattern.dense(values))
     rows = inputs.reshape(-1, pattern.columns)
-    found: Tensor = _SparseProduct.apply(rows, values, pattern)  # type: ignore[no-untyped-call]
+    # Transposed out here: a view made inside could not be changed in place later.
+    found: Tensor = _SparseProduct.apply(rows, values, pattern).T  # type: ignore[no-untyped-call]
     return found.view(*inputs.shape[:-1], pattern.rows) if inputs.dim() != 2 else found
 
 
 class _SparseProduct(torch.autograd.Function):
-    """x Wᵀ in compressed rows. Activations are transposed: a row of xᵀ is one gather."""
+    """W xᵀ in compressed rows: a row of xᵀ is one gather."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(inputs, values)
         ctx.pattern = pattern
-        return _multiplied(pattern.by_rows(values), inputs.T).T
+        return _multiplied(pattern.by_rows(values), inputs.T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         inputs, values = ctx.saved_tensors
-        outer = outer.T.contiguous()
+        outer = outer.contiguous()
         found: list[Tensor | None] = [None, None]
         if ctx.needs_input_grad[0]:
             found[0] = _multiplied(ctx.pattern.by_columns(values), outer).T

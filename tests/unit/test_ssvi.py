@@ -7,11 +7,13 @@ from copy import deepcopy
 
 import pytest
 import torch
+from tests.tiny import bert_config
 from tests.tolerances import EXACT, STATE_RATIO
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertForSequenceClassification
 
 import smidgen
 from smidgen import fit
@@ -258,6 +260,25 @@ def test_predictions_are_a_mixture_of_draws(image):
     torch.testing.assert_close(point.probs, expected, **EXACT)
     with pytest.raises(ArgumentError, match="samples must be 2 or more, or 0, got 1"):
         smidgen.predict_sparse(found.network, x, samples=1)
+
+
+def test_a_transformer_with_dict_batches(unchanged):
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(bert_config(num_labels=3))
+    batch = {
+        "input_ids": torch.randint(1, 7, (6, 7)),
+        "attention_mask": torch.ones(6, 7, dtype=torch.int64),
+        "labels": torch.arange(6) % 3,
+    }
+    training = SparseTraining(epochs=3, every=2, until=1.0)
+    network = sparse_bayesian(model, density=0.2, start="magnitude", budget="erk")
+    with unchanged(model):
+        found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
+    assert found.moves
+    predictive = smidgen.predict_sparse(found.network, batch, samples=3)
+    assert predictive.probs.shape == (6, 3)
+    plain = BertForSequenceClassification(bert_config(num_labels=3))
+    plain.load_state_dict(found.network.densified())
 
 
 def test_predicting_leaves_the_network_as_it_was(unchanged):

@@ -7,6 +7,7 @@ noise, and `samples=0`, give the point prediction of the means.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -94,7 +95,9 @@ def _predictives(
     seeds = torch.randint(2**62, (count,), generator=source).tolist()
     found = []
     with untouched(held), torch.no_grad():
-        problem, _, everything = problem.settled(batches)
+        # What a model says of itself, its config, is the inner one's.
+        inner = replace(problem, model=held.model)
+        problem, _, everything = inner.settled(batches)
         assert problem.likelihood is not None
         for batch in everything:
             outputs = _outputs(problem, held, batch, seeds)

@@ -49,7 +49,8 @@ class SparseTraining:
 
     Args:
         epochs: Passes over the training data.
-        learning_rate: First rate; it falls to zero as a cosine.
+        learning_rate: First rate; it falls to zero as a cosine. Few weights are larger
+            weights, so a sparse network wants a higher one than a dense one.
         scale_rate: Rate of the log-scales, as a multiple of it.
         optimiser: "adam", or "sgd" with momentum 0.9.
         temperature: T, what the KL term is multiplied with.
@@ -68,7 +69,7 @@ class SparseTraining:
     """
 
     epochs: int = 20
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     scale_rate: float = 1.0
     optimiser: Literal["adam", "sgd"] = "adam"
     temperature: float = 1.0

@@ -14,6 +14,7 @@ from scipy.stats import t
 
 from smidgen.record import Record
 from smidgen.report.tables import count, nll, rate, score_rows, times
+from studies import ssvi_tables
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -287,6 +288,11 @@ TABLES = {
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
+    "ssvi-main": ssvi_tables.main_table,
+    "ssvi-criteria": ssvi_tables.criteria_table,
+    "ssvi-grid": ssvi_tables.grid_table,
+    "ssvi-others": ssvi_tables.others_table,
+    "ssvi-bench": ssvi_tables.bench_table,
 }
 
 

@@ -11,7 +11,18 @@ from typing import Any
 import typer
 
 import smidgen
-from smidgen.cli import demo, evaluate, finetune, fit, plan, predict, ramp, report, verify
+from smidgen.cli import (
+    demo,
+    evaluate,
+    finetune,
+    fit,
+    plan,
+    predict,
+    ramp,
+    report,
+    train_sparse,
+    verify,
+)
 from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
@@ -37,6 +48,9 @@ _COMMANDS: dict[Callable[..., None], str] = {
     predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
     evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",
     ramp.ramp: f"smidgen ramp map {_DATA} --test test.tsv --out runs/ramp",
+    train_sparse.train_sparse: (
+        "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse"
+    ),
     report.report: "smidgen report runs/demo/record.json --out report.html",
 }
 for _command, _example in _COMMANDS.items():

@@ -6,6 +6,7 @@ from smidgen.fit.finetune import Finetuned, finetune
 from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
 from smidgen.fit.sample_tuning import tune_samples
+from smidgen.fit.ssvi import SparseFit, SparseTraining, ssvi
 from smidgen.fit.swag import swag
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
@@ -13,11 +14,14 @@ from smidgen.fit.tuning import tune_precision
 __all__ = [
     "Finetuned",
     "SwagCollector",
+    "SparseFit",
+    "SparseTraining",
     "finetune",
     "laplace",
     "laplace_many",
     "log_evidence",
     "swag",
+    "ssvi",
     "temperature",
     "tune_by_evidence",
     "tune_precision",

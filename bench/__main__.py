@@ -1,7 +1,7 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [ramp] [peers] [ssvi]; `peers --quick` writes
-nothing.
+python -m bench [limit] [approximation] [ramp] [peers] [samples] [ssvi]; `peers --quick`
+writes nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, limit, peers, ramp, ssvi
+from bench import approximation, limit, peers, ramp, samples, ssvi
 
 BENCHES = {
     "limit": limit.run,
     "approximation": approximation.run,
     "ramp": ramp.run,
     "peers": peers.run,
+    "samples": samples.run,
     "ssvi": ssvi.run,
 }
 RECORDS = Path(__file__).parent / "records"

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+_RECOMPUTES = "gradient_checkpointing"
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
     torch's fused transformer layers are off meanwhile: they run without calling their
@@ -19,21 +22,29 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Args:
         model: The caller's model. Weights, buffers, flags and gradients are not this
             guard's business: passes compute on detached weights and copied buffers.
+        dropout: Run in training mode instead, but for layers with running statistics:
+            those stay as they were trained.
 
     Yields:
         Nothing.
     """
     training = {module: module.training for module in model.modules()}
+    # In training mode some networks recompute activations; that only takes time here.
+    recomputing = [m for m in training if getattr(m, _RECOMPUTES, False) is True]
     fused = torch.backends.mha.get_fastpath_enabled()
     devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
     # Inside a caller's inference mode no gradient could be had.
     with torch.inference_mode(False), torch.random.fork_rng(devices=sorted(devices)):
         try:
             torch.backends.mha.set_fastpath_enabled(False)
+            for module in recomputing:
+                setattr(module, _RECOMPUTES, False)
             for module in training:
-                module.training = False
+                module.training = dropout and not isinstance(module, _NormBase)
             yield
         finally:
             for module, was in training.items():
                 module.training = was
+            for module in recomputing:
+                setattr(module, _RECOMPUTES, True)
             torch.backends.mha.set_fastpath_enabled(fused)

@@ -11,6 +11,7 @@ import typer
 from torch import Tensor, nn
 
 import smidgen
+from smidgen.curvature.factors import Approximation
 from smidgen.errors import ArgumentError
 from smidgen.operators import STRUCTURES
 from smidgen.select import SELECTORS, Selector
@@ -50,6 +51,9 @@ Seed = Annotated[int, typer.Option(help="Seed of a random choice.")]
 GivenStructure = Annotated[
     Structure | None,
     typer.Option(help="How the curvature is kept; kron, or diag for single weights."),
+]
+GivenApproximation = Annotated[
+    Approximation, typer.Option(help="How positions share weights.")
 ]
 
 
@@ -160,6 +164,11 @@ def wanted(
         size = int(size)
     selector.check_size(size)
     return Wanted(selector, size, tuple(patterns or ()), seed)
+
+
+def share(subset: smidgen.Subset) -> str:
+    """Say how many weights are chosen."""
+    return f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
 
 
 def _variances(network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:

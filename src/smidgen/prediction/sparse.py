@@ -15,10 +15,10 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.guard import untouched
 from smidgen.prediction.asking import joined, refuse_loader
-from smidgen.prediction.sampled import SAMPLES
 from smidgen.predictive import Predictive
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
+from smidgen.samples import SAMPLES
 from smidgen.sparse import SparseNetwork
 from smidgen.types import Batch
 

@@ -1,0 +1,126 @@
+"""A loader read over and over, that can be left and taken up again at the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import DataError
+from smidgen.types import Batch
+
+
+class Endless:
+    """Batches of a loader, epoch after epoch, for a number of steps of one's own.
+
+    An interrupted run goes on with the very batch that came next: the random state at
+    the start of an epoch is remembered, the loader is started again from it and the
+    batches that were had are passed over. A loader without a generator of its own draws
+    its order from torch's global one, so use this within `torch.random.fork_rng`.
+
+    Args:
+        loader: What yields the batches; it must be one that can be read again.
+    """
+
+    def __init__(self, loader: Iterable[Batch]) -> None:
+        self.loader = loader
+        self.epoch = 0
+        self.position = 0
+        self._iterator: Iterator[Batch] | None = None
+        self._start: dict[str, Tensor] = {}
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._iterator is None:
+            self._begin()
+        assert self._iterator is not None
+        batch = next(self._iterator, _END)
+        if batch is _END:
+            if not self.position:
+                raise DataError(
+                    "the training loader yielded no batch"
+                    + (
+                        " when read again. Pass a loader, not an iterator or a generator."
+                        if self.epoch
+                        else ". Check the dataset's length and drop_last."
+                    )
+                )
+            self.epoch += 1
+            self.position = 0
+            self._iterator = None
+            return next(self)
+        self.position += 1
+        return batch
+
+    @contextmanager
+    def borrowed(self, seed: int) -> Iterator[None]:
+        """Draw orders from a seed of one's own; the loader's generators are put back.
+
+        Args:
+            seed: Makes the orders the same however often the loader was read before.
+
+        Yields:
+            Nothing.
+        """
+        found = _generators(self.loader)
+        before = {name: each.get_state() for name, each in found.items()}
+        try:
+            for each in found.values():
+                each.manual_seed(seed)
+            yield
+        finally:
+            for name, each in found.items():
+                each.set_state(before[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """What `resume` needs: epoch, position, and the random states of its start."""
+        place = torch.tensor([self.epoch, self.position])
+        return {"place": place, **self._start}
+
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Go on where another left off; torch's global random state stays as it is."""
+        self.epoch, position = (int(each) for each in state["place"])
+        self._start = {name: each for name, each in state.items() if name != "place"}
+        if not self._start:
+            return
+        now = torch.get_rng_state()
+        torch.set_rng_state(self._start["global"])
+        for name, generator in _generators(self.loader).items():
+            if name in self._start:
+                generator.set_state(self._start[name])
+        self._iterator = iter(self.loader)
+        for self.position in range(1, position + 1):
+            next(self._iterator)
+        torch.set_rng_state(now)
+
+    def _begin(self) -> None:
+        self._start = {"global": torch.get_rng_state()}
+        for name, generator in _generators(self.loader).items():
+            self._start[name] = generator.get_state()
+        self._iterator = iter(self.loader)
+
+
+_END: Any = object()
+_PLACES = (
+    "generator",
+    "sampler.generator",
+    "batch_sampler.generator",
+    "batch_sampler.sampler.generator",
+)
+
+
+def _generators(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
+    """The random generators that a torch loader draws its order from."""
+    found = {}
+    for path in _PLACES:
+        each: Any = loader
+        for part in path.split("."):
+            each = getattr(each, part, None)
+        if isinstance(each, torch.Generator):
+            found[path] = each
+    return found

@@ -87,21 +87,20 @@ def others_table() -> str:
         "5 %, budget global": cells("budget global"),
     }
     lines = _table(rows, cells("main dense VI")[:1], _HEADINGS[:6])
-    images = {
-        "dense VI": cells("resnet equal dense VI"),
-        "SSVI 10 %": cells("resnet equal SSVI 10 %"),
-        "dense VI, the MLP's setting": cells("resnet dense VI"),
-        "SSVI 10 %, the MLP's setting": cells("resnet SSVI 10 %"),
+    words = {
+        "resnet equal": "6 epochs at one setting for both",
+        "resnet": "3 epochs at what was chosen for the MLP, rates ten times apart",
     }
-    base = images["dense VI"] or images["dense VI, the MLP's setting"]
-    lines += [
-        "",
-        "A residual network of 8, 16 and 32 channels on 12,000 images, scored on 2,000 "
-        "test images: 6 epochs at one setting for both (rate 0.003, first scale 0.1, "
-        "T = 0.1), and 3 epochs at what was chosen for the MLP:",
-        "",
-        *_table(images, base),
-    ]
+    for cell, setting in words.items():
+        images = {name: cells(f"{cell} {name}") for name in ("dense VI", "SSVI 10 %")}
+        if all(images.values()):
+            lines += [
+                "",
+                "A residual network of 8, 16 and 32 channels on 12,000 images, scored on "
+                f"2,000 test images; {setting}.",
+                "",
+                *_table(images, images["dense VI"]),
+            ]
     return "\n".join(lines)
 
 

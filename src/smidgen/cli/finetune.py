@@ -11,7 +11,8 @@ import typer
 from smidgen.cli import texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.errors import ArgumentError
-from smidgen.fit.finetune import Criterion, Finetuned
+from smidgen.fit.finetune import Finetuned
+from smidgen.fit.stopping import Criterion
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable

@@ -6,17 +6,22 @@ from smidgen.fit.finetune import Finetuned, finetune
 from smidgen.fit.langevin import langevin
 from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
+from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
+from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
 
 __all__ = [
     "Finetuned",
     "Scales",
+    "SparselyFinetuned",
+    "SubsetAdamW",
     "finetune",
     "langevin",
     "laplace",
     "laplace_many",
     "log_evidence",
+    "sparse_finetune",
     "temperature",
     "tune_by_evidence",
     "tune_precision",

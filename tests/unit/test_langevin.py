@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import CASES
 from tests.tolerances import Z
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,7 +45,13 @@ def chosen(problem, scores, count):
     return set(subset.indices("weight").tolist())
 
 
-SHORT = {"steps": 1500, "burn_in": 500, "thin": 10, "temperature": 1.0}
+SHORT = {
+    "steps": 1500,
+    "burn_in": 500,
+    "thin": 10,
+    "temperature": 1.0,
+    "noise_discount": 1.0,
+}
 
 
 def test_a_known_sparse_support_is_found():
@@ -121,6 +126,7 @@ def test_the_marginals_are_those_of_the_posterior(preconditioned):
         thin=5,
         learning_rate=0.01 * count / 2 * scale,
         temperature=1.0,
+        noise_discount=1.0,
         preconditioned=preconditioned,
         num_data=count,
         displacement=True,
@@ -201,13 +207,13 @@ def test_the_model_is_a_guest_on_every_case(case, update, unchanged):
 
 
 def test_a_failing_chain_leaves_the_model_alone(unchanged):
-    model, batch = CASES[0].make()
-    with unchanged(model), pytest.raises(DataError, match="num_data must be given"):
-        fit.langevin(CASES[0].problem(model), [batch])
-    bad = {k: v for k, v in batch.items() if k != "labels"} if isinstance(batch, dict) else 0
-    if bad:
-        with unchanged(model), pytest.raises(DataError, match="needs labels"):
-            fit.langevin(CASES[0].problem(model), [bad], num_data=4)
+    problem, loader, _ = sparse_task(inputs=10, rows=20)
+    batches = list(loader)
+    with unchanged(problem.model), pytest.raises(DataError, match="num_data must be given"):
+        fit.langevin(problem, batches, head="none")
+    batches[0][1][0] = float("inf")
+    with unchanged(problem.model), pytest.raises(DataError, match="finite"):
+        fit.langevin(problem, batches, head="none", num_data=20)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def langevin(
     thin: int = 10,
     learning_rate: float = 1e-4,
     temperature: float = 1e-5,
-    noise_discount: float = 1.0,
+    noise_discount: float = 0.1,
     preconditioned: bool = True,
     clip: float | None = None,
     num_data: int | None = None,

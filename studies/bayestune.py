@@ -3,10 +3,10 @@
     .venv/bin/python -m studies.bayestune --data FOLDER --cache FOLDER --seeds 0 1 2
 
 MiniLM on four tasks, all methods with the same examples, epochs, batches and dropout; the
-best epoch by validation NLL is tested. Rates are chosen once, on MRPC, seed 0, by validation
-NLL, for each kind of method; single weights share one, chosen with random ones. A record
-for each task, method and seed under `results/bayestune/`, seed by seed; one that is there
-is not made again. `--summary` reads them and writes `summary.json` beside them.
+best epoch by validation NLL is tested. Rates are chosen once, on MRPC, seed 0, by
+validation NLL, for each kind of method; single weights share one, chosen with random ones.
+A record for each task, method and seed under `results/bayestune/`, seed by seed; one that
+is there is not made again. `--summary` reads them and writes `summary.json` beside them.
 """
 
 from __future__ import annotations

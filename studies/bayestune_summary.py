@@ -59,7 +59,10 @@ def summary(folder: Path) -> str:
             "tasks": {task: _spread(list(by_task[task].values())) for task in tasks},
             "bayestune_minus_this": _differences(found["bayestune"], by_task, tasks),
         }
-    results = {"metrics": "CoLA Matthews, STS-B Pearson, MRPC and RTE accuracy", "rows": rows}
+    results = {
+        "metrics": "CoLA Matthews, STS-B Pearson, MRPC and RTE accuracy",
+        "rows": rows,
+    }
     Record("bayestune summary", {"level": LEVEL}, results).save(folder / "summary.json")
     return json.dumps(rows, indent=1)
 

@@ -172,7 +172,11 @@ class Applied:
         self._places = Places(delta.subset, touched)
         # In each parameter's own type, so that what is put back is bitwise the same.
         self._before = [
-            (tensor.detach().clone() if indices is None else tensor.detach().view(-1)[indices])
+            (
+                tensor.detach().clone()
+                if indices is None
+                else tensor.detach().view(-1)[indices]
+            )
             for tensor, indices in self._entries()
         ]
         self._whole = {name: known[name].detach().clone() for name in delta.replaced}

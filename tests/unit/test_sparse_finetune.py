@@ -121,7 +121,7 @@ def test_decay_pulls_to_the_pretrained_values():
 def test_accumulated_batches_are_one_larger_batch():
     model = net().eval()
     model[3].p = 0.0
-    train = [batch for batch in loaders(20)[0]]
+    train = list(loaders(20)[0])
     halves = [[x[i], y[i]] for x, y in train for i in (slice(0, 10), slice(10, 20))]
     validation = loaders()[1]
     settings = {"epochs": 1, "learning_rate": 0.01}

@@ -7,7 +7,7 @@ up again bitwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -172,7 +172,7 @@ class Chain:
         }
         self.traces: list[Trace] = []
         self.beyond = torch.zeros(len(_DISTANCES), dtype=torch.float64)
-        self.picture = ""
+        self.label = "sampling scales"
 
     def run(
         self,
@@ -188,7 +188,7 @@ class Chain:
         if checkpoint is not None:
             done = self._resume(read_checkpoint(checkpoint, about), batches)
         steps = range(done + 1, self.course.steps + 1)
-        for step in track(steps, _Label(lambda: self.picture), show=progress):
+        for step in track(steps, lambda: self.label, show=progress):
             nll = self._step(next(batches), step)
             number = self.course.sample_at(step)
             if number is not None:
@@ -233,7 +233,7 @@ class Chain:
             pictured.append(scales[:: max(1, len(scales) // 1000)])
         scale, moved = (totals / count).tolist()
         self.traces.append(Trace(step, nll, scale, moved))
-        self.picture = _picture(torch.cat(pictured))
+        self.label = f"sampling scales, {_picture(torch.cat(pictured))}"
 
     def _scales(self) -> Scales:
         first = self.course.samples // 2
@@ -288,20 +288,6 @@ class Chain:
         rows = state["traces"].tolist()
         self.traces = [Trace(int(step), *rest) for step, *rest in rows]
         return int(state["step"])
-
-
-class _Label(str):
-    """A progress bar's label that shows the scales as they are now."""
-
-    __slots__ = ("picture",)
-
-    def __new__(cls, picture: Callable[[], str]) -> _Label:
-        found = super().__new__(cls, "sampling scales")
-        found.picture = picture
-        return found
-
-    def __format__(self, spec: str) -> str:
-        return f"{self!s} {self.picture()}"
 
 
 def _picture(scales: Tensor) -> str:

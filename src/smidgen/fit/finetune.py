@@ -22,6 +22,7 @@ from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
 
+
 @dataclass(frozen=True, eq=False)
 class Finetuned:
     """A new model, the history of its making and the epoch whose weights it has."""

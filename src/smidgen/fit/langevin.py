@@ -103,7 +103,11 @@ def langevin(
 
     Returns:
         Mean scales of all weights of `among` outside `head`, with diagnostics.
-    """
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+        DataError: If there is no label, no length, or the loss is not finite.
+    """  # noqa: DOC502
     given = as_problem(model)
     prior = prior or ScalePrior()
     course = Course(steps, burn_in, thin)
@@ -265,9 +269,7 @@ class Langevin:
 
     def _noise(self, count: int) -> Tensor:
         """Draw whole numbers from −128 to 127, eight at a time."""
-        words = torch.empty(
-            count // 8 + 1, dtype=torch.int64, device=self.generator.device
-        )
+        words = torch.empty(count // 8 + 1, dtype=torch.int64, device=self.generator.device)
         words.random_(-(2**63), None, generator=self.generator)
         return words.view(torch.int8)[:count]
 
@@ -288,7 +290,10 @@ def _check(course: Course, settings: Settings, update: str) -> None:
             f"burn-in, got steps={course.steps}, burn_in={course.burn_in}, "
             f"thin={course.thin}."
         )
-    positive = {"learning_rate": settings.learning_rate, "temperature": settings.temperature}
+    positive = {
+        "learning_rate": settings.learning_rate,
+        "temperature": settings.temperature,
+    }
     if settings.clip is not None:
         positive["clip"] = settings.clip
     for name, value in positive.items():

@@ -100,6 +100,15 @@ def _elbow(scores: Mapping[str, Tensor]) -> int:
 
     That is the point furthest from the chord of log scale against log rank, which a
     histogram of the log scales gives without sorting.
+
+    Args:
+        scores: Scales by parameter name.
+
+    Returns:
+        The count.
+
+    Raises:
+        ArgumentError: If the scales do not differ.
     """
     bounds = [(float(each.min()), float(each.max())) for each in scores.values()]
     high = max(each[1] for each in bounds)

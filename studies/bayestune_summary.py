@@ -12,7 +12,7 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
-from smidgen.evaluate import rank_correlation
+from smidgen.evaluate.association import average_ranks
 from smidgen.record import Record
 
 LEVEL = 0.95
@@ -26,9 +26,10 @@ def scored(task: str, values: Tensor, targets: Tensor) -> dict[str, float]:
     values, targets = values.double().cpu(), targets.double().cpu()
     if task == "STS-B":
         pearson = float(torch.corrcoef(torch.stack([values, targets]))[0, 1])
-        spearman = rank_correlation(values, targets)
+        ranks = torch.stack([average_ranks(each) for each in (values, targets)])
+        spearman = float(torch.corrcoef(ranks.double())[0, 1])
         error = float((values - targets).square().mean())
-        return {"metric": pearson, "spearman": float(spearman), "squared_error": error}
+        return {"metric": pearson, "spearman": spearman, "squared_error": error}
     nll = float(torch.nn.functional.softplus(values).sub(targets * values).mean())
     hits = (values > 0) == (targets > 0.5)
     accuracy = float(hits.double().mean())

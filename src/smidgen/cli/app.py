@@ -11,7 +11,18 @@ from typing import Any
 import typer
 
 import smidgen
-from smidgen.cli import demo, evaluate, finetune, fit, plan, predict, ramp, report, verify
+from smidgen.cli import (
+    demo,
+    evaluate,
+    finetune,
+    fit,
+    plan,
+    predict,
+    ramp,
+    report,
+    tune,
+    verify,
+)
 from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
@@ -31,6 +42,7 @@ _DATA = "--train train.tsv --val dev.tsv --text sentence"
 _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "smidgen demo --quick",
     finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
+    tune.tune: f"smidgen tune MODEL {_DATA} --fraction 0.005 --out tuned",
     plan.plan: "smidgen plan MODEL --percent 10",
     verify.verify: "smidgen verify map --data dev.tsv --text sentence",
     fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",

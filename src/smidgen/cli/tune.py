@@ -27,16 +27,12 @@ def tune(
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
     val: Annotated[Path, typer.Option(help="Held-out data that decide when to stop.")],
-    folder: Annotated[
-        Path, typer.Option("--out", help="Where delta, model and posterior go.")
-    ],
+    folder: Annotated[Path, typer.Option("--out", help="Where all that is made goes.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
     fraction: Annotated[float, typer.Option(help="Share of weights to tune.")] = 0.005,
-    posterior: Annotated[
-        Kind, typer.Option(help="What is fitted over the tuned weights.")
-    ] = "laplace",
+    posterior: Annotated[Kind, typer.Option(help="Over the tuned weights.")] = "laplace",
     chain_epochs: Annotated[int, typer.Option(min=1, help="Length of the chain.")] = 2,
     temperature: Annotated[float, typer.Option(help="Of the chain's likelihood.")] = 1e-5,
     update: Annotated[Update, typer.Option(help="How the chain moves.")] = "langevin",

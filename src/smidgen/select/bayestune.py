@@ -98,8 +98,8 @@ def _checked(
 def _elbow(scores: Mapping[str, Tensor]) -> int:
     """How many scales lie before the elbow of their sorted curve.
 
-    That is the point furthest from the chord of log scale against log rank, which a
-    histogram of the log scales gives without sorting.
+    That is the point furthest below the chord of scale against rank, which a histogram
+    with bins of equal ratio gives without sorting.
 
     Args:
         scores: Scales by parameter name.
@@ -121,10 +121,8 @@ def _elbow(scores: Mapping[str, Tensor]) -> int:
         logs = each.detach().flatten().double().clamp(min=low).log()
         counts += torch.histc(logs, _BINS, min=float(ends[0]), max=float(ends[1])).cpu()
     ranks = counts.flip(0).cumsum(0)
-    filled = counts.flip(0) > 0
-    across = ranks[filled].log()
-    down = torch.linspace(1, 0, _BINS, dtype=torch.float64)[filled]
-    across = (across - across[0]) / (across[-1] - across[0]).clamp(min=1e-12)
-    down = (down - down[-1]) / (down[0] - down[-1]).clamp(min=1e-12)
-    # Above the chord from (0, 1) to (1, 0) the curve bulges most at its elbow.
-    return int(ranks[filled][(across + down).argmax()])
+    # The lower edge of each bin, largest first, and how many scales lie above it.
+    edges = torch.linspace(*ends.flip(0).tolist(), _BINS + 1, dtype=torch.float64)[1:].exp()
+    across = ranks / ranks[-1]
+    down = (edges - edges[-1]) / (edges[0] - edges[-1])
+    return max(1, int(ranks[(across + down).argmin()]))

@@ -1,6 +1,6 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [ramp] [peers]; `peers --quick` writes nothing.
+python -m bench [limit] [approximation] [bayestune] [ramp] [peers]; `peers --quick` writes nothing.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, limit, peers, ramp
+from bench import approximation, bayestune, limit, peers, ramp
 
 BENCHES = {
     "limit": limit.run,
     "approximation": approximation.run,
+    "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,
 }

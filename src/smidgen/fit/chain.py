@@ -189,15 +189,27 @@ class Chain:
             done = self._resume(read_checkpoint(checkpoint, about), batches)
         steps = range(done + 1, self.course.steps + 1)
         for step in track(steps, lambda: self.label, show=progress):
-            nll = self._step(next(batches), step)
+            nll = self.step(next(batches), step)
             number = self.course.sample_at(step)
             if number is not None:
-                self._sample(step, number, nll)
+                self.sample(step, number, nll)
             if checkpoint is not None and (not step % every or step == self.course.steps):
                 write_checkpoint(checkpoint, self._state(batches, step), about)
         return self._scales()
 
-    def _step(self, batch: Batch, step: int) -> float:
+    def step(self, batch: Batch, step: int) -> float:
+        """Move the weights by one batch.
+
+        Args:
+            batch: The batch.
+            step: Its number, from 1.
+
+        Returns:
+            Its mean NLL before the move.
+
+        Raises:
+            DataError: If it has no label, or the loss is not finite.
+        """
         outputs = self.problem.outputs(batch, self.tensors).flatten(0, -2)
         targets, kept = self.problem.read(batch, outputs.detach())
         if targets is None or not kept.any():
@@ -216,7 +228,8 @@ class Chain:
             tensor.grad = None
         return float(loss.detach())
 
-    def _sample(self, step: int, number: int, nll: float) -> None:
+    def sample(self, step: int, number: int, nll: float) -> None:
+        """Add the scales of the weights as they are to the sums."""
         half = "first" if number < self.course.samples // 2 else "second"
         totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
         for name in self.ranked:

@@ -122,7 +122,8 @@ def _elbow(scores: Mapping[str, Tensor]) -> int:
         counts += torch.histc(logs, _BINS, min=float(ends[0]), max=float(ends[1])).cpu()
     ranks = counts.flip(0).cumsum(0)
     # The lower edge of each bin, largest first, and how many scales lie above it.
-    edges = torch.linspace(*ends.flip(0).tolist(), _BINS + 1, dtype=torch.float64)[1:].exp()
+    first, last = ends.tolist()
+    edges = torch.linspace(last, first, _BINS + 1, dtype=torch.float64)[1:].exp()
     across = ranks / ranks[-1]
     down = (edges - edges[-1]) / (edges[0] - edges[-1])
     return max(1, int(ranks[(across + down).argmin()]))

@@ -1,6 +1,6 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [bayestune] [ramp] [peers]; `peers --quick` writes nothing.
+python -m bench [limit] [approximation] [bayestune] [ramp] [peers]; --quick is for peers.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ def tuned(method: str, task: Task, rate: float, cache: Path) -> tuple[Any, Any, 
                 lora_alpha=2 * RANK,
                 target_modules=["query", "value"],
             )
-            model = get_peft_model(model, config)
+            # On a copy: PEFT puts its layers into the model it is given.
+            model = get_peft_model(deepcopy(model), config)
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         found = fit.finetune(model, *loaders, **settings)
         return found.model, found.history, {"trained": count}

@@ -92,10 +92,10 @@ class Wanted:
         """Make the scores that a selector takes as values."""
         if self.selector.name == "variance":
             return _variances(network, batches)
-        found = smidgen.fit.langevin(
-            network, batches, head="none", seed=self.seed, **_CHAIN
-        )
-        return found.means
+        # A short chain will do from weights that are trained already.
+        return smidgen.fit.langevin(
+            network, batches, head="none", steps=100, burn_in=50, thin=5, seed=self.seed
+        ).means
 
     def structure(self, given: Structure | None) -> str:
         """Settle how the curvature is kept.

@@ -37,11 +37,11 @@ from smidgen.types import Batch
 Update = Literal["langevin", "published"]
 Head = Subset | Literal["last", "none"]
 
-_CHUNK = 1 << 15
+_CHUNK = 1 << 16
 # The squared gradients' running mean forgets over a hundred steps.
 _KEPT = 0.99
-# Whole numbers from −128 to 127, moved by a half, have this standard deviation.
-_BYTE_DEVIATION = ((256**2 - 1) / 12) ** 0.5
+# Odd numbers from −127 to 127 have this standard deviation.
+_ODD_DEVIATION = ((128**2 - 1) / 3) ** 0.5
 # The spike is rounded off no less than this, also where the prior only has a kink.
 _LEAST_ROUNDING = 0.5
 
@@ -158,7 +158,7 @@ class Settings:
 class Langevin:
     """Preconditioned Langevin steps under the marginal prior.
 
-    The noise is uniform over 256 values, of mean 0 and variance 1: the increments of a
+    The noise is uniform over 128 values, of mean 0 and variance 1: the increments of a
     step of weak order one need no more than their first moments, and a normal draw for
     every weight would take as long as half a training step.
 
@@ -255,23 +255,26 @@ class Langevin:
         root: Tensor,
         noise: Tensor,
     ) -> None:
-        length = (root * root).mul_(self.pace)  # h G
-        moved = noise.to(flat.dtype).add_(0.5).mul_(root)
-        moved.mul_(self.settings.noise_discount * self.pace**0.5 / _BYTE_DEVIATION)
-        rate = self.settings.learning_rate / self.pace
-        moved.addcmul_(length, gradient, value=-rate)
+        settings = self.settings
+        drift = gradient
         if base is not None:
             displacement = flat - base
-            squares = (displacement * displacement).add_(length, alpha=self.rounding)
-            pull = self.prior.pull(squares)
-            moved.addcmul_(displacement.mul_(length), pull, value=-0.5)
-        flat.add_(moved)
+            squares = displacement * displacement
+            squares.addcmul_(root, root, value=self.rounding * self.pace)
+            pull = displacement.mul_(self.prior.pull(squares))
+            # Everything is in units of the mean loss: h/2 = η · (h/2η).
+            share = self.pace / (2 * settings.learning_rate)
+            drift = torch.add(gradient, pull, alpha=share)
+        flat.addcmul_(drift * root, root, value=-settings.learning_rate)
+        amount = settings.noise_discount * self.pace**0.5 / _ODD_DEVIATION
+        flat.addcmul_(noise.to(flat.dtype), root, value=amount)
 
     def _noise(self, count: int) -> Tensor:
-        """Draw whole numbers from −128 to 127, eight at a time."""
+        """Draw odd numbers from −127 to 127, eight at a time."""
         words = torch.empty(count // 8 + 1, dtype=torch.int64, device=self.generator.device)
         words.random_(-(2**63), None, generator=self.generator)
-        return words.view(torch.int8)[:count]
+        # The lowest bit of every byte is set: odd numbers are symmetric around zero.
+        return words.bitwise_or_(0x0101010101010101).view(torch.int8)[:count]
 
 
 def _mean_size(tensors: Iterable[Tensor]) -> float:

@@ -93,6 +93,15 @@ class Delta:
                 f"; this one has {found[:12]}…. Load that base, or remove the delta that "
                 "is on it; to put two deltas on one base, merge them first."
             )
+        known = dict(model.named_parameters())
+        for name, value in self.replaced.items():
+            if name not in known or known[name].shape != value.shape:
+                there = tuple(known[name].shape) if name in known else "nothing"
+                raise StoreError(
+                    f"the delta replaces {name!r} by values of shape "
+                    f"{tuple(value.shape)}, and the model has {there} there. Give it a "
+                    "head of that size."
+                )
         return Applied(self, model)
 
     @contextmanager

@@ -98,6 +98,15 @@ def test_a_new_head_may_differ_in_the_base_but_nothing_else():
         delta.apply(other)
 
 
+def test_a_head_of_another_size_is_refused_before_anything_is_written():
+    model, other = net(), net()
+    other[2].bias = nn.Parameter(torch.zeros(3))
+    before = deepcopy(other)
+    with pytest.raises(StoreError, match=r"replaces '2.bias' .* has \(3,\) there"):
+        made(model).apply(other)
+    assert same(other, before)
+
+
 def test_a_second_delta_needs_the_base_and_a_swap_works():
     model = net()
     parts = {"0.bias": Entries(torch.tensor([1]))}

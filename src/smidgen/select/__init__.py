@@ -1,5 +1,6 @@
 """Selectors: each makes a `Subset` from a model."""
 
+from smidgen.largest import overlap
 from smidgen.select import scores
 from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
@@ -17,6 +18,7 @@ __all__ = [
     "last_layer",
     "modules",
     "named",
+    "overlap",
     "scores",
     "sparse_kfac",
     "weights",

@@ -1,6 +1,7 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [bayestune] [ramp] [peers]; --quick is for peers.
+python -m bench [limit] [approximation] [bayestune] [ramp] [peers] [samples]; with `peers
+--quick` nothing is written.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, bayestune, limit, peers, ramp
+from bench import approximation, bayestune, limit, peers, ramp, samples
 
 BENCHES = {
     "limit": limit.run,
@@ -16,6 +17,7 @@ BENCHES = {
     "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,
+    "samples": samples.run,
 }
 RECORDS = Path(__file__).parent / "records"
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
+
+from scipy.stats import t
 
 from smidgen.record import Record
-from smidgen.report.tables import count, nll, percent, rate, score_rows, times
+from smidgen.report.tables import count, nll, rate, score_rows, times
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-RECIPES = ROOT / "docs" / "methods" / "recipes.md"
+PAGES = tuple(
+    page
+    for page in (README, *sorted((ROOT / "docs").rglob("*.md")))
+    if "<!-- end " in page.read_text(encoding="utf-8")
+)
 
 
 def demo() -> str:
@@ -38,40 +44,48 @@ def demo() -> str:
     return "\n".join(lines)
 
 
-def sst2() -> str:
-    """SST-2: the mean over seeds, and how often the difference is clear."""
-    records = [Record.load(p) for p in sorted((ROOT / "results").glob("sst-2-seed*.json"))]
-    sizes = records[0].results["data"]
+SHOWN = {
+    "MAP": "MAP",
+    "temperature": "Temperature",
+    "last layer, joint": "Last layer",
+    "10 %, joint, by group": "Sparse-KFAC 10 %",
+    "10 % and the head, joint, by group": "Sparse-KFAC 10 % and the head",
+}
+
+
+def tasks() -> str:
+    """Four tasks: mean NLL and ECE over seeds, and how often the difference is clear."""
+    by_task = _recipe_records()
+    least = min(len(records) for records in by_task.values())
     lines = [
-        f"SST-2, MiniLM fine-tuned on {sizes['train']:,} sentences, {sizes['test']} test "
-        f"sentences, mean of {len(records)} seeds:",
+        f"MiniLM fine-tuned on four tasks, {least} seeds each: mean test NLL / ECE, and on "
+        "how many of all pairs of task and seed the NLL is clearly below (above) "
+        "temperature scaling's:",
         "",
-        "| | accuracy | NLL | ECE | NLL clearly below temperature scaling |",
-        "|---|---|---|---|---|",
+        f"| | {' | '.join(by_task)} | clearly below (above) |",
+        "|---" * (len(by_task) + 2) + "|",
     ]
-    for index, method in enumerate(records[0].results["methods"]):
-        runs = [record.results["methods"][index] for record in records]
-
-        def average(score: str, runs: list[dict] = runs) -> float:
-            return mean(run["scores"][score]["value"] for run in runs)
-
-        clear = sum(_clearly_below(record, method["name"]) for record in records)
-        shown = (
-            "" if method["name"] in ("map", "temperature") else f"{clear} of {len(runs)}"
-        )
-        lines.append(
-            f"| {method['label']} | {percent(average('accuracy'))} | {nll(average('nll'))} "
-            f"| {rate(average('ece_equal_mass'))} | {shown} |"
-        )
+    for name, label in SHOWN.items():
+        cells = []
+        for records in by_task.values():
+            found = [record.results["recipes"][name] for record in records]
+            scores = (mean(f["nll"] for f in found), mean(f["ece"] for f in found))
+            cells.append(f"{nll(scores[0])} / {rate(scores[1])}")
+        lines.append(f"| {label} | {' | '.join(cells)} | {_clear(by_task, name)} |")
     return "\n".join(lines)
 
 
-def _clearly_below(record: Record, name: str) -> bool:
-    return any(
-        gap["high"] < 0
-        for gap in record.results["differences"]
-        if (gap["method"], gap["baseline"], gap["score"]) == (name, "temperature", "nll")
-    )
+def _clear(by_task: dict[str, list[Record]], name: str) -> str:
+    """On how many pairs a recipe is clearly below, or above, temperature scaling."""
+    if name in ("MAP", "temperature"):
+        return ""
+    gaps = [
+        record.results["differences_to_temperature"][name]
+        for records in by_task.values()
+        for record in records
+    ]
+    below, above = (sum(gap["high"] < 0 for gap in gaps), sum(g["low"] > 0 for g in gaps))
+    return f"{below} ({above}) of {len(gaps)}"
 
 
 def cost() -> str:
@@ -102,12 +116,17 @@ def cost() -> str:
     return "\n".join(lines)
 
 
-def recipes() -> str:
-    """Ways to choose precision and temperature: mean test NLL by task."""
+def _recipe_records() -> dict[str, list[Record]]:
     by_task: dict[str, list[Record]] = {}
     for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
         record = Record.load(path)
         by_task.setdefault(record.config["task"], []).append(record)
+    return by_task
+
+
+def recipes() -> str:
+    """Ways to choose precision and temperature: mean test NLL by task."""
+    by_task = _recipe_records()
     heads = [
         f"{task} ({len(records)} seed{'s' * (len(records) > 1)})"
         for task, records in by_task.items()
@@ -116,7 +135,7 @@ def recipes() -> str:
         "Mean test NLL over seeds; each chosen on validation data only "
         "(`results/recipes/`, `studies/recipes.py`).",
         "",
-        f"| | {' | '.join(heads)} | clearly below / above temperature |",
+        f"| | {' | '.join(heads)} | clearly below (above) temperature |",
         "|---" * (len(heads) + 2) + "|",
     ]
     for name in next(iter(by_task.values()))[0].results["recipes"]:
@@ -124,16 +143,98 @@ def recipes() -> str:
             nll(mean(r.results["recipes"][name]["nll"] for r in records))
             for records in by_task.values()
         ]
-        gaps = [
-            record.results["differences_to_temperature"][name]
-            for records in by_task.values()
-            for record in records
-            if name not in ("MAP", "temperature")
-        ]
-        below = sum(gap["high"] < 0 for gap in gaps)
-        above = sum(gap["low"] > 0 for gap in gaps)
-        shown = f"{below} / {above} of {len(gaps)}" if gaps else ""
-        lines.append(f"| {name} | {' | '.join(means)} | {shown} |")
+        lines.append(f"| {name} | {' | '.join(means)} | {_clear(by_task, name)} |")
+    return "\n".join(lines)
+
+
+# What changes from one recipe to another, and pairs whose test scores were seen before the
+# group precisions and the whole head were settled.
+STEPS = {
+    "a precision instead of a temperature": ("temperature", "10 %, precision alone"),
+    "both instead of a precision": ("10 %, precision alone", "10 %, joint"),
+    "a precision for each group": ("10 %, joint", "10 %, joint, by group"),
+    "and the whole head": (
+        "10 %, joint, by group",
+        "10 % and the head, joint, by group",
+    ),
+    "**all of that: the default, with the head**": (
+        "temperature",
+        "10 % and the head, joint, by group",
+    ),
+    "a precision for each layer instead of each group": (
+        "10 % and the head, joint, by group",
+        "10 % and the head, joint, by layer",
+    ),
+    "the last layer alone instead": (
+        "10 % and the head, joint, by group",
+        "last layer, joint",
+    ),
+    "30 % instead of 10 %": ("10 %, joint", "30 %, joint"),
+    "rows and columns by activation": ("10 %, joint", "10 % by activation, joint"),
+    "rows and columns by curvature": ("10 %, joint", "10 % by curvature, joint"),
+    "rows and columns at random": ("10 %, joint", "10 % by random, joint"),
+    "`ekfac` instead of `kron`": ("10 %, joint", "10 % ekfac, joint"),
+    "evidence instead of validation data": (
+        "10 %, joint",
+        "10 %, evidence by scalar, temperature",
+    ),
+}
+SEEN = {("SST-2", 0), ("SST-2", 1), ("MRPC", 0)}
+
+
+def steps() -> str:
+    """What each step brings: mean differences over task and seed pairs, with intervals."""
+    records = [each for some in _recipe_records().values() for each in some]
+    fresh = [r for r in records if (r.config["task"], r.seed) not in SEEN]
+    lines = [
+        f"Mean change of test NLL over {len(records)} pairs of task and seed (95 % "
+        f"interval of the mean, t with {len(records) - 1} degrees of freedom), and the "
+        f"{len(fresh)} whose test scores nobody had seen when the default was settled:",
+        "",
+        f"| | all {len(records)} | fresh {len(fresh)} |",
+        "|---|---|---|",
+    ]
+    for step, (before, after) in STEPS.items():
+        cells = [_change(some, before, after) for some in (records, fresh)]
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _change(records: list[Record], before: str, after: str) -> str:
+    gaps = [
+        r.results["recipes"][after]["nll"] - r.results["recipes"][before]["nll"]
+        for r in records
+    ]
+    half = float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+    return f"{mean(gaps):+.4f} ({mean(gaps) - half:+.4f} to {mean(gaps) + half:+.4f})"
+
+
+def weight_samples() -> str:
+    """Weight samples beside the linearised predictive."""
+    lines = [
+        "Test NLL; precision and temperature of each chosen on the same 300 validation "
+        "examples (`results/weight-samples/`, `studies/weight_samples.py`).",
+        "",
+        "| | temperature | linearised | weight samples | samples − linearised |",
+        "|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "results" / "weight-samples").glob("*.json")):
+        record = Record.load(path)
+        found, gaps = record.results["methods"], record.results["differences"]
+        cells = [nll(found[n]["nll"]) for n in ("temperature", "linearised")]
+        cells.append(nll(found["weight samples"]["nll"]))
+        gap = gaps["weight samples to linearised"]
+        cells.append(f"{gap['value']:+.4f} ({gap['low']:+.4f} to {gap['high']:+.4f})")
+        name = f"{record.config['task']}, seed {record.seed}"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def samples() -> str:
+    """The benchmark of weight samples."""
+    record = Record.load(ROOT / "bench" / "records" / "samples.json")
+    lines = ["| | time ÷ time |", "|---|---|"]
+    lines += [f"| {name} | {times(value)} |" for name, value in record.results.items()]
     return "\n".join(lines)
 
 
@@ -168,8 +269,11 @@ def ramping() -> str:
 
 TABLES = {
     "demo": demo,
-    "sst-2": sst2,
+    "tasks": tasks,
     "recipes": recipes,
+    "steps": steps,
+    "weight-samples": weight_samples,
+    "samples": samples,
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
@@ -193,5 +297,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (README, RECIPES):
+    for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

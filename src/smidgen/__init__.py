@@ -27,6 +27,7 @@ from smidgen.problem import Problem
 from smidgen.record import Record
 from smidgen.store import load, save
 from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 from smidgen.verification import Verification, verify
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "SmidgenError",
     "SmidgenWarning",
     "Subset",
+    "SwagPosterior",
     "Verification",
     "coverage",
     "delta_of",

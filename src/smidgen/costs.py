@@ -48,7 +48,7 @@ _DOUBLE = 8
 # LAPACK's divide and conquer: scaled factor, symmetric copy, vectors, and 2n² of its own.
 _EIGH_MATRICES = 5
 # Share of the activations that malloc holds back.
-_SLACK = 0.4
+SLACK = 0.4
 # Multiplications of a decomposition of side n, in units of n³, fp64 counted twice.
 _EIGH_WORK = 18
 
@@ -171,7 +171,7 @@ class _Shapes:
         self.inputs = self._input_bytes(pieces)
         self.deltas = sum(self.side(b, b.row_count) for b in chosen)
         self.activations = self.graph + self.inputs + self.swing
-        self.slack = int(_SLACK * self.activations)
+        self.slack = int(SLACK * self.activations)
 
     def side(self, block: MapBlock, width: int) -> int:
         """Bytes of B·T vectors of a width."""

@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from smidgen.errors import ArgumentError
+
 _Seen = tuple[tuple[int, int], ...]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_Seen, str]] = WeakKeyDictionary()
 
@@ -51,3 +53,22 @@ def quick_fingerprint(model: nn.Module) -> str:
     if known is None or known[0] != seen:
         known = _KNOWN[model] = (seen, fingerprint(model))
     return known[1]
+
+
+def require_fingerprint(model: nn.Module, wanted: str) -> None:
+    """Refuse a model whose weights are not those a posterior was fitted to.
+
+    Args:
+        model: The model about to be used.
+        wanted: The hash of the weights it should have.
+
+    Raises:
+        ArgumentError: If its weights differ.
+    """
+    found = quick_fingerprint(model)
+    if found != wanted:
+        raise ArgumentError(
+            "model must be the one the posterior was fitted to: its weights' hash is "
+            f"{found[:12]}…, the posterior's {wanted[:12]}…. Fit a new posterior, or load "
+            "that model."
+        )

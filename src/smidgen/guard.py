@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
     torch's fused transformer layers are off meanwhile: they run without calling their
@@ -19,6 +20,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Args:
         model: The caller's model. Weights, buffers, flags and gradients are not this
             guard's business: passes compute on detached weights and copied buffers.
+        dropout: Run in training mode instead, but for layers with running statistics:
+            those stay as they were trained.
 
     Yields:
         Nothing.
@@ -31,7 +34,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         try:
             torch.backends.mha.set_fastpath_enabled(False)
             for module in training:
-                module.training = False
+                module.training = dropout and not isinstance(module, _NormBase)
             yield
         finally:
             for module, was in training.items():

@@ -8,15 +8,16 @@ many multiplications there are.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from smidgen.affine import affine_coverage
 from smidgen.aligned import aligned
-from smidgen.blocks import MapBlock, blocks
+from smidgen.blocks import blocks
 from smidgen.costs import Candidate, Cost, Setting, candidates, cost, sparse_name
 from smidgen.curvature.rehearsal import Rehearsal, rehearse
 from smidgen.curvature.taps import tapped
@@ -25,7 +26,8 @@ from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.memory import available_bytes, readable
 from smidgen.operators import STRUCTURES
 from smidgen.problem import Problem, as_problem
-from smidgen.subset import Subset
+from smidgen.subset import Subset, Whole
+from smidgen.swag_costs import swag_candidates, swag_cost, touched_maps
 from smidgen.types import Batch
 
 _HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
@@ -131,7 +133,10 @@ def plan(
     *,
     subset: Subset | None = None,
     percent: float = 10,
+    method: Literal["laplace", "swag"] = "laplace",
     structure: str = "kron",
+    rank: int = 20,
+    steps: int = 2000,
     batch: Batch = None,
     batch_size: int = 16,
     max_length: int = 128,
@@ -143,7 +148,10 @@ def plan(
         model: The model, or its `Problem`; its weights may be on the meta device.
         subset: The weights to make stochastic; left out, Sparse-KFAC's.
         percent: Percent of rows and of columns if no subset is given.
-        structure: How the curvature is to be kept.
+        method: Which posterior.
+        structure: How the curvature is to be kept, of Laplace.
+        rank: Deviations that SWAG keeps.
+        steps: Steps that SWAG takes, to estimate the time for.
         batch: A training batch. Left out, a Hugging Face model gets one of tokens.
         batch_size: Texts in such a batch.
         max_length: Tokens of each.
@@ -162,11 +170,12 @@ def plan(
         raise StructureError(f"structure must be one of {names}, got {structure!r}.")
     if not 0 < percent <= 100:
         raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
-    if min(batch_size, max_length, examples) < 1:
-        raise ArgumentError(
-            "batch_size, max_length and examples must be 1 or more, got "
-            f"{batch_size}, {max_length} and {examples}."
-        )
+    if method not in ("laplace", "swag"):
+        raise ArgumentError(f"method must be 'laplace' or 'swag', got {method!r}.")
+    numbers = {"batch_size": batch_size, "max_length": max_length, "examples": examples}
+    for argument, number in {**numbers, "rank": rank, "steps": steps}.items():
+        if number < 1:
+            raise ArgumentError(f"{argument} must be 1 or more, got {number}.")
     found = affine_coverage(given.model)
     if subset is None:
         name, subset = sparse_name(percent), found.crossings(percent / 100)
@@ -177,24 +186,67 @@ def plan(
     seen, notes = _seen(given, batch, batch_size)
     problem = replace(given, likelihood=given.likelihood or _likelihood(seen.outputs))
     setting, available = Setting.of(problem), available_bytes(given.device)
-    rows, own = [], []
-    for each in candidates(given.model, name, subset, structure):
-        own.append(blocks(given.model, each.subset))
-        what = cost(own[-1], each.subset, each.structure, seen, setting)
-        rows.append(_row(each, what, available))
+    counted = _swag(given.model, name, subset, rank, seen, setting)
+    if method == "laplace":
+        counted = _laplace(given.model, name, subset, structure, seen, setting)
+    listed = list(counted)
+    rows = [_row(each, what, available) for each, what, _ in listed]
     reason = _without_time(problem, seen, rows[0])
     if reason is None:
-        rate = _rate(problem, batch, own[0], seen, setting.columns)
-        count = -(-examples // seen.examples)
-        for index, (row, chosen) in enumerate(zip(rows, own, strict=True)):
-            maps = {block.map.name for block in chosen}
-            each_pass = seen.work(maps, setting.columns) + row.cost.pass_work
+        columns = setting.columns if method == "laplace" else 1
+        rate = _rate(problem, batch, listed[0][2], seen, columns)
+        count = -(-examples // seen.examples) if method == "laplace" else steps
+        for index, (row, (_, _, maps)) in enumerate(zip(rows, listed, strict=True)):
+            each_pass = seen.work(maps, columns) + row.cost.pass_work
             work = count * row.cost.passes * each_pass + row.cost.final_work
             rows[index] = replace(row, seconds=work / rate)
     if reason is not None:
         notes.append(reason)
+    if method == "swag":
+        notes.append(f"Time is that of {steps:,} steps of SGD, without trials of rates.")
     name = type(given.model).__name__
     return Plan(name, _shape(seen), examples, available, tuple(rows), tuple(notes))
+
+
+Counted = tuple[Candidate, Cost, set[str]]
+"""A candidate, what it costs and the maps it touches."""
+
+
+def _laplace(
+    model: nn.Module,
+    name: str,
+    subset: Subset,
+    structure: str,
+    seen: Rehearsal,
+    setting: Setting,
+) -> Iterator[Counted]:
+    for each in candidates(model, name, subset, structure):
+        own = blocks(model, each.subset)
+        if each.chosen and any(block.entries is not None for block in own):
+            _require_scattered(structure)
+        what = cost(own, each.subset, each.structure, seen, setting)
+        yield each, what, {block.map.name for block in own}
+
+
+def _swag(
+    model: nn.Module,
+    name: str,
+    subset: Subset,
+    rank: int,
+    seen: Rehearsal,
+    setting: Setting,
+) -> Iterator[Counted]:
+    for each, spread in swag_candidates(model, name, subset, "low-rank"):
+        what = swag_cost(model, each.subset, spread, rank, seen, setting)
+        yield each, what, touched_maps(model, each.subset)
+
+
+def _require_scattered(structure: str) -> None:
+    if not STRUCTURES[structure].scattered:
+        able = " or ".join(repr(n) for n, kind in STRUCTURES.items() if kind.scattered)
+        raise StructureError(
+            f"structure must be {able} for a subset of single weights, got {structure!r}."
+        )
 
 
 def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
@@ -232,12 +284,15 @@ def _row(each: Candidate, what: Cost, available: int | None) -> PlanRow:
 def _rate(
     problem: Problem,
     batch: Batch,
-    chosen: tuple[MapBlock, ...],
+    maps: Collection[str],
     seen: Rehearsal,
     columns: int,
 ) -> float:
     """Multiplications a second in a timed pass over one batch, the second of two."""
     seconds = 0.0
+    found_maps = affine_coverage(problem.model)
+    parts = {n: Whole() for m in found_maps.maps if m.name in maps for n in m.shapes}
+    chosen = blocks(problem.model, Subset(found_maps.universe, parts))
     with tapped(problem, chosen) as taps:
         for _ in range(2):
             started = time.perf_counter()
@@ -247,7 +302,7 @@ def _rate(
             # Waits for a device that runs ahead.
             float(next(iter(found.values())).sum())
             seconds = time.perf_counter() - started
-    return seen.work({block.map.name for block in chosen}, columns) / seconds
+    return seen.work(maps, columns) / seconds
 
 
 def _without_time(problem: Problem, seen: Rehearsal, row: PlanRow) -> str | None:

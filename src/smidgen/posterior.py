@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from smidgen.blocks import blocks
 from smidgen.errors import ArgumentError
-from smidgen.fingerprint import quick_fingerprint
+from smidgen.fingerprint import require_fingerprint
 from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.operators import Operator
 from smidgen.subset import Subset
 
 JOINT = "all maps"
 """Name of the one operator that spans all maps."""
+
+Sampler = Callable[[torch.Generator], dict[str, Tensor]]
+"""Draws weights: the parameters that a draw changes, by name."""
+
+
+class WeightPosterior(Protocol):
+    """What every posterior over weights has, whatever its shape."""
+
+    @property
+    def subset(self) -> Subset:
+        """The stochastic weights."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the model's outputs mean."""
+
+    @property
+    def temperature(self) -> float:
+        """Divides the logits."""
+
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model that it is not of."""
+
+    def sampler(self, model: nn.Module) -> Sampler:
+        """Prepare draws of the weights."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +112,7 @@ class Posterior:
     approximation: str = "reduce"
     log_likelihood: float | None = field(default=None, repr=False)
     tuning: Tuning | None = field(default=None, repr=False)
+    method: ClassVar[str] = "laplace"
 
     def __post_init__(self) -> None:
         given = self.precision
@@ -129,21 +157,29 @@ class Posterior:
         return given[name] if isinstance(given, Mapping) else given
 
     def require(self, model: nn.Module) -> None:
-        """Refuse a model whose weights are not those the posterior was fitted to.
+        """Refuse a model whose weights are not those the posterior was fitted to."""
+        require_fingerprint(model, self.fingerprint)
 
-        Args:
-            model: The model about to be used.
+    def sampler(self, model: nn.Module) -> Sampler:
+        """Prepare draws of the weights: each gives the parameters it changes, by name."""
+        chosen = blocks(model, self.subset)
 
-        Raises:
-            ArgumentError: If its weights differ.
-        """
-        found = quick_fingerprint(model)
-        if found != self.fingerprint:
-            raise ArgumentError(
-                "model must be the one the posterior was fitted to: its weights' hash is "
-                f"{found[:12]}…, the posterior's {self.fingerprint[:12]}…. Fit a new "
-                "posterior, or load that model."
-            )
+        def draw(generator: torch.Generator) -> dict[str, Tensor]:
+            drawn = self.drawn(generator)
+            if JOINT in drawn:
+                pieces = drawn[JOINT].split([block.size for block in chosen])
+            else:
+                pieces = tuple(drawn[block.map.name] for block in chosen)
+            found: dict[str, Tensor] = {}
+            for block, piece in zip(chosen, pieces, strict=True):
+                for name, deviation in block.spread(piece).items():
+                    weight = found.get(name, model.get_parameter(name).detach())
+                    # Added in the finer of the two types: a small deviation of a bf16
+                    # weight should be rounded once.
+                    found[name] = (weight + deviation.to(weight.device)).to(weight.dtype)
+            return found
+
+        return draw
 
     def drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the weights once, as deviations from the trained ones.

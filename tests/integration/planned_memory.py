@@ -21,6 +21,14 @@ from smidgen.integrations.huggingface import load_classifier
 BATCH, TOKENS = 16, 64
 
 
+def fitted(model, batch, subset, structure):
+    """Fit to three batches, or take four steps."""
+    if structure != "swag":
+        return smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
+    labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
+    return smidgen.fit.swag(model, [labelled], subset, steps=4, every=1)
+
+
 def main() -> None:
     what, percent, structure = sys.argv[1], float(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
@@ -32,15 +40,17 @@ def main() -> None:
     )
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     subset = smidgen.select.sparse_kfac(model, percent=percent)
-    planned = smidgen.plan(model, subset=subset, structure=structure, batch=batch)
+    swag = structure == "swag"
+    how = {"method": "swag"} if swag else {"structure": structure}
+    planned = smidgen.plan(model, subset=subset, batch=batch, **how)
     cost = planned.chosen.cost
     # Loads what is loaded once (weights from the disk, libraries), on one short text.
     short = {key: value[:1, :2] for key, value in batch.items()}
-    posterior = smidgen.fit.laplace(
+    posterior = fitted(
         model,
-        [short],
+        short,
         subset if what == "predict" else smidgen.select.sparse_kfac(model, percent=1),
-        structure=structure,
+        structure,
     )
     # From here on the peak counts, so what the allocator held on to is given back.
     gc.collect()
@@ -48,7 +58,9 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
     if what == "fit":
-        smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
+        fitted(model, batch, subset, structure)
+    elif swag:
+        smidgen.predict_samples(posterior, model, batch, samples=4)
     else:
         for _ in range(3):
             smidgen.predict(posterior, model, batch)

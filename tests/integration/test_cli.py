@@ -13,9 +13,11 @@ from transformers import BertForSequenceClassification, BertModel
 
 import smidgen
 from smidgen.cli import main
+from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
 from smidgen.select import SELECTORS
 from smidgen.study.schemes import SCHEMES
+from smidgen.swag import Snapshots
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -270,6 +272,103 @@ def fit_with(world, target, **changes):
     return run("fit", model, *(w for k, v in options.items() for w in (f"--{k}", v)))
 
 
+SWAG = {
+    "method": "swag",
+    "select": "max-mlp",
+    "steps": 30,
+    "every": 3,
+    "rank": 4,
+    "trial-steps": 12,
+    "rate": "0.01,0.1",
+    "samples": 6,
+}
+
+
+def test_a_swag_posterior_is_fitted_predicts_and_is_evaluated(world, tmp_path, capsys):
+    folder = tmp_path / "swag"
+    assert fit_with(world, folder, **SWAG, json=tmp_path / "fit.json") == 0
+    found = json.loads((tmp_path / "fit.json").read_text())
+    assert found["method"] == "swag"
+    assert found["learning_rate"] in (0.01, 0.1)
+    assert found["floats"] == (4 + 2) * found["weights"]
+    assert not (tmp_path / "swag.checkpoint").exists()
+    columns = ("--text", "sentence", "--max-length", 12)
+    data = ("--data", world / "test.tsv", "--json", tmp_path / "p.json")
+    assert run("predict", world / "map", folder, *data, *columns) == 0
+    rows = json.loads((tmp_path / "p.json").read_text())["predictions"]
+    assert len(rows) == 80
+    assert all(0.5 <= row["confidence"] <= 1 for row in rows)
+    test = ("--test", world / "test.tsv", "--label", "verdict")
+    page = ("--report", tmp_path / "r.html", "--json", tmp_path / "e.json")
+    assert run("evaluate", world / "map", folder, *test, *columns, *page) == 0
+    record = json.loads((tmp_path / "e.json").read_text())
+    names = [each["name"] for each in record["results"]["methods"]]
+    assert names == ["map", "temperature", "swag"]
+    assert "SWAG" in (tmp_path / "r.html").read_text()
+    assert "SWAG" in capsys.readouterr().out
+
+
+def test_an_interrupted_collection_goes_on(world, tmp_path, capsys, monkeypatch):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert fit_with(world, whole, **SWAG) == 0
+    taken = []
+    original = Snapshots.add
+
+    def stops(self, values):
+        taken.append(1)
+        if len(taken) == 15:
+            raise KeyboardInterrupt
+        original(self, values)
+
+    monkeypatch.setattr("smidgen.swag.Snapshots.add", stops)
+    monkeypatch.setattr("smidgen.cli.swag.CHECKPOINT_EVERY", 4)
+    assert fit_with(world, broken, **SWAG) == 130
+    assert (tmp_path / "broken.checkpoint").exists()
+    assert fit_with(world, broken, **SWAG) == 0
+    assert "Going on from" in capsys.readouterr().out
+    network, _ = load_classifier(world / "map")
+    assert smidgen.load(broken, network) == smidgen.load(whole, network)
+
+
+def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
+    files = [f for n in ("train", "val", "test") for f in (f"--{n}", world / f"{n}.tsv")]
+    columns = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
+    options = {k: v for k, v in SWAG.items() if k != "select"}
+    given = [word for k, v in options.items() for word in (f"--{k}", v)]
+    given += ["--fractions", "0.1,0.3", "--out", tmp_path / "ramp"]
+    command = ("ramp", world / "map", *files, *columns, *given)
+    assert run(*command, "--schemes", "max-mlp,magnitude") == 0
+    first = Record.load(tmp_path / "ramp" / "record.json")
+    points = first.results["ramp"]["points"]
+    assert {p["scheme"] for p in points} == {"max-mlp", "magnitude"}
+    sized = [p for p in points if p["scheme"] == "magnitude"]
+    assert [p["level"] for p in sized] == [0.1, 0.3]
+    assert all(p["floats"] == 6 * p["weights"] for p in points)
+    # Chosen on validation data: each scheme's lowest NLL.
+    for scheme, place in first.results["ramp"]["chosen"].items():
+        own = [p["nll"] for p in points if p["scheme"] == scheme]
+        assert points[place]["nll"] == min(own)
+    assert "Largest weights" in capsys.readouterr().out
+    assert "% of all weights" in (tmp_path / "ramp" / "report.html").read_text()
+    # A second study over the same folder repeats nothing that is there.
+    assert run(*command, "--overwrite", "--schemes", "max-mlp,magnitude,full") == 0
+    second = Record.load(tmp_path / "ramp" / "record.json")
+    assert second.results["ramp"]["points"][: len(points)] == points
+    assert len(second.results["ramp"]["points"]) == len(points) + 1
+    names = [each["name"] for each in second.results["methods"]]
+    assert names == ["map", "temperature", "max-mlp", "magnitude", "full"]
+    # Other settings are another study.
+    assert run(*command, "--overwrite", "--steps", 33) == 1
+    assert "is of another study" in capsys.readouterr().err
+    assert run(*command, "--overwrite", "--percents", 10) == 1
+    assert "--percents is not for --method swag" in capsys.readouterr().err
+
+
+def test_swag_refuses_a_rate_that_is_none(world, tmp_path, capsys):
+    assert fit_with(world, tmp_path / "p", method="swag", rate="fast") == 1
+    assert "--rate must be numbers > 0, got 'fast'" in capsys.readouterr().err
+
+
 def write(path, text):
     path.write_text(text)
     return path
@@ -477,7 +576,7 @@ def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch)
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen.store._card", interrupted)
+    monkeypatch.setattr("smidgen.store.laplace.card", interrupted)
     assert fit_with(world, tmp_path / "new") == 130
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

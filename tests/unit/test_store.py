@@ -102,7 +102,7 @@ def out_of_bounds(folder):
 
 def rehash(folder):
     config = json.loads((folder / "config.json").read_text())
-    config["tensors_sha256"] = store._file_hash(folder / "posterior.safetensors")
+    config["tensors_sha256"] = store.folder._file_hash(folder / "posterior.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -194,7 +194,7 @@ def test_an_interrupt_at_any_rename_keeps_the_old_or_the_new(
     assert smidgen.load(folder, model).precision == (9.0 if done else 0.7)
 
 
-@pytest.mark.parametrize("step", ["save_file", "_card", "os.rename"])
+@pytest.mark.parametrize("step", ["folder.save_file", "laplace.card", "os.rename"])
 @pytest.mark.parametrize("existing", [False, True])
 def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step, existing):
     posterior, model, _, folder = fitted
@@ -215,7 +215,7 @@ def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step,
 
         monkeypatch.setattr(os, "rename", second_fails)
     else:
-        monkeypatch.setattr(store, step, interrupted)
+        monkeypatch.setattr(f"smidgen.store.{step}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         smidgen.save(posterior.with_precision(9.0), target, overwrite=True)
     monkeypatch.undo()

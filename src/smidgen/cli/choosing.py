@@ -11,6 +11,7 @@ import typer
 from torch import Tensor, nn
 
 import smidgen
+from smidgen.curvature.factors import Approximation
 from smidgen.errors import ArgumentError
 from smidgen.operators import STRUCTURES
 from smidgen.select import SELECTORS, Selector
@@ -50,6 +51,9 @@ Seed = Annotated[int, typer.Option(help="Seed of a random choice.")]
 GivenStructure = Annotated[
     Structure | None,
     typer.Option(help="How the curvature is kept; kron, or diag for single weights."),
+]
+GivenApproximation = Annotated[
+    Approximation, typer.Option(help="How positions share weights.")
 ]
 
 

@@ -9,13 +9,18 @@ from typing import Annotated
 import typer
 
 import smidgen
-from smidgen.cli import choosing, texts
+from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, check_free, out, write_json
-from smidgen.curvature.factors import Approximation
 from smidgen.fit.scope import Scope
 from smidgen.fit.tuning import What
 from smidgen.posterior import Posterior
 from smidgen.store import check_free as check_folder
+from smidgen.swag import SwagPosterior
+
+Tune = Annotated[What, typer.Option(help="What to choose on held-out data.")]
+GivenScope = Annotated[
+    Scope, typer.Option(help="One precision, or one for each group or layer.")
+]
 
 
 def fit(
@@ -33,14 +38,17 @@ def fit(
     count: choosing.Count = None,
     pattern: choosing.Patterns = None,
     seed: choosing.Seed = 0,
+    method: swag.Method = "laplace",
     structure: choosing.GivenStructure = None,
-    tune: Annotated[What, typer.Option(help="What to choose on held-out data.")] = "joint",
-    scope: Annotated[
-        Scope, typer.Option(help="One precision, or one for each group or layer.")
-    ] = "auto",
-    approximation: Annotated[
-        Approximation, typer.Option(help="How positions share weights.")
-    ] = "reduce",
+    tune: Tune = "joint",
+    scope: GivenScope = "auto",
+    approximation: choosing.GivenApproximation = "reduce",
+    steps: swag.Steps = 2000,
+    every: swag.Every = 5,
+    rank: swag.Rank = 20,
+    rates: swag.Rates = None,
+    trial_steps: swag.TrialSteps = 400,
+    samples: swag.Samples = 32,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     overwrite: texts.Overwrite = False,
@@ -52,40 +60,44 @@ def fit(
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
     kept_as = wanted.structure(structure)
+    given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
     say = Steps()
     network, tokenizer = texts.load_model(model)
-    names = texts.label_names(network)
-    tables = [
-        texts.read_table(path, text, text_pair, label, names) for path in (train, val)
-    ]
+    columns = (text, text_pair, label, texts.label_names(network))
+    tables = [texts.read_table(path, *columns) for path in (train, val)]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
     subset = wanted.subset(network, loaders[0], say)
     share = f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
-    say(f"Fitting {share} with structure {kept_as}")
-    posterior = smidgen.fit.laplace(
-        network,
-        loaders[0],
-        subset,
-        structure=kept_as,
-        approximation=approximation,
-    )
-    say(f"Tuning on {len(tables[1]):,} held-out texts")
-    posterior = smidgen.fit.tune_precision(
-        posterior, network, loaders[1], what=tune, scope=scope
-    )
-    smidgen.save(posterior, folder, overwrite=overwrite)
+    found: Posterior | SwagPosterior
+    if method == "swag":
+        say(f"Collecting SWAG's snapshots of {share}")
+        batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
+        found = swag.collect(network, batches, loaders[1], subset, given, folder, say)
+    else:
+        say(f"Fitting {share} with structure {kept_as}")
+        how = {"structure": kept_as, "approximation": approximation}
+        found = smidgen.fit.laplace(network, loaders[0], subset, **how)  # type: ignore[arg-type]
+        say(f"Tuning on {len(tables[1]):,} held-out texts")
+        tuning = {"what": tune, "scope": scope}
+        found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
+    smidgen.save(found, folder, overwrite=overwrite)
     say(f"Saved the posterior to {folder}")
-    chosen = {"posterior": str(folder), "selector": select}
-    write_json(json_file, {**chosen, **_summary(posterior)})
+    chosen = {"posterior": str(folder), "selector": select, "method": method}
+    write_json(json_file, {**chosen, **_summary(found)})
 
 
-def _summary(posterior: Posterior) -> dict[str, object]:
+def _summary(posterior: Posterior | SwagPosterior) -> dict[str, object]:
     """Print what was chosen, and return it."""
     tuning = posterior.tuning
     assert tuning is not None
+    if isinstance(posterior, Posterior):
+        prior = f"precision {posterior.precision_range}"
+        own: dict[str, object] = {"precision": posterior.plain_precision}
+    else:
+        prior = f"learning rate {posterior.learning_rate:g}"
+        own = {"learning_rate": posterior.learning_rate}
     out.print(
-        f"  precision {posterior.precision_range}, temperature "
-        f"{posterior.temperature:.3g}; {posterior.floats:,} floats\n"
+        f"  {prior}, temperature {posterior.temperature:.3g}; {posterior.floats:,} floats\n"
         f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
         f"{tuning.map_nll:.4f}; temperature scaling {tuning.map_scaled_nll:.4f}"
     )
@@ -93,7 +105,7 @@ def _summary(posterior: Posterior) -> dict[str, object]:
         "weights": posterior.subset.size,
         "fraction": posterior.subset.fraction,
         "floats": posterior.floats,
-        "precision": posterior.plain_precision,
+        **own,
         "temperature": posterior.temperature,
         "tuning": asdict(tuning),
     }

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 import smidgen
-from smidgen.cli import texts
+from smidgen.cli import swag, texts
 from smidgen.cli.choosing import Structure
 from smidgen.cli.console import check_free, out, write_json
 
@@ -21,9 +21,12 @@ def plan(
     ],
     select: Annotated[Selection, typer.Option(help="Which weights.")] = "sparse-kfac",
     percent: Annotated[float, typer.Option(help="Percent of rows and of columns.")] = 10,
+    method: swag.Method = "laplace",
     structure: Annotated[
         Structure, typer.Option(help="How the curvature is kept.")
     ] = "kron",
+    rank: swag.Rank = 20,
+    steps: swag.Steps = 2000,
     labels: Annotated[
         int | None, typer.Option(help="Classes; the model's own if left out.", min=1)
     ] = None,
@@ -52,7 +55,10 @@ def plan(
         network,
         subset=smidgen.select.last_layer(network) if select == "last-layer" else None,
         percent=percent,
+        method=method,
         structure=structure,
+        rank=rank,
+        steps=steps,
         batch_size=batch_size,
         max_length=max_length,
         examples=examples,

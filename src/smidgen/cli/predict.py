@@ -26,17 +26,23 @@ def predict(
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=2, help="Weight samples of a SWAG posterior; as it was tuned."),
+    ] = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts with calibrated probabilities and an uncertainty for each."""
+    from smidgen.study.predicting import predicted
+
     check_free(overwrite, json_file)
     network, tokenizer = texts.load_model(model)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
     table = texts.read_table(data, text, text_pair, None)
     loader = texts.batches_of(table, tokenizer, batch_size, max_length)
-    found = smidgen.predict_batches(loaded, network, loader).to_dict()
+    found = predicted(loaded, smidgen.Problem(network), loader, samples=samples).to_dict()
     names = [network.config.id2label[i] for i in range(network.config.num_labels)]
     rows = [
         {"text": words, "label": names[int(found["predicted"][i])]}  # type: ignore[call-overload]
@@ -47,7 +53,7 @@ def predict(
     write_json(json_file, {"predictions": rows})
 
 
-def _require_classifier(posterior: smidgen.Posterior) -> None:
+def _require_classifier(posterior: smidgen.Posterior | smidgen.SwagPosterior) -> None:
     if not isinstance(posterior.likelihood, smidgen.Categorical):
         raise ArgumentError(
             f"posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import smidgen
-from smidgen.cli import texts
+from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, check_free, out, show_record
-from smidgen.curvature.factors import Approximation
+from smidgen.cli.lists import numbers, some_of
 from smidgen.errors import ArgumentError
+from smidgen.record import Record
 from smidgen.store import check_free as check_folder
-from smidgen.study.schemes import SCHEMES, Scheme
+from smidgen.study.schemes import SCHEMES
+from smidgen.study.swag_ramp import SWAG_SCHEMES, SwagRampSettings, swag_ramp
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import DataLoader
     from transformers import PreTrainedModel
 
-    from smidgen.study.ramp import Ramp
+    from smidgen.study.ramp import Ramp, RampSettings
 
 _BEST = "best"
 _WRITTEN = ("record.json", "report.html", "posterior")
@@ -33,11 +36,18 @@ Folder = Annotated[
 ]
 Schemes = Annotated[
     list[str] | None,
-    typer.Option(help=f"Some of {', '.join(SCHEMES)}; all if left out."),
+    typer.Option(
+        help=f"Some of {', '.join(SCHEMES)}; for SWAG {', '.join(SWAG_SCHEMES)}; all if "
+        "left out."
+    ),
 ]
 Percents = Annotated[
     list[str] | None, typer.Option(help="Percents of rows and of columns: 1,3,10,100.")
 ]
+Fractions = Annotated[
+    list[str] | None, typer.Option(help="SWAG: shares of the weights to try: 0.03,0.1.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Draws of random modules.")]
 Most = Annotated[
     float, typer.Option(help="Largest share of the weights that may be chosen.")
 ]
@@ -45,6 +55,50 @@ Save = Annotated[
     str | None,
     typer.Option(help="Also save this scheme's posterior, or the 'best' by NLL."),
 ]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The model and the files, as they were named."""
+
+    model: str
+    files: Mapping[str, Path]
+    columns: tuple[str, str | None, str]
+    batch_size: int
+    max_length: int
+
+    def noted(self) -> dict[str, object]:
+        """List what else the record says of the run."""
+        title = f"How much of {Path(self.model).name} must be stochastic?"
+        paths = {name: str(path) for name, path in self.files.items()}
+        about = {"title": title, "model": self.model, "max_length": self.max_length}
+        return {**about, **paths}
+
+    def loaded(
+        self, shuffle: int | None = None
+    ) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
+        """Load the model and the batches, in order of length to save padding.
+
+        Args:
+            shuffle: Seed of the training batches' order, if they are to be shuffled.
+
+        Returns:
+            The model, and batches by the file's name.
+        """
+        say = Steps()
+        network, tokenizer = texts.load_model(self.model)
+        columns = (*self.columns, texts.label_names(network))
+        tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
+        counts = ", ".join(f"{len(each):,} {name}" for name, each in tables.items())
+        say(f"Ramping over {counts} texts")
+        sizes = (self.batch_size, self.max_length)
+        loaders = {
+            name: texts.batches_of(each.take(each.by_length()), tokenizer, *sizes)
+            for name, each in tables.items()
+        }
+        if shuffle is not None:
+            loaders["train"] = texts.shuffled(tables["train"], tokenizer, *sizes, shuffle)
+        return network, loaders
 
 
 def ramp(
@@ -56,13 +110,19 @@ def ramp(
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
+    method: swag.Method = "laplace",
     schemes: Schemes = None,
     percents: Percents = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Draws of random modules.")] = 5,
+    repeats: Repeats = 5,
     most_stochastic: Most = 0.1,
-    approximation: Annotated[
-        Approximation, typer.Option(help="How positions share weights.")
-    ] = "reduce",
+    approximation: choosing.GivenApproximation = "reduce",
+    fractions: Fractions = None,
+    steps: swag.Steps = 2000,
+    every: swag.Every = 5,
+    rank: swag.Rank = 20,
+    rates: swag.Rates = None,
+    trial_steps: swag.TrialSteps = 400,
+    samples: swag.Samples = 32,
     seed: Annotated[int, typer.Option(help="Seed of the random modules.")] = 0,
     save: Save = None,
     batch_size: texts.BatchSize = 16,
@@ -71,74 +131,83 @@ def ramp(
     json_file: texts.Json = None,
 ) -> None:
     """Find how much must be stochastic, and what: every scheme and size from one pass."""
-    from smidgen.report import write
-    from smidgen.study import ramp as study
+    files = {"train": train, "validation": val, "test": test}
+    inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length)
+    written = [folder / name for name in _WRITTEN[:2]]
+    check_free(overwrite, *written, json_file)
+    if method == "swag":
+        _refuse_for(method, percents=percents, save=save)
+        given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
+        _show(_swag(inputs, schemes, fractions, given, folder), written, json_file)
+        return
+    _refuse_for(method, fractions=fractions, rate=rates)
+    from smidgen.study.ramp import PERCENTS, RampSettings
 
-    settings = study.RampSettings(
-        schemes=_schemes(schemes),
-        percents=_percents(percents) or study.PERCENTS,
+    settings = RampSettings(
+        schemes=some_of("--schemes", schemes, SCHEMES),
+        percents=numbers("--percents", percents, 100, "1,3,10,100") or PERCENTS,
         repeats=repeats,
         most_stochastic=_share(most_stochastic),
         approximation=approximation,
         seed=seed,
     )
-    record, page, posterior = (folder / name for name in _WRITTEN)
-    _check_save(save, settings.schemes, posterior, overwrite)
-    check_free(overwrite, record, page, json_file)
-    files = {"train": train, "validation": val, "test": test}
-    network, loaders = _loaded(
-        model, files, (text, text_pair, label), batch_size, max_length
-    )
-    done = study.ramp(
-        network,
-        loaders["train"],
-        loaders["validation"],
-        loaders["test"],
-        settings,
-        config=_noted(model, files, max_length),
-    )
-    for path in filter(None, (record, json_file)):
-        done.record.save(path)
-    write(done.record, page)
-    show_record(done.record)
-    _show_seconds(done)
-    out.print(f"\nThe whole story: {page}  (numbers: {record})")
+    _check_save(save, settings, folder, overwrite)
+    done = _laplace(inputs, settings)
+    _show(done.record, written, json_file)
     if save is not None:
-        _save(done, save, posterior, overwrite)
+        _save(done, save, folder / _WRITTEN[2], overwrite)
 
 
-def _noted(model: str, files: Mapping[str, Path], max_length: int) -> dict[str, object]:
-    """List what else the record says of the run."""
-    title = f"How much of {Path(model).name} must be stochastic?"
-    paths = {name: str(path) for name, path in files.items()}
-    return {"title": title, "model": model, **paths, "max_length": max_length}
+def _laplace(inputs: _Inputs, settings: RampSettings) -> Ramp:
+    from smidgen.study import ramp as study
+
+    network, loaders = inputs.loaded()
+    batches = (loaders["train"], loaders["validation"], loaders["test"])
+    return study.ramp(network, *batches, settings, config=inputs.noted())
 
 
-def _loaded(
-    model: str,
-    files: Mapping[str, Path],
-    columns: tuple[str, str | None, str],
-    batch_size: int,
-    max_length: int,
-) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
-    """Load the model, and each file as batches in order of length, to save padding."""
-    say = Steps()
-    network, tokenizer = texts.load_model(model)
-    names = texts.label_names(network)
-    tables = {key: texts.read_table(path, *columns, names) for key, path in files.items()}
-    say(
-        "Ramping over " + ", ".join(f"{len(t):,} {n}" for n, t in tables.items()) + " texts"
+def _swag(
+    inputs: _Inputs,
+    schemes: list[str] | None,
+    fractions: list[str] | None,
+    given: swag.SwagOptions,
+    folder: Path,
+) -> Record:
+    settings = SwagRampSettings(
+        schemes=some_of("--schemes", schemes, SWAG_SCHEMES),
+        fractions=numbers("--fractions", fractions, 1, "0.03,0.1")
+        or SwagRampSettings.fractions,
+        rates=given.rates,
+        steps=given.steps,
+        every=given.every,
+        rank=given.rank,
+        trial_steps=given.trial_steps,
+        samples=given.samples,
+        seed=given.seed,
     )
-    return network, {
-        key: texts.batches_of(
-            each.take(each.by_length()), tokenizer, batch_size, max_length
-        )
-        for key, each in tables.items()
-    }
+    network, loaders = inputs.loaded(shuffle=given.seed)
+    batches = (loaders["train"], loaders["validation"], loaders["test"])
+    points = folder / "points"
+    return swag_ramp(network, *batches, points, settings, config=inputs.noted())
+
+
+def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
+    """Write record and page, and print what was found."""
+    from smidgen.report import write
+
+    numbers_at, page = written
+    for path in filter(None, (numbers_at, json_file)):
+        record.save(path)
+    write(record, page)
+    show_record(record)
+    out.print()
+    for phase, seconds in record.results["seconds"].items():
+        out.print(f"[dim]{seconds:8.1f} s[/dim]  {phase}")
+    out.print(f"\nThe whole story: {page}  (numbers: {numbers_at})")
 
 
 def _save(done: Ramp, save: str, folder: Path, overwrite: bool) -> None:
-    scheme = done.best if save == _BEST else _scheme(save)
+    scheme = done.best if save == _BEST else some_of("--save", [save], SCHEMES)[0]
     if scheme not in done.posteriors:
         raise ArgumentError(
             f"--save must name a scheme that this model has points of, got {save!r}. Try "
@@ -148,36 +217,13 @@ def _save(done: Ramp, save: str, folder: Path, overwrite: bool) -> None:
     out.print(f"Saved the posterior of {scheme} to {folder}")
 
 
-def _words(given: list[str] | None) -> list[str]:
-    """Options may be repeated, or hold several words with commas between."""
-    parts = [part.strip() for item in given or [] for part in item.split(",")]
-    return [part for part in parts if part]
-
-
-def _scheme(word: str) -> Scheme:
-    for each in SCHEMES:
-        if each == word:
-            return each
-    raise ArgumentError(f"--schemes must be some of {', '.join(SCHEMES)}, got {word!r}.")
-
-
-def _schemes(given: list[str] | None) -> tuple[Scheme, ...]:
-    return tuple(dict.fromkeys(map(_scheme, _words(given)))) or SCHEMES
-
-
-def _percents(given: list[str] | None) -> tuple[float, ...]:
-    found = []
-    for word in _words(given):
-        try:
-            percent = float(word.rstrip("%"))
-        except ValueError:
-            percent = float("nan")
-        if not 0 < percent <= 100:
+def _refuse_for(method: str, **options: object) -> None:
+    """Refuse options that the method does not have."""
+    for name, value in options.items():
+        if value is not None:
             raise ArgumentError(
-                f"--percents must be numbers in (0, 100], got {word!r}. Try 1,3,10,100."
+                f"--{name} is not for --method {method}, got {value}. Leave it out."
             )
-        found.append(percent)
-    return tuple(found)
 
 
 def _share(value: float) -> float:
@@ -189,18 +235,12 @@ def _share(value: float) -> float:
 
 
 def _check_save(
-    save: str | None, schemes: tuple[Scheme, ...], folder: Path, overwrite: bool
+    save: str | None, settings: RampSettings, folder: Path, overwrite: bool
 ) -> None:
     if save is None:
         return
-    if save not in (_BEST, *schemes):
+    if save not in (_BEST, *settings.schemes):
         raise ArgumentError(
-            f"--save must be 'best' or one of {', '.join(schemes)}, got {save!r}."
+            f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
         )
-    check_folder(folder, overwrite)
-
-
-def _show_seconds(done: Ramp) -> None:
-    out.print()
-    for phase, seconds in done.record.results["seconds"].items():
-        out.print(f"[dim]{seconds:8.1f} s[/dim]  {phase}")
+    check_folder(folder / _WRITTEN[2], overwrite)

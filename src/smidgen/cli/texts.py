@@ -78,6 +78,17 @@ def batches_of(
     )
 
 
+def shuffled(
+    table: TextTable,
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    max_length: int,
+    seed: int,
+) -> DataLoader[dict[str, Tensor]]:
+    """Tokenise a table into batches of a new order each time through."""
+    return batches_of(table, tokenizer, batch_size, max_length, shuffle=True, seed=seed)
+
+
 def label_names(network: PreTrainedModel) -> tuple[str, ...] | None:
     """Tell the model's own names of its classes, unless they are the defaults."""
     names = tuple(network.config.id2label[i] for i in range(network.config.num_labels))

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from smidgen.errors import ArgumentError, DataError
 from smidgen.posterior import Posterior
 from smidgen.predictive import Predictive, concatenate
+from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
 
 
@@ -37,7 +38,7 @@ def require_posterior(posterior: object) -> None:
     Raises:
         ArgumentError: If it is no posterior.
     """
-    if not isinstance(posterior, Posterior):
+    if not isinstance(posterior, Posterior | SwagPosterior):
         raise ArgumentError(
             f"posterior must be a smidgen.Posterior, got {type(posterior).__name__}. The "
             "order is (posterior, model, batch)."

@@ -10,6 +10,7 @@ from torch import nn
 
 from smidgen.blocks import blocks
 from smidgen.curvature.functional import output_moments, shares_of
+from smidgen.errors import ArgumentError
 from smidgen.links import DRAWS, standard_normals
 from smidgen.posterior import Posterior
 from smidgen.prediction.asking import joined, refuse_loader, require_posterior
@@ -89,6 +90,11 @@ def _predictives(
     generator: torch.Generator | None,
 ) -> list[Predictive]:
     require_posterior(posterior)
+    if not isinstance(posterior, Posterior):
+        raise ArgumentError(
+            "predict linearises about the trained weights, and a SwagPosterior is not "
+            "centred there. Use smidgen.predict_samples (predict_samples_batches)."
+        )
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
     problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)

@@ -31,6 +31,7 @@ _SHORT = {
     "min-mlp": "min, MLP",
     "max-attention": "max, attention",
     "min-attention": "min, attention",
+    "magnitude": "Largest weights",
 }
 _BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 MEANINGS = {
@@ -40,6 +41,7 @@ MEANINGS = {
     "random": "whole maps, drawn at random",
     "last-layer": "the last map alone",
     "full": "every map, whole",
+    "magnitude": "single weights of the largest magnitude",
 }
 _REFERENCE = "sparse-kfac"
 _SCORES = {"nll": "NLL", "ece": "ECE"}

@@ -178,6 +178,8 @@ def level_text(scheme: str, level: float) -> str:
         return f"{level:g}{_THIN}% of rows and columns"
     if scheme == "best-budget":
         return f"at most {count(level)} floats"
+    if scheme == "magnitude":
+        return f"{100 * level:g}{_THIN}% of all weights"
     return f"{count(level)} map{'' if level == 1 else 's'}"
 
 

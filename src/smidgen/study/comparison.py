@@ -16,12 +16,17 @@ import torch
 from torch import Tensor
 
 from smidgen import evaluate
+from smidgen.affine import coverage
 from smidgen.blocks import blocks
 from smidgen.errors import DataError
 from smidgen.posterior import Posterior, Tuning
-from smidgen.prediction import point_outputs, predict_batches
+from smidgen.prediction import point_outputs
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import IGNORED, Problem
+from smidgen.samples import SAMPLES
+from smidgen.study.predicting import predicted
+from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
 
 LABELS = {
@@ -38,6 +43,8 @@ LABELS = {
     "best-budget": "Best budget",
     "modules": "Modules",
     "single-weights": "Single weights",
+    "swag": "SWAG",
+    "magnitude": "Largest weights",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300
@@ -56,7 +63,7 @@ class Method:
     elsewhere: Mapping[str, CategoricalPredictive] = field(default_factory=dict)
     floats: int = 0
     relative_seconds: float | None = None
-    settings: Mapping[str, float | bool] = field(default_factory=dict)
+    settings: Mapping[str, float | bool | None] = field(default_factory=dict)
 
 
 def point_methods(
@@ -111,7 +118,7 @@ def point_methods(
 
 def posterior_method(
     name: str,
-    posterior: Posterior,
+    posterior: Posterior | SwagPosterior,
     problem: Problem,
     test: Iterable[Batch],
     *,
@@ -134,27 +141,43 @@ def posterior_method(
         The method.
     """
 
-    def predicted(batches: Iterable[Batch]) -> CategoricalPredictive:
-        found = predict_batches(posterior, problem, batches, link=link, progress=progress)
-        assert isinstance(found, CategoricalPredictive)
-        return found
+    def found(batches: Iterable[Batch]) -> CategoricalPredictive:
+        made = predicted(posterior, problem, batches, link=link, progress=progress)
+        assert isinstance(made, CategoricalPredictive)
+        return made
 
     return Method(
         name,
-        predicted(test),
-        {other: predicted(batches) for other, batches in (elsewhere or {}).items()},
+        found(test),
+        {other: found(batches) for other, batches in (elsewhere or {}).items()},
         floats=posterior.floats,
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
-        settings={
-            "precision": max(posterior.precisions.values()),
-            "temperature": posterior.temperature,
-            "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
-        },
+        settings=posterior_settings(posterior),
     )
 
 
+def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+    """List what was chosen on held-out data, as a record's method notes it."""
+    if isinstance(posterior, Posterior):
+        return {
+            "precision": max(posterior.precisions.values()),
+            "temperature": posterior.temperature,
+            "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
+        }
+    return {
+        "temperature": posterior.temperature,
+        "learning_rate": posterior.learning_rate,
+        "snapshots": posterior.snapshots,
+        "samples": posterior.tuning.samples if posterior.tuning else SAMPLES,
+    }
+
+
 def relative_seconds(
-    posterior: Posterior, problem: Problem, batches: Iterable[Batch], *, link: str = "auto"
+    posterior: Posterior | SwagPosterior,
+    problem: Problem,
+    batches: Iterable[Batch],
+    *,
+    link: str = "auto",
 ) -> float:
     """Time a prediction over a plain forward pass: interleaved, the median ratio."""
     everything = list(batches)
@@ -164,7 +187,7 @@ def relative_seconds(
         started = time.perf_counter()
         point_outputs(problem, some, progress=False)
         between = time.perf_counter()
-        predict_batches(posterior, problem, some, link=link, progress=False)
+        predicted(posterior, problem, some, link=link, progress=False)
         ratios.append((time.perf_counter() - between) / (between - started))
     return median(ratios)
 
@@ -257,10 +280,12 @@ def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
 
 
 def subset_summary(
-    problem: Problem, posterior: Posterior, percent: float | None = None
+    problem: Problem, posterior: Posterior | SwagPosterior, percent: float | None = None
 ) -> dict[str, Any]:
     """List which rows and columns of which map are stochastic, for a picture."""
     subset = posterior.subset
+    affine = coverage(problem.model).universe
+    parts = {name: part for name, part in subset.parts.items() if name in affine}
     summary: dict[str, Any] = {
         "size": subset.size,
         "total": subset.total,
@@ -274,7 +299,9 @@ def subset_summary(
                 "rows": block.rows.tolist(),
                 "columns": block.columns.tolist(),
             }
-            for block in blocks(problem.model, subset)
+            for block in (
+                blocks(problem.model, Subset(subset.universe, parts)) if parts else ()
+            )
         ],
     }
     return summary if percent is None else {"percent": percent, **summary}

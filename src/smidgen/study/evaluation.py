@@ -20,15 +20,17 @@ from smidgen.study.comparison import (
     compare,
     point_methods,
     posterior_method,
+    posterior_settings,
     precision_curve,
     subset_summary,
 )
-from smidgen.subset import Subset, Whole
+from smidgen.subset import Whole
+from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
 
 
 def evaluate_posterior(
-    posterior: Posterior,
+    posterior: Posterior | SwagPosterior,
     model: nn.Module | Problem,
     test: Iterable[Batch],
     *,
@@ -38,8 +40,8 @@ def evaluate_posterior(
 ) -> Record:
     """Score a posterior, the point estimate and temperature scaling on test data.
 
-    The temperature is the one that `tune_precision` fitted on its validation data; the
-    test data choose nothing.
+    The temperature is the one that `tune_precision` or `tune_samples` fitted on its
+    validation data; the test data choose nothing.
 
     Args:
         posterior: A tuned posterior of a classifier.
@@ -71,7 +73,7 @@ def evaluate_posterior(
     )
     methods.append(
         posterior_method(
-            _method_name(posterior.subset, problem.model),
+            _method_name(posterior, problem.model),
             posterior,
             problem,
             test,
@@ -83,20 +85,34 @@ def evaluate_posterior(
     results["subset"] = subset_summary(problem, posterior)
     results["data"] = {"train": posterior.num_data, "test": len(targets)}
     if tuning is not None:
-        results["precision_curve"] = precision_curve(posterior)
         results["data"]["validation"] = tuning.examples
-    settings = {
-        "structure": posterior.structure,
-        "approximation": posterior.approximation,
-        "precision": posterior.plain_precision,
+    if tuning is not None and isinstance(posterior, Posterior):
+        results["precision_curve"] = precision_curve(posterior)
+    noted = {**(config or {}), **_settings(posterior)}
+    return Record("evaluate", noted, results)
+
+
+def _settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+    common = {
+        "method": posterior.method,
         "temperature": posterior.temperature,
         "fingerprint": posterior.fingerprint,
     }
-    return Record("evaluate", {**(config or {}), **settings}, results)
+    if isinstance(posterior, Posterior):
+        return {
+            **common,
+            "structure": posterior.structure,
+            "approximation": posterior.approximation,
+            "precision": posterior.plain_precision,
+        }
+    return {**common, "spread": posterior.spread, **posterior_settings(posterior)}
 
 
-def _method_name(subset: Subset, model: nn.Module) -> str:
+def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
     """What a posterior is called, told from the shape of its subset."""
+    subset = posterior.subset
+    if isinstance(posterior, SwagPosterior):
+        return "swag"
     if subset == last_layer(model):
         return "last-layer"
     found = blocks(model, subset)

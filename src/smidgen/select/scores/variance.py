@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from smidgen.blocks import blocks
 from smidgen.posterior import JOINT, Posterior
+from smidgen.problem import Problem, as_problem
 from smidgen.select.scores.passes import spread
 
 
-def variance(posterior: Posterior, model: nn.Module) -> dict[str, Tensor]:
+def variance(posterior: Posterior, model: nn.Module | Problem) -> dict[str, Tensor]:
     """Score every weight and bias by its variance under a posterior.
 
     With curvature h for unit noise σ², the variances are σ²/(h + τσ²) in the posterior's
@@ -23,14 +24,15 @@ def variance(posterior: Posterior, model: nn.Module) -> dict[str, Tensor]:
 
     Args:
         posterior: A posterior of any structure.
-        model: The model it was fitted to.
+        model: The model it was fitted to, or its `Problem`.
 
     Returns:
         Scores by parameter name; zero for weights the posterior leaves fixed. A weight
         that no output depends on has the prior's variance, the largest there is.
     """
-    posterior.require(model)
-    chosen = blocks(model, posterior.subset)
+    network = as_problem(model).model
+    posterior.require(network)
+    chosen = blocks(network, posterior.subset)
     noise = posterior.likelihood.scale
     found: dict[str, Tensor] = {}
     for name, operator in posterior.operators.items():
@@ -41,4 +43,4 @@ def variance(posterior: Posterior, model: nn.Module) -> dict[str, Tensor]:
         sizes = [block.size for block in chosen]
         parts = found[JOINT].split(sizes)
         found = {b.map.name: part for b, part in zip(chosen, parts, strict=True)}
-    return spread(model, chosen, found)
+    return spread(network, chosen, found)

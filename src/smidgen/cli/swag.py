@@ -1,0 +1,116 @@
+"""What `--method swag` adds to commands: its options and its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from torch import nn
+
+import smidgen
+from smidgen.cli.lists import numbers
+from smidgen.types import Batch
+
+Method = Annotated[
+    Literal["laplace", "swag"], typer.Option(help="Which posterior over the subset.")
+]
+Steps = Annotated[int, typer.Option(min=1, help="SWAG: steps of SGD.")]
+Every = Annotated[int, typer.Option(min=1, help="SWAG: steps between snapshots.")]
+Rank = Annotated[int, typer.Option(min=2, help="SWAG: deviations kept.")]
+Rates = Annotated[
+    list[str] | None,
+    typer.Option("--rate", help="SWAG: learning rates to choose from, 0.01,0.05."),
+]
+TrialSteps = Annotated[int, typer.Option(min=1, help="SWAG: steps for each rate tried.")]
+Samples = Annotated[int, typer.Option(min=2, help="SWAG: samples of the weights.")]
+CHECKPOINT_EVERY = 100
+"""Steps between checkpoints."""
+
+
+@dataclass(frozen=True)
+class SwagOptions:
+    """The options of a collection."""
+
+    steps: int
+    every: int
+    rank: int
+    rates: tuple[float, ...] | None
+    trial_steps: int
+    samples: int
+    seed: int
+
+
+def options(
+    steps: int,
+    every: int,
+    rank: int,
+    rates: list[str] | None,
+    trial_steps: int,
+    samples: int,
+    seed: int,
+) -> SwagOptions:
+    """Read the options.
+
+    Args:
+        steps: Steps of SGD.
+        every: Steps between snapshots.
+        rank: Deviations kept.
+        rates: Learning rates, repeated or with commas between.
+        trial_steps: Steps for each rate tried.
+        samples: Samples of the weights.
+        seed: Seed of dropout and order.
+
+    Returns:
+        The options.
+    """
+    found = numbers("--rate", rates, float("inf"), "0.01,0.05") or None
+    return SwagOptions(steps, every, rank, found, trial_steps, samples, seed)
+
+
+def collect(
+    network: nn.Module,
+    train: Iterable[Batch],
+    validation: Iterable[Batch],
+    subset: smidgen.Subset,
+    given: SwagOptions,
+    folder: Path,
+    say: Callable[[str], None],
+) -> smidgen.SwagPosterior:
+    """Collect a posterior and tune what goes with its samples.
+
+    Args:
+        network: The trained model.
+        train: Shuffled training batches.
+        validation: Held-out batches that choose rate and temperature.
+        subset: The weights that move.
+        given: The options.
+        folder: Where the posterior will go; the state of the run is kept beside it, and
+            an interrupted one is taken up from there.
+        say: Prints a step.
+
+    Returns:
+        The tuned posterior.
+    """
+    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
+    if checkpoint.exists():
+        say(f"Going on from {checkpoint}")
+    posterior = smidgen.fit.swag(
+        network,
+        train,
+        subset,
+        validation=validation,
+        learning_rate=given.rates,
+        steps=given.steps,
+        every=given.every,
+        rank=given.rank,
+        trial_steps=given.trial_steps,
+        samples=given.samples,
+        seed=given.seed,
+        checkpoint=checkpoint,
+        checkpoint_every=CHECKPOINT_EVERY,
+    )
+    say("Tuning the temperature on held-out texts")
+    return smidgen.fit.tune_samples(posterior, network, validation, samples=given.samples)

@@ -1,0 +1,368 @@
+"""SWAG on a subset: SGD from the trained weights, and a Gaussian through its iterates.
+
+Only the chosen weights move (DESIGN 4.7; Maddox et al., 2019, arXiv:1902.02476). The rate
+is constant; it can be chosen among several by the validation NLL of short runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.endless import Endless
+from smidgen.errors import ArgumentError, DataError
+from smidgen.fingerprint import quick_fingerprint
+from smidgen.fit.sample_tuning import held_out
+from smidgen.guard import untouched
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.samples import SAMPLES
+from smidgen.subset import Subset
+from smidgen.swag import Snapshots, Spread, SwagPosterior
+from smidgen.swag_costs import refuse_too_large
+from smidgen.trainable import Trainable, parameters_of
+from smidgen.types import Batch
+
+RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
+"""Learning rates that are tried when validation data are there to choose by."""
+_RATE = 1e-2
+
+
+@dataclass(frozen=True)
+class _Settings:
+    steps: int
+    every: int
+    rank: int
+    spread: Spread
+    burn_in: int
+    momentum: float
+    weight_decay: float
+    dropout: bool
+    trial_steps: int
+    rates: tuple[float, ...]
+    samples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "every", "trial_steps"):
+            if getattr(self, name) < 1:
+                value = getattr(self, name)
+                raise ArgumentError(f"{name} must be 1 or more, got {value}.")
+        if not 0 <= self.burn_in < self.steps:
+            raise ArgumentError(
+                f"burn_in must be from 0 to steps − 1 = {self.steps - 1}, got "
+                f"{self.burn_in}."
+            )
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < inf:
+            raise ArgumentError(
+                "momentum must be in [0, 1) and weight_decay 0 or more, got "
+                f"{self.momentum} and {self.weight_decay}."
+            )
+        if not all(0 < rate < inf for rate in self.rates):
+            raise ArgumentError(f"learning_rate must be > 0, got {list(self.rates)}.")
+
+    @property
+    def snapshots(self) -> int:
+        return (self.steps - self.burn_in) // self.every
+
+
+def swag(
+    model: nn.Module | Problem,
+    train: Iterable[Batch],
+    subset: Subset,
+    *,
+    validation: Iterable[Batch] | None = None,
+    learning_rate: float | Sequence[float] | None = None,
+    steps: int = 2000,
+    every: int = 5,
+    rank: int = 20,
+    spread: Spread = "low-rank",
+    burn_in: int = 0,
+    trial_steps: int = 400,
+    momentum: float = 0.9,
+    weight_decay: float = 3e-4,
+    dropout: bool = True,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 100,
+    progress: bool = True,
+) -> SwagPosterior:
+    """Collect a SWAG posterior over a subset of the weights.
+
+    Args:
+        model: The trained model, or its `Problem`; it is left as it was.
+        train: Training batches; a loader that can be read again and again.
+        subset: The weights that move: any of any parameter.
+        validation: Labelled batches that choose among several rates.
+        learning_rate: One rate, or several to choose from. Left out: `RATES` if there are
+            validation data, else 0.01.
+        steps: Steps of SGD, however long an epoch is.
+        every: Steps between snapshots.
+        rank: Deviations kept, K.
+        spread: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
+            mean alone, stochastic weight averaging).
+        burn_in: Steps before the first snapshot counts.
+        trial_steps: Steps for each rate that is tried.
+        momentum: Of SGD.
+        weight_decay: Of SGD, towards zero, on the chosen weights only.
+        dropout: Whether dropout is on; running statistics never change.
+        samples: Samples of the weights that score a rate.
+        seed: Seed of dropout, and of the loader's order if it has no generator.
+        checkpoint: A file to keep the state in. A run that finds it goes on from there,
+            to the same moments; it is deleted at the end.
+        checkpoint_every: Steps between checkpoints.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        The posterior, at temperature 1; `tune_samples` chooses another.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+    """
+    given = as_problem(model)
+    settings = _Settings(
+        steps=steps,
+        every=every,
+        rank=rank,
+        spread=spread,
+        burn_in=burn_in,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        trial_steps=trial_steps,
+        rates=_rates(learning_rate, validation is not None),
+        samples=samples,
+        seed=seed,
+    )
+    if checkpoint_every < 1:
+        raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")
+    parameters_of(given.model, subset)
+    with untouched(given.model):
+        problem, _, _ = given.settled(train)
+    refuse_too_large(problem, subset, spread, rank)
+    work = _Work(problem, train, subset, settings, progress)
+    work.keep(checkpoint, checkpoint_every)
+    with untouched(given.model, dropout=dropout), torch.enable_grad():
+        torch.manual_seed(seed)
+        work.resume()
+        while work.trying:
+            work.try_rate(validation)
+        posterior = work.descend(settings.steps)
+    if checkpoint is not None:
+        Path(checkpoint).unlink(missing_ok=True)
+    return posterior
+
+
+def _rates(
+    learning_rate: float | Sequence[float] | None, choosing: bool
+) -> tuple[float, ...]:
+    if learning_rate is None:
+        return RATES if choosing else (_RATE,)
+    if isinstance(learning_rate, (int, float)):
+        return (float(learning_rate),)
+    rates = tuple(float(rate) for rate in learning_rate)
+    if not rates or (len(rates) > 1 and not choosing):
+        raise ArgumentError(
+            f"learning_rate must be one rate, or several with validation= to choose by, "
+            f"got {list(rates)}. Pass validation batches, or one rate."
+        )
+    return rates
+
+
+class _RanOffError(DataError):
+    """SGD left the region where the network has finite outputs."""
+
+
+class _Work:
+    """The trials and the run after them, as one sequence that can be taken up again."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        train: Iterable[Batch],
+        subset: Subset,
+        settings: _Settings,
+        progress: bool,
+    ) -> None:
+        self.problem, self.subset, self.settings = problem, subset, settings
+        self.batches = Endless(train)
+        self.progress = progress
+        self.scores: list[float] = []
+        self.examples = 0
+        self.path: Path | None = None
+        self.every = 1
+        self.state: dict[str, Tensor] | None = None
+
+    def keep(self, path: str | Path | None, every: int) -> None:
+        self.path, self.every = None if path is None else Path(path), every
+
+    @property
+    def trying(self) -> bool:
+        """Whether rates are still to be tried."""
+        count = len(self.settings.rates)
+        return count > 1 and len(self.scores) < count
+
+    @property
+    def rate(self) -> float:
+        """The rate that is tried next, or the one that did best."""
+        rates = self.settings.rates
+        if self.trying:
+            return rates[len(self.scores)]
+        if len(rates) == 1:
+            return rates[0]
+        best = min(range(len(rates)), key=self.scores.__getitem__)
+        if not isfinite(self.scores[best]):
+            raise DataError(
+                f"SGD ran off with every learning rate of {list(rates)}. Pass smaller ones."
+            )
+        return rates[best]
+
+    def try_rate(self, validation: Iterable[Batch] | None) -> None:
+        """Note the validation NLL of a short run; infinite if it ran off."""
+        assert validation is not None
+        settings, nll = self.settings, inf
+        try:
+            posterior = self.descend(settings.trial_steps)
+            found = held_out(self.problem, posterior, validation, samples=settings.samples)
+            nll = found.nll(found.outputs, posterior.likelihood.scale)
+        except _RanOffError:
+            pass
+        self.scores.append(nll if isfinite(nll) else inf)
+        self.save({})
+
+    def descend(self, steps: int) -> SwagPosterior:
+        """Run SGD from the trained weights, or go on with it."""
+        run = _Descent(self.problem, self.subset, self.settings, self.rate, steps)
+        if self.state is not None:
+            run.restore(self.state)
+            self.state = None
+        label = f"trying rate {self.rate:g}" if self.trying else "collecting"
+        left = range(run.step, steps)
+        for step in track(left, label, total=len(left), show=self.progress):
+            count = run.take(next(self.batches))
+            if self.batches.epoch == 0:
+                self.examples += count
+            if (step + 1) % self.every == 0:
+                self.save(run.state())
+        return self.posterior(run)
+
+    def posterior(self, run: _Descent) -> SwagPosterior:
+        likelihood = self.problem.likelihood
+        assert likelihood is not None
+        mean, variance, deviations = run.snapshots.moments()
+        tried = zip(self.settings.rates, self.scores, strict=False)
+        return SwagPosterior(
+            subset=self.subset,
+            likelihood=likelihood,
+            mean=mean,
+            variance=variance,
+            deviations=deviations,
+            fingerprint=quick_fingerprint(self.problem.model),
+            num_data=self.examples,
+            snapshots=run.snapshots.count,
+            learning_rate=self.rate,
+            rates=tuple(tried),
+        )
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint must be of."""
+        return {
+            **asdict(self.settings),
+            "model": quick_fingerprint(self.problem.model),
+            "weights": self.subset.size,
+        }
+
+    def save(self, run: dict[str, Tensor]) -> None:
+        """Write all that `resume` needs."""
+        if self.path is None:
+            return
+        loader = {f"loader/{name}": each for name, each in self.batches.state().items()}
+        own = {
+            "scores": torch.tensor(self.scores, dtype=torch.float64),
+            "examples": torch.tensor(self.examples),
+            "rng": torch.get_rng_state(),
+        }
+        write_checkpoint(self.path, {**own, **loader, **run}, self.about())
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        found = None if self.path is None else read_checkpoint(self.path, self.about())
+        if found is None:
+            return
+        self.scores = found.pop("scores").tolist()
+        self.examples = int(found.pop("examples"))
+        names = [name for name in found if name.startswith("loader/")]
+        self.batches.resume({n.removeprefix("loader/"): found.pop(n) for n in names})
+        torch.set_rng_state(found.pop("rng"))
+        self.state = found or None
+
+
+class _Descent:
+    """SGD with momentum on the chosen weights, and the moments of its snapshots."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        subset: Subset,
+        settings: _Settings,
+        rate: float,
+        steps: int,
+    ) -> None:
+        self.problem, self.settings, self.rate = problem, settings, rate
+        # A trial is shorter than the run: its burn-in shrinks with it.
+        self.burn_in = settings.burn_in * steps // settings.steps
+        self.weights = Trainable(problem.model, subset)
+        # The weights as SGD has them; a bf16 model sees them rounded.
+        self.values = self.weights.values
+        self.velocity = torch.zeros_like(self.values)
+        self.snapshots = Snapshots(subset.size, settings.rank, settings.spread, self.values)
+        self.step = 0
+
+    def take(self, batch: Batch) -> int:
+        """Take one step, and tell the number of examples."""
+        problem, settings = self.problem, self.settings
+        likelihood = problem.likelihood
+        assert likelihood is not None
+        outputs = problem.outputs(batch, self.weights.tensors).flatten(0, -2)
+        if not bool(torch.isfinite(outputs).all()):
+            raise _RanOffError(
+                f"the outputs are not finite after {self.step} steps. Lower learning_rate, "
+                f"now {self.rate:g}, or check the data of this batch."
+            )
+        targets, kept = problem.read(batch, outputs.detach())
+        if targets is None:
+            raise DataError("SWAG needs labels, and a training batch has none.")
+        count = int(kept.sum())
+        if count:
+            (-likelihood.log_prob(outputs[kept], targets[kept]).mean()).backward()
+            self.velocity *= settings.momentum
+            self.velocity += self.weights.gradient() + settings.weight_decay * self.values
+            self.values = self.values - self.rate * self.velocity
+            self.weights.assign(self.values)
+        self.step += 1
+        if self.step > self.burn_in and (self.step - self.burn_in) % settings.every == 0:
+            self.snapshots.add(self.values)
+        return count
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            "step": torch.tensor(self.step),
+            "values": self.values,
+            "velocity": self.velocity,
+            **self.snapshots.state(),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.step = int(state["step"])
+        self.values = state["values"].to(self.values)
+        self.velocity = state["velocity"].to(self.velocity)
+        self.weights.assign(self.values)
+        self.snapshots.restore(state)

@@ -83,6 +83,16 @@ def test_half_the_delta_and_no_posterior(world):
     assert tune(world, "half", "--fraction", 0.05) == 1
 
 
+def test_swag_over_the_tuned_weights(world):
+    words = ("--posterior", "swag", "--fraction", 0.05, "--epochs", 1)
+    assert tune(world, "swag", *words) == 0
+    tuned, _ = load_classifier(world / "swag" / "model")
+    posterior = smidgen.load(world / "swag" / "posterior", tuned)
+    delta = Delta.load(world / "swag" / "delta.safetensors")
+    whole = sum(each.numel() for each in delta.replaced.values())
+    assert posterior.subset.size == delta.subset.size + whole
+
+
 def test_refusals_come_before_the_work(world, capsys):
     assert tune(world, "never", "--fraction", 2) == 1
     assert "fraction must be in (0, 1], got 2.0" in capsys.readouterr().err

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from smidgen.cli import texts
+from smidgen.cli import swag, texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.cli.finetune import classes_of, show_history
+from smidgen.cli.fit import show_posterior
 from smidgen.fit.langevin import Update
 from smidgen.fit.stopping import Criterion
 
 if TYPE_CHECKING:
     from smidgen.delta import Delta
     from smidgen.fit import Scales, SparselyFinetuned
+    from smidgen.posterior import Posterior
     from smidgen.subset import Subset
+    from smidgen.swag import SwagPosterior
 
-Kind = Literal["laplace", "none"]
+Kind = Literal["laplace", "swag", "none"]
 _DELTA, _MODEL, _POSTERIOR = "delta.safetensors", "model", "posterior"
 
 
@@ -48,7 +51,7 @@ def tune(
     json_file: texts.Json = None,
 ) -> None:
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
-    from smidgen import fit
+    from smidgen import fit, save
     from smidgen.select.top import fraction_share
 
     fraction_share(fraction)
@@ -59,8 +62,7 @@ def tune(
         model, (train, val), columns, batch_size, max_length, seed
     )
     say(f"Sampling the scales of {model}")
-    steps = max(40, chain_epochs * len(loaders[0]))
-    scales = _sampled(network, loaders[0], steps, temperature, update, seed)
+    scales = _sampled(network, loaders[0], chain_epochs, temperature, update, seed)
     subset = _chosen(network, scales, fraction)
     say(f"Tuning {subset.size:,} weights")
     found = fit.sparse_finetune(
@@ -79,9 +81,11 @@ def tune(
     tuned, size = _saved(delta, network, tokenizer, folder, overwrite)
     say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
     summary = _summary(found, scales, folder, size)
-    if posterior == "laplace":
+    if posterior != "none":
         say("Fitting a posterior over the tuned weights")
-        summary["posterior"] = _fitted(tuned, loaders, subset, folder, overwrite)
+        fitted = _fitted(posterior, tuned, loaders, subset, folder / _POSTERIOR, seed, say)
+        save(fitted, folder / _POSTERIOR, overwrite=overwrite)
+        summary["posterior"] = show_posterior(fitted)
     write_json(json_file, summary)
 
 
@@ -123,11 +127,12 @@ def _loaded(
 
 
 def _sampled(
-    network: Any, loader: Any, steps: int, temperature: float, update: Update, seed: int
+    network: Any, loader: Any, epochs: int, temperature: float, update: Update, seed: int
 ) -> Scales:
     """Run the chain; half of it is burn-in."""
     from smidgen import fit
 
+    steps = max(40, epochs * len(loader))
     return fit.langevin(
         network,
         loader,
@@ -184,18 +189,21 @@ def _summary(
 
 
 def _fitted(
-    tuned: Any, loaders: list[Any], subset: Subset, folder: Path, overwrite: bool
-) -> dict[str, Any]:
-    """Fit and tune a posterior over the tuned weights, and say what it came to."""
-    from smidgen import fit, save
+    kind: Kind,
+    tuned: Any,
+    loaders: list[Any],
+    subset: Subset,
+    folder: Path,
+    seed: int,
+    say: Steps,
+) -> Posterior | SwagPosterior:
+    """Fit a posterior over the tuned weights and tune it on the held-out texts."""
+    from smidgen import fit
 
+    if kind == "swag":
+        steps = max(100, 2 * len(loaders[0]))
+        given = swag.options(steps, 5, 20, None, steps // 5, 32, seed)
+        return swag.collect(tuned, loaders[0], loaders[1], subset, given, folder, say)
     # Single weights: no rows × columns to factor.
     found = fit.laplace(tuned, loaders[0], subset, structure="diag")
-    found = fit.tune_precision(found, tuned, loaders[1])
-    save(found, folder / _POSTERIOR, overwrite=overwrite)
-    assert found.tuning is not None
-    out.print(
-        f"  validation NLL {found.tuning.chosen_nll:.4f}; tuned model alone "
-        f"{found.tuning.map_nll:.4f}; temperature scaling {found.tuning.map_scaled_nll:.4f}"
-    )
-    return asdict(found.tuning)
+    return fit.tune_precision(found, tuned, loaders[1])

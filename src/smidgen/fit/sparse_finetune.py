@@ -59,6 +59,8 @@ def sparse_finetune(
 ) -> SparselyFinetuned:
     """Fine-tune a subset of the weights; the caller's model stays as it is.
 
+    Dropout is on while tuning; running statistics, of batch norms say, never change.
+
     Args:
         model: The pretrained model, or its `Problem`.
         train: Training batches, read once per epoch; a loader with a length.
@@ -98,9 +100,10 @@ def sparse_finetune(
         "weights": subset.size,
         "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
     }
-    with untouched(given.model), torch.enable_grad():
+    with untouched(given.model):
         settled, _, _ = given.settled(train)
-        rule = criterion(stop_on, settled.likelihood)
+    rule = criterion(stop_on, settled.likelihood)
+    with untouched(given.model, dropout=True), torch.enable_grad():
         torch.manual_seed(seed)
         tuned = Trainable(given.model, subset)
         optimiser = SubsetAdamW(
@@ -177,7 +180,6 @@ class _Run:
                 write_checkpoint(checkpoint, self._state(batches), about)
 
     def _epoch(self, batches: Endless, shown: Iterable[int], length: int) -> float:
-        self.problem.model.train()
         total, seen = 0.0, 0
         for index in shown:
             loss, rows = self._loss(next(batches))
@@ -190,7 +192,6 @@ class _Run:
                 self.optimiser.step()
                 self.optimiser.zero_grad(set_to_none=True)
                 self.steps += 1
-        self.problem.model.eval()
         return total / max(seen, 1)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,6 +15,18 @@ from smidgen.evaluate.association import average_ranks
 from smidgen.record import Record
 
 LEVEL = 0.95
+ORDER = (
+    "full",
+    "lora",
+    "bitfit",
+    "head",
+    "random",
+    "magnitude",
+    "gradient",
+    "displacement",
+    "published",
+    "bayestune",
+)
 
 
 def scored(task: str, values: Tensor, targets: Tensor) -> dict[str, float]:
@@ -43,7 +54,7 @@ def scored(task: str, values: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def summary(folder: Path) -> str:
-    """Write `summary.json` from all records of cells, and return it as a table."""
+    """Write `summary.json` from all records of cells, and return it as Markdown."""
     found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     trained: dict[str, int] = {}
     for path in sorted(folder.glob("*-seed*.json")):
@@ -65,7 +76,31 @@ def summary(folder: Path) -> str:
         "rows": rows,
     }
     Record("bayestune summary", {"level": LEVEL}, results).save(folder / "summary.json")
-    return json.dumps(rows, indent=1)
+    return _table(rows, tasks)
+
+
+def _table(rows: dict[str, Any], tasks: list[str]) -> str:
+    """A row for each method: what it trains, its scores, and BayesTune less those."""
+    lines = [
+        f"| method | trained | {' | '.join(tasks)} | BayesTune less this |",
+        "|---" * (len(tasks) + 3) + "|",
+    ]
+    for method in [each for each in ORDER if each in rows]:
+        row = rows[method]
+        cells = [_shown(row["tasks"][task]) for task in tasks]
+        less = row["bayestune_minus_this"]["all"]
+        found = "" if method == "bayestune" or not less["pairs"] else f"{less['mean']:+.3f}"
+        if found and "low" in less:
+            found += f" [{less['low']:+.3f}, {less['high']:+.3f}]"
+        lines.append(f"| {method} | {row['trained']:,} | {' | '.join(cells)} | {found} |")
+    return "\n".join(lines)
+
+
+def _shown(found: dict[str, float]) -> str:
+    if not found["seeds"]:
+        return ""
+    spread = f" ± {found['sd']:.3f}" if "sd" in found else ""
+    return f"{found['mean']:.3f}{spread}"
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -229,6 +229,42 @@ def test_a_failing_chain_leaves_the_model_alone(unchanged):
         fit.langevin(problem, batches, head="none", num_data=20)
 
 
+class Branches(nn.Module):
+    """A second map that only some batches run, and a third that none does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.third, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        hidden = self.first(x) if x[0, 0] > 0 else self.first(x) + self.second(x)
+        return self.head(torch.tanh(hidden))
+
+
+@pytest.mark.parametrize("burn_in", [3, 4])
+def test_maps_that_run_now_and_then_stay_sane(burn_in):
+    torch.manual_seed(0)
+    model, x = Branches(), torch.randn(6, 4)
+    x[:, 0] = x[:, 0].abs()
+    y = torch.tensor([0, 1, 0, 1, 0, 1])
+    batches = [(x, y), (-x, y)]
+    scales = fit.langevin(
+        model, batches, num_data=12, steps=20, burn_in=burn_in, thin=1, displacement=True
+    )
+    moved = {name: float(each.max()) for name, each in scales.displacement.items()}
+    # Steps are of the length of the rate, 1e-4, and there are twenty.
+    assert 1e-5 < moved["second.weight"] < 1e-2
+    assert moved["third.weight"] == 0
+
+
+def test_outputs_that_depend_on_no_weight_are_refused():
+    problem, _, _ = sparse_task(inputs=10, rows=20)
+    still = [(torch.zeros(4, 10), torch.ones(4, 1))]
+    with pytest.raises(DataError, match="no weight gets a gradient"):
+        fit.langevin(problem, still, head="none", num_data=4)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

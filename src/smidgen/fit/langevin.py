@@ -204,6 +204,10 @@ class Langevin:
         total, count = 0.0, 0
         for name, tensor in self.tensors.items():
             if tensor.grad is None:
+                # It took no part in this batch and stays; what it remembers is settled.
+                if warming and step == self.burn_in:
+                    memory = self.memory[name]
+                    self._warmed(memory, torch.zeros_like(memory), step)
                 continue
             flat, gradients = tensor.view(-1), tensor.grad.reshape(-1)
             base = self.base[name].reshape(-1) if name in self.base else None
@@ -281,7 +285,12 @@ def _mean_size(tensors: Iterable[Tensor]) -> float:
     """The mean |gradient| over all weights that have one."""
     gradients = [each.grad for each in tensors if each.grad is not None]
     total = sum(float(each.abs().sum()) for each in gradients)
-    return total / max(1, sum(each.numel() for each in gradients))
+    if not total > 0:
+        raise DataError(
+            "no weight gets a gradient from the first batch. Check that the outputs "
+            "depend on the parameters of among."
+        )
+    return total / sum(each.numel() for each in gradients)
 
 
 def _check(course: Course, settings: Settings, update: str) -> None:

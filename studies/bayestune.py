@@ -62,11 +62,11 @@ SCATTERED = ("random", "magnitude", "gradient", "displacement", "bayestune", "pu
 METHODS = ("full", "head", "bitfit", "lora", *SCATTERED)
 TUNED_ON = "STS-B"
 RATES = {
-    "full": (5e-5, 2e-4),
-    "head": (2e-3, 1e-2),
-    "bitfit": (1e-3, 3e-3),
-    "lora": (1e-3, 3e-3),
-    "random": (1e-3, 3e-3),
+    "full": (2e-5, 5e-5, 2e-4),
+    "head": (2e-3, 1e-2, 5e-2),
+    "bitfit": (1e-3, 3e-3, 1e-2),
+    "lora": (1e-3, 3e-3, 1e-2),
+    "random": (1e-3, 3e-3, 1e-2),
 }
 CHAIN = {"learning_rate": 1e-4, "temperature": 1e-5, "noise_discount": 0.1}
 

@@ -1,7 +1,6 @@
 """Run the benchmarks and write their records.
 
-python -m bench [limit] [approximation] [bayestune] [ramp] [peers] [samples]; with `peers
---quick` nothing is written.
+python -m bench [NAME...], all if none is named; `peers --quick` writes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, bayestune, limit, peers, ramp, samples
+from bench import approximation, bayestune, limit, peers, ramp, samples, ssvi
 
 BENCHES = {
     "limit": limit.run,
@@ -18,6 +17,7 @@ BENCHES = {
     "ramp": ramp.run,
     "peers": peers.run,
     "samples": samples.run,
+    "ssvi": ssvi.run,
 }
 RECORDS = Path(__file__).parent / "records"
 

@@ -21,7 +21,7 @@ import smidgen
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
 
-BATCH, TOKENS, SAMPLES, ROUNDS = 16, 64, 50, 5
+BATCH, TOKENS, SAMPLES, ROUNDS = 16, 64, 50, 3
 TOP = ["*encoder.layer.4.*dense*", "*encoder.layer.5.*dense*", "*layer.[45].*query*"]
 TOP += ["*layer.[45].*key*", "*layer.[45].*value*", "*pooler*", "classifier*"]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, variance
 
 from scipy.stats import t
 
 from smidgen.record import Record
 from smidgen.report.tables import count, nll, rate, score_rows, times
+from studies import ssvi_tables
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -183,30 +184,40 @@ SEEN = {("SST-2", 0), ("SST-2", 1), ("MRPC", 0)}
 
 
 def steps() -> str:
-    """What each step brings: mean differences over task and seed pairs, with intervals."""
-    records = [each for some in _recipe_records().values() for each in some]
-    fresh = [r for r in records if (r.config["task"], r.seed) not in SEEN]
+    """What each step brings: mean differences over tasks and seeds, with intervals."""
+    by_task = _recipe_records()
+    fresh = {
+        task: [r for r in records if (task, r.seed) not in SEEN]
+        for task, records in by_task.items()
+    }
+    counts = [sum(map(len, some.values())) for some in (by_task, fresh)]
     lines = [
-        f"Mean change of test NLL over {len(records)} pairs of task and seed (95 % "
-        f"interval of the mean, t with {len(records) - 1} degrees of freedom), and the "
-        f"{len(fresh)} whose test scores nobody had seen when the default was settled:",
+        "Change of test NLL: the mean over seeds of each task, averaged over these "
+        f"{len(by_task)} tasks, with the 95 % interval that the spread over seeds gives "
+        f"(it says nothing of other tasks); of all {counts[0]} pairs of task and seed, and "
+        f"of the {counts[1]} drawn after the default was settled:",
         "",
-        f"| | all {len(records)} | fresh {len(fresh)} |",
+        f"| | all {counts[0]} | fresh {counts[1]} |",
         "|---|---|---|",
     ]
     for step, (before, after) in STEPS.items():
-        cells = [_change(some, before, after) for some in (records, fresh)]
+        cells = [_change(some, before, after) for some in (by_task, fresh)]
         lines.append(f"| {step} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _change(records: list[Record], before: str, after: str) -> str:
+def _change(by_task: dict[str, list[Record]], before: str, after: str) -> str:
     gaps = [
-        r.results["recipes"][after]["nll"] - r.results["recipes"][before]["nll"]
-        for r in records
+        [
+            r.results["recipes"][after]["nll"] - r.results["recipes"][before]["nll"]
+            for r in rs
+        ]
+        for rs in by_task.values()
     ]
-    half = float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
-    return f"{mean(gaps):+.4f} ({mean(gaps) - half:+.4f} to {mean(gaps) + half:+.4f})"
+    middle = mean(map(mean, gaps))
+    error = sum(variance(each) / len(each) for each in gaps) ** 0.5 / len(gaps)
+    half = float(t.ppf(0.975, sum(len(each) - 1 for each in gaps))) * error
+    return f"{middle:+.4f} ({middle - half:+.4f} to {middle + half:+.4f})"
 
 
 def weight_samples() -> str:
@@ -277,6 +288,11 @@ TABLES = {
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
+    "ssvi-main": ssvi_tables.main_table,
+    "ssvi-criteria": ssvi_tables.criteria_table,
+    "ssvi-grid": ssvi_tables.grid_table,
+    "ssvi-others": ssvi_tables.others_table,
+    "ssvi-bench": ssvi_tables.bench_table,
 }
 
 

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m studies.weight_samples --data FOLDER --cache FOLDER --tasks SST-2
 
-Sparse-KFAC at 10 %, one precision. For samples, precision (a grid of half decades about the
-linearised choice and above) and temperature are chosen by the NLL of 8 samples on 300
+Sparse-KFAC at 10 %, one precision. For samples, precision (the linearised choice, and up to
+four decades above it) and temperature are chosen by the NLL of 8 samples on 300
 validation examples; the linearised predictive is tuned on the same 300. Both are scored on
 the test data, samples with 16 draws. A record for each under `results/weight-samples/`.
 """

@@ -147,3 +147,47 @@ def kfac_factors(x, jacobian, hessians, lengths_mask, approximation, bias):
 def linear_regression_posterior(x, noise, precision):
     """Covariance of the weights of y = x w + noise, in closed form."""
     return torch.linalg.inv(x.T @ x / noise + precision * torch.eye(x.shape[1]).double())
+
+
+def dense_gaussian_map(module, part, inputs, noise, outer):
+    """A Gaussian map on dense means and scales, all gradients by autograd.
+
+    Returns the outputs and the gradients, given `outer` for the outputs, of inputs, active
+    means, active log-scales (unless there is no noise) and the bias, where there is one.
+    """
+    where = part.pattern.listed().long()
+    inputs = inputs.clone().requires_grad_()
+    means = part.weight().requires_grad_()
+    logs = torch.full_like(means, -torch.inf).flatten()
+    logs[where] = part.log_scales.detach()
+    logs = logs.view_as(means).requires_grad_()
+    conv = isinstance(module, torch.nn.Conv2d)
+
+    def apply(values, weight, bias=None):
+        if conv:
+            return module._conv_forward(values, weight, bias)
+        return torch.nn.functional.linear(values, weight, bias)
+
+    def normals(shape):
+        return torch.randn(shape, generator=part.generator, dtype=inputs.dtype)
+
+    bias = None if part.bias is None else part.bias.detach().requires_grad_()
+    if noise == "weights":
+        # −∞ and zero: the scale of an inactive weight is exactly nothing.
+        drawn = torch.zeros_like(means).flatten()
+        drawn[where] = normals(where.shape)
+        outputs = apply(inputs, means + logs.exp() * drawn.view_as(means), bias)
+    else:
+        outputs = apply(inputs, means, bias)
+    if noise == "local":
+        variance = apply(inputs.square(), (2 * logs).exp())
+        channel = -3 if conv else -1
+        shape = outputs.movedim(channel, 0).shape
+        # The root of nothing is nothing, and so is its gradient.
+        spread = torch.where(variance > 0, variance, 1).sqrt() * (variance > 0)
+        outputs = outputs + spread * normals(shape).movedim(0, channel)
+    leaves = [inputs, means, logs] if noise != "none" else [inputs, means]
+    found = list(torch.autograd.grad(outputs, leaves + [bias] * (bias is not None), outer))
+    for place in range(1, len(leaves)):
+        found[place] = found[place].flatten()[where]
+    return outputs, found

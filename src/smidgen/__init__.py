@@ -21,10 +21,13 @@ from smidgen.prediction import (
     predict_batches,
     predict_samples,
     predict_samples_batches,
+    predict_sparse,
+    predict_sparse_batches,
 )
 from smidgen.predictive import Predictive
 from smidgen.problem import Problem
 from smidgen.record import Record
+from smidgen.sparse import sparse_bayesian
 from smidgen.store import load, save
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
@@ -59,7 +62,10 @@ __all__ = [
     "predict_batches",
     "predict_samples",
     "predict_samples_batches",
+    "predict_sparse",
+    "predict_sparse_batches",
     "save",
     "select",
+    "sparse_bayesian",
     "verify",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,6 +57,26 @@ class Endless:
         self.position += 1
         return batch
 
+    @contextmanager
+    def borrowed(self, seed: int) -> Iterator[None]:
+        """Draw orders from a seed of one's own; the loader's generators are put back.
+
+        Args:
+            seed: Makes the orders the same however often the loader was read before.
+
+        Yields:
+            Nothing.
+        """
+        found = _generators(self.loader)
+        before = {name: each.get_state() for name, each in found.items()}
+        try:
+            for each in found.values():
+                each.manual_seed(seed)
+            yield
+        finally:
+            for name, each in found.items():
+                each.set_state(before[name])
+
     def state(self) -> dict[str, Tensor]:
         """What `resume` needs: epoch, position, and the random states of its start."""
         place = torch.tensor([self.epoch, self.position])
@@ -85,12 +106,18 @@ class Endless:
 
 
 _END: Any = object()
+_PLACES = (
+    "generator",
+    "sampler.generator",
+    "batch_sampler.generator",
+    "batch_sampler.sampler.generator",
+)
 
 
 def _generators(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
     """The random generators that a torch loader draws its order from."""
     found = {}
-    for path in ("generator", "sampler.generator", "batch_sampler.generator"):
+    for path in _PLACES:
         each: Any = loader
         for part in path.split("."):
             each = getattr(each, part, None)

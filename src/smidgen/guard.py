@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+_RECOMPUTES = "gradient_checkpointing"
+
 
 @contextmanager
 def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
@@ -27,16 +29,22 @@ def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
         Nothing.
     """
     training = {module: module.training for module in model.modules()}
+    # In training mode some networks recompute activations; that only takes time here.
+    recomputing = [m for m in training if getattr(m, _RECOMPUTES, False) is True]
     fused = torch.backends.mha.get_fastpath_enabled()
     devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
     # Inside a caller's inference mode no gradient could be had.
     with torch.inference_mode(False), torch.random.fork_rng(devices=sorted(devices)):
         try:
             torch.backends.mha.set_fastpath_enabled(False)
+            for module in recomputing:
+                setattr(module, _RECOMPUTES, False)
             for module in training:
                 module.training = dropout and not isinstance(module, _NormBase)
             yield
         finally:
             for module, was in training.items():
                 module.training = was
+            for module in recomputing:
+                setattr(module, _RECOMPUTES, True)
             torch.backends.mha.set_fastpath_enabled(fused)

@@ -2,8 +2,10 @@
 
 Passes that differ in a few weights share every module that comes before them. A module
 without such weights, given inputs equal to those of the first pass, returns what it
-returned then. Inputs are compared, not assumed, so any order of modules is right; a module
-whose inputs once differed comes after a change, and is not asked again.
+returned then. Inputs are compared, not assumed, so the order of modules does not matter; a
+module whose inputs once differed comes after a change, and is not asked again. What a
+module does besides returning (noting something elsewhere, reading what another has set)
+cannot be seen: whoever uses a memo compares one pass with a plain one first.
 """
 
 from __future__ import annotations
@@ -11,24 +13,54 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+# Values that are the same wherever they are equal, and never change.
+_PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    Enum,
+)
 
 
-@dataclass(eq=False)
-class _Call:
-    """Inputs and output of one call, and how often the output had been written to."""
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """Arguments or results of a call, taken apart, and how often each was written to."""
 
-    inputs: list[Any]
-    output: Any
+    leaves: list[Any]
+    spec: TreeSpec
     versions: list[int]
 
-    def holds_for(self, inputs: list[Any]) -> bool:
-        unwritten = self.versions == _versions(self.output)
-        return unwritten and _equal(self.inputs, inputs)
+    @classmethod
+    def of(cls, values: Any) -> _Values | None:
+        """Take values apart; None if there is something among them that may change."""
+        leaves, spec = tree_flatten(values)
+        if not all(_comparable(each) for each in leaves):
+            return None
+        return cls(leaves, spec, [each._version for each in leaves if _is_tensor(each)])
+
+    @property
+    def unwritten(self) -> bool:
+        return self.versions == [e._version for e in self.leaves if _is_tensor(e)]
+
+    def whole(self) -> Any:
+        """Put together anew: a caller may change the container it gets."""
+        return tree_unflatten(self.leaves, self.spec)
+
+    def equals(self, other: _Values) -> bool:
+        return self.spec == other.spec and all(map(_equal, self.leaves, other.leaves))
 
 
 class Memo:
@@ -42,8 +74,9 @@ class Memo:
     def __init__(self, model: nn.Module, changing: Collection[str]) -> None:
         named = dict(model.named_parameters(remove_duplicate=False))
         moving = {id(named[name]) for name in changing}
-        self.steady = [each for each in _steady(model, moving) if each is not model]
-        self.calls: dict[nn.Module, list[_Call]] = {}
+        found = dict.fromkeys(_steady(model, moving))
+        self.steady = [each for each in found if each is not model]
+        self.calls: dict[nn.Module, list[tuple[_Values, _Values] | None]] = {}
         # How many calls of each module this pass has seen: a shared one runs again.
         self.turn: dict[nn.Module, int] = {}
         self.filled = False
@@ -82,12 +115,14 @@ class Memo:
             self.turn[module] = turn + 1
             calls = self.calls.setdefault(module, [])
             if not self.filled:
-                inputs = _leaves((args, kwargs))
+                inputs = _Values.of((args, kwargs))
                 output = forward(*args, **kwargs)
-                calls.append(_Call(inputs, output, _versions(output)))
+                results = _Values.of(output)
+                known = inputs is not None and results is not None and inputs.unwritten
+                calls.append((inputs, results) if known else None)  # type: ignore[arg-type]
                 return output
-            if turn < len(calls) and calls[turn].holds_for(_leaves((args, kwargs))):
-                return calls[turn].output
+            if turn < len(calls) and _holds(calls[turn], args, kwargs):
+                return calls[turn][1].whole()  # type: ignore[index]
             # What comes after a change differs in every pass.
             del calls[turn:]
             return forward(*args, **kwargs)
@@ -95,40 +130,37 @@ class Memo:
         return run
 
 
+def _holds(call: tuple[_Values, _Values] | None, args: Any, kwargs: Any) -> bool:
+    if call is None or not (call[0].unwritten and call[1].unwritten):
+        return False
+    now = _Values.of((args, kwargs))
+    return now is not None and call[0].equals(now)
+
+
 def _steady(module: nn.Module, moving: Collection[int]) -> Iterator[nn.Module]:
-    """The largest modules that hold none of the moving parameters."""
+    """The largest modules without moving parameters, and without hooks to run."""
     holds = any(id(parameter) in moving for parameter in module.parameters())
     # Lists and dicts of modules are never called themselves.
     if holds or isinstance(module, nn.ModuleList | nn.ModuleDict):
         for child in module.children():
             yield from _steady(child, moving)
-    else:
+    elif not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         yield module
 
 
-def _leaves(values: Any) -> list[Any]:
-    leaves, spec = tree_flatten(values)
-    return [*leaves, spec]
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
-def _versions(output: Any) -> list[int]:
-    return [each._version for each in tree_flatten(output)[0] if isinstance(each, Tensor)]
+def _comparable(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.layout == torch.strided and not value.is_inference()
+    return isinstance(value, _PLAIN)
 
 
-def _equal(left: list[Any], right: list[Any]) -> bool:
-    if len(left) != len(right):
-        return False
-    for one, other in zip(left, right, strict=True):
-        if one is other:
-            continue
-        if isinstance(one, Tensor) or isinstance(other, Tensor):
-            if not (
-                isinstance(one, Tensor)
-                and isinstance(other, Tensor)
-                and one.dtype == other.dtype
-                and torch.equal(one, other)
-            ):
-                return False
-        elif type(one) is not type(other) or one != other:
-            return False
-    return True
+def _equal(left: Any, right: Any) -> bool:
+    if left is right:
+        return True
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)

@@ -174,8 +174,9 @@ def plan(
         raise ArgumentError(f"method must be 'laplace' or 'swag', got {method!r}.")
     numbers = {"batch_size": batch_size, "max_length": max_length, "examples": examples}
     for argument, number in {**numbers, "rank": rank, "steps": steps}.items():
-        if number < 1:
-            raise ArgumentError(f"{argument} must be 1 or more, got {number}.")
+        least = 2 if argument == "rank" else 1
+        if number < least:
+            raise ArgumentError(f"{argument} must be {least} or more, got {number}.")
     found = affine_coverage(given.model)
     if subset is None:
         name, subset = sparse_name(percent), found.crossings(percent / 100)

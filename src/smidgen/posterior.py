@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -21,8 +21,8 @@ from smidgen.subset import Subset
 JOINT = "all maps"
 """Name of the one operator that spans all maps."""
 
-Sampler = Callable[[torch.Generator], dict[str, Tensor]]
-"""Draws weights: the parameters that a draw changes, by name."""
+Sampler = Callable[[Sequence[torch.Generator]], Iterator[dict[str, Tensor]]]
+"""Draws weights, once from each generator: the parameters that a draw changes, by name."""
 
 
 class WeightPosterior(Protocol):
@@ -179,7 +179,7 @@ class Posterior:
                     found[name] = (weight + deviation.to(weight.device)).to(weight.dtype)
             return found
 
-        return draw
+        return lambda generators: map(draw, generators)
 
     def drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the weights once, as deviations from the trained ones.

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from torch.func import functional_call
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.types import Batch, Forward
+
+Result = TypeVar("Result")
 
 IGNORED = -100
 """The label of rows without a target, as Hugging Face has it."""
@@ -110,11 +113,42 @@ class Problem:
             The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
             only what a tap makes require gradients.
         """
+        return self.outputs_with(self._tensors(replaced or {}), batch)
+
+    def _tensors(self, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Detached weights, some of them replaced, and copied buffers."""
         tensors = {n: p.detach() for n, p in self.model.named_parameters()}
-        tensors.update(replaced or {})
+        tensors.update(replaced)
         # Copies: a forward pass that counts in a buffer must not count in the caller's.
         tensors.update({n: b.clone() for n, b in self.model.named_buffers()})
-        return self.outputs_with(tensors, batch)
+        return tensors
+
+    def within(
+        self,
+        batch: Batch,
+        replaced: Mapping[str, Tensor],
+        work: Callable[[Tensor], Result],
+    ) -> Result:
+        """Do something with the outputs while other parameters are in place.
+
+        A backward pass belongs here: a network that recomputes activations in it
+        (gradient checkpointing) must find the same parameters.
+
+        Args:
+            batch: The batch.
+            replaced: Other values of some parameters, by name, for this call only.
+            work: Takes the outputs, (R, C), one row for each example or token.
+
+        Returns:
+            What `work` returns.
+        """
+        tensors = self._tensors(replaced)
+        swapped = {f"model.{name}": value for name, value in tensors.items()}
+        call = _Call(
+            self.model, lambda m, b: work(_rows(self.forward(m, b)).flatten(0, -2))
+        )
+        found: Result = functional_call(call, swapped, (_moved(batch, self.device),))
+        return found
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
@@ -243,12 +277,14 @@ def as_problem(model: nn.Module | Problem) -> Problem:
 class _Call(nn.Module):
     """Lets `functional_call` swap the weights under a user's own forward."""
 
-    def __init__(self, model: nn.Module, compute: Forward) -> None:
+    def __init__(
+        self, model: nn.Module, compute: Callable[[nn.Module, Batch], Any]
+    ) -> None:
         super().__init__()
         self.model = model
         self.compute = compute
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Any:
         return self.compute(self.model, batch)
 
 

@@ -7,6 +7,7 @@ only, the tightest that fits, so equality is a comparison of values.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -216,6 +217,14 @@ class Subset:
                 f"the stored subset is incomplete ({error!r}). Save it again."
             ) from error
         return cls(universe, parts)
+
+    def digest(self) -> str:
+        """Hash which weights are chosen, and of what."""
+        tensors, header = self.to_tensors()
+        found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        for name in sorted(tensors):
+            found.update(name.encode() + tensors[name].numpy().tobytes())
+        return found.hexdigest()
 
     def to_file(self, path: str | Path) -> None:
         """Write one safetensors file: indices only, the header in its metadata."""

@@ -13,6 +13,7 @@ columns it is diag(s) alone; without a variance the mean is all there is ("swa")
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, get_args
 
@@ -28,6 +29,10 @@ from smidgen.trainable import Places, parameters_of
 
 Spread = Literal["low-rank", "diagonal", "none"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
+# Draws made together: so many further vectors of the subset's size.
+_TOGETHER = 4
+LEAST_SNAPSHOTS: dict[Spread, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
+"""How many snapshots each spread needs."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,12 @@ class SampleTuning:
     """What was chosen on validation data for prediction by weight samples.
 
     Args:
-        nll: Validation NLL of the samples' mixture at temperature 1.
+        nll: Validation NLL of the samples' mixture at temperature 1, or with the noise
+            that suits a regression's point estimate.
         chosen_nll: The same at the chosen temperature.
-        map_nll: NLL of the point estimate.
-        map_scale: The best temperature of the point estimate: temperature scaling.
-        map_scaled_nll: NLL of the point estimate with that temperature.
+        map_nll: NLL of the point estimate, likewise.
+        map_scale: The best temperature or noise of the point estimate.
+        map_scaled_nll: NLL of the point estimate with that.
         examples: How many validation examples.
         samples: How many samples of the weights.
     """
@@ -102,6 +108,11 @@ class SwagPosterior:
                     f"{name} must have shape {shape} for this subset, got "
                     f"{tuple(value.shape)}."
                 )
+            if value is not None and not bool(torch.isfinite(value).all()):
+                raise ArgumentError(
+                    f"{name} must be finite, got NaN or infinity: SGD ran off. Lower the "
+                    "learning rate."
+                )
         if self.deviations is not None and (self.variance is None or rank < 2):
             raise ArgumentError(
                 f"deviations need a variance beside them and 2 columns or more, got {rank}."
@@ -129,29 +140,39 @@ class SwagPosterior:
         parameters = parameters_of(model, self.subset)
         places = Places(self.subset, parameters)
 
-        def draw(generator: torch.Generator) -> dict[str, Tensor]:
-            return places.replaced(parameters, self.drawn(generator))
+        def draw(generators: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
+            # Several at once read the deviations once.
+            for start in range(0, len(generators), _TOGETHER):
+                for values in self.drawn(generators[start : start + _TOGETHER]):
+                    yield places.replaced(parameters, values)
 
         return draw
 
-    def drawn(self, generator: torch.Generator) -> Tensor:
-        """Draw the chosen weights once, (S,).
+    def drawn(self, generators: Sequence[torch.Generator]) -> Iterator[Tensor]:
+        """Draw the chosen weights once from each generator.
 
         Args:
-            generator: Source of the draw, on the CPU.
+            generators: Sources of the draws, on the CPU.
 
-        Returns:
-            The weights themselves, not deviations.
+        Yields:
+            The weights themselves, (S,), not deviations.
         """
-        if self.variance is None:
-            return self.mean
-        normals = torch.randn(len(self.mean), generator=generator).to(self.mean)
-        if self.deviations is None:
-            return self.mean + self.variance.sqrt() * normals
-        rank = len(self.deviations)
-        mixing = torch.randn(rank, generator=generator).to(self.mean)
-        low_rank = mixing @ self.deviations / (2 * (rank - 1)) ** 0.5
-        return self.mean + (self.variance / 2).sqrt() * normals + low_rank
+        mean, kind = self.mean, self.mean.dtype
+        centres: Sequence[Tensor] = [mean] * len(generators)
+        spread = self.variance
+        if self.deviations is not None and self.variance is not None:
+            rank = len(self.deviations)
+            drawn = [torch.randn(rank, dtype=kind, generator=g) for g in generators]
+            mixing = torch.stack(drawn).to(mean) / (2 * (rank - 1)) ** 0.5
+            centres = (mixing @ self.deviations).add_(mean)
+            spread = self.variance / 2
+        scale = None if spread is None else spread.sqrt()
+        for centre, generator in zip(centres, generators, strict=True):
+            if scale is None:
+                yield centre
+            else:
+                normals = torch.randn(len(mean), dtype=kind, generator=generator)
+                yield torch.addcmul(centre, scale, normals.to(mean))
 
     def covariance(self) -> Tensor:
         """The covariance as an (S, S) matrix; for checks on small subsets only."""
@@ -183,6 +204,24 @@ class SwagPosterior:
         )
 
 
+def check_spread(spread: str, rank: int) -> None:
+    """Refuse a spread that there is not, or too few deviations for it.
+
+    Args:
+        spread: Which covariance.
+        rank: How many deviations.
+
+    Raises:
+        ArgumentError: If one is outside what it may be.
+    """
+    if spread not in SPREADS:
+        raise ArgumentError(f"spread must be one of {', '.join(SPREADS)}, got {spread!r}.")
+    if spread == "low-rank" and rank < 2:
+        raise ArgumentError(
+            f"rank must be 2 or more, got {rank}. Use spread='diagonal' for none."
+        )
+
+
 class Snapshots:
     """Running moments of snapshots of S weights, and the last K deviations.
 
@@ -191,20 +230,10 @@ class Snapshots:
         rank: How many deviations to keep, K, if the spread is low-rank.
         spread: Which covariance is wanted.
         like: A tensor whose type and device the moments have.
-
-    Raises:
-        ArgumentError: If the spread is unknown or the rank too small.
     """
 
     def __init__(self, size: int, rank: int, spread: Spread, like: Tensor) -> None:
-        if spread not in SPREADS:
-            raise ArgumentError(
-                f"spread must be one of {', '.join(SPREADS)}, got {spread!r}."
-            )
-        if spread == "low-rank" and rank < 2:
-            raise ArgumentError(
-                f"rank must be 2 or more, got {rank}. Use spread='diagonal' for none."
-            )
+        check_spread(spread, rank)
         self.spread = spread
         self.count = 0
         self.mean = like.new_zeros(size)
@@ -233,7 +262,7 @@ class Snapshots:
         Raises:
             ArgumentError: If there are too few snapshots.
         """
-        least = {"none": 1, "diagonal": 2, "low-rank": 3}[self.spread]
+        least = LEAST_SNAPSHOTS[self.spread]
         if self.count < least:
             raise ArgumentError(
                 f"a {self.spread} posterior needs {least} snapshots or more, got "

@@ -9,7 +9,7 @@ the subset touches, a collection holds
     graph     what autograd keeps, every touched map's inputs among it, and dropout's masks
     swing     twice the largest piece of the graph
 
-and a prediction one draw of three vectors of S, one copy of the parameters and a forward
+and a prediction draws with seven vectors of S, one copy of the parameters and a forward
 pass whose unchanged modules are kept: no more than the graph.
 """
 
@@ -30,7 +30,7 @@ from smidgen.subset import Subset
 from smidgen.swag import SPREADS, Spread
 
 _DESCENT = 6
-_DRAW = 3
+_DRAW = 7
 _COPIES: Mapping[Spread, int] = {"low-rank": 2, "diagonal": 2, "none": 1}
 STRUCTURES: dict[str, Spread] = {f"swag, {spread}": spread for spread in SPREADS}
 """Names of the spreads in a plan."""

@@ -32,7 +32,7 @@ class Trainable:
     def __init__(self, model: nn.Module, subset: Subset) -> None:
         self.subset = subset
         self.tensors = {
-            name: parameter.detach().clone().requires_grad_()
+            name: _copied(parameter).requires_grad_()
             for name, parameter in parameters_of(model, subset).items()
         }
         self._places = Places(subset, self.tensors)
@@ -100,12 +100,14 @@ class Places:
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
         """Copy the tensors with other values of the chosen entries."""
-        found = {
-            name: tensors[name].detach().clone(memory_format=torch.contiguous_format)
-            for name in self.indices
-        }
+        found = {name: _copied(tensors[name]) for name in self.indices}
         self.scatter(found, values)
         return found
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy whose entries lie in their order, whatever the strides were."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def parameters_of(model: nn.Module, subset: Subset) -> dict[str, Tensor]:

@@ -357,11 +357,25 @@ def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
     assert len(second.results["ramp"]["points"]) == len(points) + 1
     names = [each["name"] for each in second.results["methods"]]
     assert names == ["map", "temperature", "max-mlp", "magnitude", "full"]
-    # Other settings are another study.
+    # Other settings or other data are another study; fewer schemes are not.
+    assert run(*command, "--overwrite", "--schemes", "magnitude", "--fractions", "0.1") == 0
+    third = Record.load(tmp_path / "ramp" / "record.json")
+    assert [p["level"] for p in third.results["ramp"]["points"]] == [0.1]
     assert run(*command, "--overwrite", "--steps", 33) == 1
     assert "is of another study" in capsys.readouterr().err
+    assert run(*command, "--overwrite", "--train", world / "val.tsv") == 1
+    assert "is of another study" in capsys.readouterr().err
+    assert run(*command, "--overwrite", "--fractions", "10%") == 1
+    assert "--fractions must be numbers in (0, 1], got '10%'" in capsys.readouterr().err
     assert run(*command, "--overwrite", "--percents", 10) == 1
     assert "--percents is not for --method swag" in capsys.readouterr().err
+
+
+def test_options_of_the_other_method_are_refused(world, tmp_path, capsys):
+    assert fit_with(world, tmp_path / "p", method="swag", structure="diag") == 1
+    assert "--structure is not for --method swag" in capsys.readouterr().err
+    assert fit_with(world, tmp_path / "p", rate="0.1") == 1
+    assert "--rate is not for --method laplace" in capsys.readouterr().err
 
 
 def test_swag_refuses_a_rate_that_is_none(world, tmp_path, capsys):

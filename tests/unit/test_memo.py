@@ -113,6 +113,156 @@ def test_an_output_that_was_written_to_is_computed_again():
                 assert torch.equal(problem.outputs(x), plain)
 
 
+def wandering(model, subset):
+    """A posterior through random steps of the chosen weights."""
+    collector = smidgen.fit.SwagCollector(model, subset, rank=3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for _ in range(5):
+            for name in subset.parts:
+                parameter = model.get_parameter(name)
+                parameter += torch.randn(parameter.shape, generator=generator)
+            collector.collect()
+    return collector.posterior(smidgen.Categorical(2))
+
+
+class Pyramid(nn.Module):
+    """Changes the container that a steady module returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.head = Levels(), nn.Linear(3, 2)
+
+    def forward(self, x):
+        levels = self.encode(x)
+        levels["deep"] = self.head(levels["deep"])
+        return levels["deep"]
+
+
+class Levels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return {"deep": self.map(x)}
+
+
+class Scratch(nn.Module):
+    """Passes on a buffer that it writes to: the same tensor with other numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(3, 3), nn.Linear(3, 2)
+        self.place = torch.zeros(4, 3)
+
+    def forward(self, x):
+        self.place.copy_(self.low(x))
+        return self.high(self.place)
+
+
+class Conditioned(nn.Module):
+    """Tells a steady module something behind its inputs' back."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.body = nn.Linear(3, 3), Film()
+
+    def forward(self, x):
+        self.body.condition = self.gate(x)
+        return self.body(x)
+
+
+class Film(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(3, 2)
+        self.condition = torch.zeros(())
+
+    def forward(self, x):
+        return self.map(x + self.condition)
+
+
+class Odd(nn.Module):
+    """Passes on what cannot be compared: an object, a sparse tensor, a generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = Bag(), Bag(), nn.Linear(3, 2)
+
+    def forward(self, x):
+        sparse = torch.eye(3).to_sparse()
+        return self.head(self.second(self.first(x, object()), sparse))
+
+
+class Bag(nn.Module):
+    def forward(self, x, anything):
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("build", "moving"),
+    [
+        (Pyramid, "head.weight"),
+        (Scratch, "low.weight"),
+        (Conditioned, "gate.weight"),
+        (Odd, "head.weight"),
+    ],
+)
+def test_networks_that_a_memo_cannot_see_through_are_sampled_rightly(build, moving):
+    torch.manual_seed(0)
+    model, x = build(), torch.randn(4, 3)
+    # Large enough not to run at once.
+    model.padding = nn.Parameter(torch.zeros(20_000))
+    subset = smidgen.select.named(model, [moving])
+    found = wandering(model, subset)
+    problem = smidgen.Problem(model)
+    ((_, ours),) = sampled_outputs(problem, found, [x], samples=6)
+    ((_, plain),) = sampled_outputs(problem, found, [x], samples=6, reuse=False)
+    assert torch.equal(ours, plain)
+    assert (plain.std(0) > 0).any()
+
+
+def test_modules_with_hooks_are_run_every_time():
+    model, batch = Case("mlp", mlp, 3, vectors).make()
+    seen = []
+    model[0].register_forward_hook(lambda *_: seen.append(1))
+    memo = Memo(model, ["4.weight"])
+    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    with torch.no_grad():
+        for _ in range(3):
+            with memo.passing():
+                problem.outputs(batch)
+    assert len(seen) == 3
+
+
+def test_a_network_that_writes_to_its_inputs_finds_them_as_they_were():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.map(x.mul_(0.5))
+
+    torch.manual_seed(0)
+    model, x = Halves(), torch.randn(4, 3)
+    before = x.clone()
+    subset = smidgen.select.last_layer(model)
+    found = wandering(model, subset)
+    ((_, outputs),) = sampled_outputs(
+        smidgen.Problem(model, forward=lambda net, own: net(own)), found, [x], samples=3
+    )
+    assert torch.equal(x, before)
+    draw = found.sampler(model)
+    source = torch.Generator().manual_seed(0)
+    seeds = torch.randint(2**62, (3,), generator=source).tolist()
+    for seed, own in zip(seeds, outputs, strict=True):
+        (weights,) = draw([torch.Generator().manual_seed(seed)])
+        wanted = torch.func.functional_call(model, weights, (before.clone(),))
+        torch.testing.assert_close(own.float(), wanted)
+
+
 class Trap(Exception):
     pass
 

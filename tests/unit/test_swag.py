@@ -83,9 +83,9 @@ def posterior_of(spread, *, size=5, snapshots=12, rank=4):
 @pytest.mark.parametrize("spread", ["low-rank", "diagonal"])
 def test_samples_have_the_stated_mean_and_covariance(spread):
     posterior = posterior_of(spread)
-    generator = torch.Generator().manual_seed(1)
     count = 4000
-    drawn = torch.stack([posterior.drawn(generator) for _ in range(count)])
+    generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
+    drawn = torch.stack(list(posterior.drawn(generators)))
     stated = posterior.covariance()
     scale = stated.diagonal()
     assert ((drawn.mean(0) - posterior.mean).abs() <= Z * (scale / count).sqrt()).all()
@@ -98,7 +98,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
 
 def test_without_a_spread_every_sample_is_the_mean():
     posterior = posterior_of("none")
-    drawn = posterior.drawn(torch.Generator().manual_seed(1))
+    (drawn,) = posterior.drawn([torch.Generator().manual_seed(1)])
     assert torch.equal(drawn, posterior.mean)
     assert not posterior.covariance().any()
 
@@ -238,7 +238,7 @@ def test_the_state_is_rank_plus_two_numbers_a_weight(spread, copies):
     found = swag(model, split(batch), subset, steps=30, every=2, rank=5, spread=spread)
     assert found.spread == spread
     assert found.floats == copies * subset.size
-    drawn = found.sampler(model)(torch.Generator().manual_seed(0))
+    (drawn,) = found.sampler(model)([torch.Generator().manual_seed(0)])
     assert set(drawn) == set(subset.parts)
     for name, parameter in model.named_parameters():
         frozen = torch.ones(parameter.numel(), dtype=torch.bool)
@@ -321,7 +321,11 @@ def test_an_interrupted_run_ends_with_the_same_moments(tmp_path, after, own_gene
         swag(model, broken, subset, **options, **kept)
     resumed = swag(model, loader_of(own_generator), subset, **options, **kept)
     assert resumed == whole
-    assert not path.exists()
+    # It stays until the posterior is saved: the same call gives it at once.
+    assert swag(model, loader_of(own_generator), subset, **options, **kept) == whole
+    other = smidgen.select.last_layer(model)
+    with pytest.raises(StoreError, match="of another run: there weights is"):
+        swag(model, loader_of(own_generator), other, **options, **kept)
 
 
 def test_running_statistics_stay_and_dropout_is_on(unchanged):
@@ -393,6 +397,71 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
         smidgen.predict_samples(found, model, batch)
 
 
+def test_the_result_does_not_depend_on_how_often_the_loader_was_read():
+    model, loader = dropout_net(), loader_of()
+    subset = smidgen.select.last_layer(model)
+    before = loader.generator.get_state()
+    first = swag(model, loader, subset, steps=20, seed=1)
+    assert torch.equal(loader.generator.get_state(), before)
+    list(loader)
+    assert swag(model, loader, subset, steps=20, seed=1) == first
+    assert swag(model, loader, subset, steps=20, seed=2) != first
+
+
+def test_a_rate_that_runs_off_in_the_last_step_is_an_error():
+    model, batch = Case("mlp", mlp, 3, vectors).make()
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    with pytest.raises(DataError, match="are not finite after"):
+        swag(
+            model.float(),
+            [(batch[0].float(), batch[1])],
+            subset,
+            learning_rate=1e38,
+            steps=3,
+            every=1,
+        )
+
+
+class Recomputes(nn.Module):
+    """Recomputes its activations in the backward pass."""
+
+    def __init__(self, plain):
+        super().__init__()
+        self.plain = plain
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.plain, x, use_reentrant=False)
+
+
+def test_recomputed_activations_see_the_weights_that_move():
+    model, batch = Case("mlp", mlp, 3, vectors).make()
+    options = {"learning_rate": 0.5, "steps": 20, "every": 2, "rank": 3}
+    found = []
+    for net in (model, Recomputes(model)):
+        subset = smidgen.select.sparse_kfac(net, percent=100)
+        found.append(swag(net, split(batch), subset, **options))
+    torch.testing.assert_close(found[0].mean, found[1].mean, **EXACT)
+
+
+def test_transposed_and_channels_last_parameters():
+    case = Case("conv", ConvNet, 2, images)
+    model, batch = case.make()
+    subset = smidgen.select.weights(model, fraction=0.3)
+    plain = swag(model, [batch], subset, steps=20, rank=3)
+    moved = swag(
+        model.to(memory_format=torch.channels_last), [batch], subset, steps=20, rank=3
+    )
+    torch.testing.assert_close(moved.mean, plain.mean, **EXACT)
+    smidgen.predict_samples(moved, model, batch, samples=2)
+
+
+def test_tuning_again_tells_the_same():
+    model, batch = ONE_BLOCK.make()
+    found = swag(model, split(batch), smidgen.select.last_layer(model), steps=20)
+    once = smidgen.fit.tune_samples(found, model, [batch])
+    assert smidgen.fit.tune_samples(once, model, [batch]).tuning == once.tuning
+
+
 def test_bf16_weights_move_in_fp32():
     model, batch = ONE_BLOCK.make()
     model = model.to(torch.bfloat16)
@@ -459,7 +528,8 @@ def test_a_damaged_swag_folder_is_refused(tmp_path):
         ({"momentum": 1.0}, "momentum must be in"),
         ({"learning_rate": -1.0}, "learning_rate must be > 0"),
         ({"learning_rate": [0.1, 0.2]}, "several with validation="),
-        ({"steps": 12, "every": 5}, "needs 3 snapshots or more, got 2"),
+        ({"steps": 12, "every": 5}, "steps=12 with every=5 and burn_in=0 gives 2"),
+        ({"learning_rate": "0.01"}, "learning_rate must be one rate, or several"),
     ],
 )
 def test_refusals_name_the_argument(options, message):
@@ -477,7 +547,7 @@ def test_other_refusals():
     unlabelled = [{k: v for k, v in batch.items() if k != "labels"}]
     problem = smidgen.Problem(model, smidgen.Categorical(3))
     with pytest.raises(DataError, match="needs labels"):
-        swag(problem, unlabelled, subset, steps=5)
+        swag(problem, unlabelled, subset, steps=15)
     with pytest.raises(DataError, match="not an iterator"):
         swag(model, iter(split(batch)), subset, steps=50)
     found = swag(model, split(batch), subset, steps=20)

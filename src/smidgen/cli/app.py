@@ -20,6 +20,7 @@ from smidgen.cli import (
     predict,
     ramp,
     report,
+    train_sparse,
     tune,
     verify,
 )
@@ -49,6 +50,9 @@ _COMMANDS: dict[Callable[..., None], str] = {
     predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
     evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",
     ramp.ramp: f"smidgen ramp map {_DATA} --test test.tsv --out runs/ramp",
+    train_sparse.train_sparse: (
+        "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse"
+    ),
     report.report: "smidgen report runs/demo/record.json --out report.html",
 }
 for _command, _example in _COMMANDS.items():

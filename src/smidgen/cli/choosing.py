@@ -175,6 +175,11 @@ def wanted(
     return Wanted(selector, size, tuple(patterns or ()), seed)
 
 
+def share(subset: smidgen.Subset) -> str:
+    """Say how many weights are chosen."""
+    return f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
+
+
 def _variances(network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
     """Fit a diagonal posterior over all affine maps and take its variances."""
     whole = smidgen.select.sparse_kfac(network, percent=100)

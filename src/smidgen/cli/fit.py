@@ -55,6 +55,7 @@ def fit(
     json_file: texts.Json = None,
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
+    swag.refuse_unused(method, locals())
     check_folder(folder, overwrite)
     check_free(overwrite, json_file)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
@@ -67,21 +68,20 @@ def fit(
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
     subset = wanted.subset(network, loaders[0], say)
-    share = f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
     found: Posterior | SwagPosterior
     if method == "swag":
-        say(f"Collecting SWAG's snapshots of {share}")
+        say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
         found = swag.collect(network, batches, loaders[1], subset, given, folder, say)
     else:
-        say(f"Fitting {share} with structure {kept_as}")
+        say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
         how = {"structure": kept_as, "approximation": approximation}
         found = smidgen.fit.laplace(network, loaders[0], subset, **how)  # type: ignore[arg-type]
         say(f"Tuning on {len(tables[1]):,} held-out texts")
         tuning = {"what": tune, "scope": scope}
         found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
     smidgen.save(found, folder, overwrite=overwrite)
-    say(f"Saved the posterior to {folder}")
+    swag.forget(folder, say)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**chosen, **show_posterior(found)})
 

@@ -17,7 +17,12 @@ def words(given: list[str] | None) -> list[str]:
 
 
 def numbers(
-    option: str, given: list[str] | None, most: float, example: str
+    option: str,
+    given: list[str] | None,
+    most: float,
+    example: str,
+    *,
+    percent: bool = False,
 ) -> tuple[float, ...]:
     """Read numbers above zero.
 
@@ -26,6 +31,7 @@ def numbers(
         given: Its values.
         most: The largest number it may hold.
         example: What to try instead.
+        percent: Whether a number may have a percent sign.
 
     Returns:
         The numbers, none if the option was left out.
@@ -36,7 +42,7 @@ def numbers(
     found = []
     for word in words(given):
         try:
-            value = float(word.rstrip("%"))
+            value = float(word.removesuffix("%") if percent else word)
         except ValueError:
             value = float("nan")
         if not 0 < value <= most or value == float("inf"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +75,15 @@ class _Inputs:
         about = {"title": title, "model": self.model, "max_length": self.max_length}
         return {**about, **paths}
 
+    def identity(self) -> dict[str, object]:
+        """List what the points of an interrupted study depend on."""
+        hashes = {
+            name: sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+            for name, path in self.files.items()
+        }
+        columns = list(self.columns)
+        return {"batch_size": self.batch_size, "columns": columns, "sha256": hashes}
+
     def loaded(
         self, shuffle: int | None = None
     ) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
@@ -131,21 +141,21 @@ def ramp(
     json_file: texts.Json = None,
 ) -> None:
     """Find how much must be stochastic, and what: every scheme and size from one pass."""
+    swag.refuse_unused(method, locals())
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length)
     written = [folder / name for name in _WRITTEN[:2]]
     check_free(overwrite, *written, json_file)
     if method == "swag":
-        _refuse_for(method, percents=percents, save=save)
         given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
         _show(_swag(inputs, schemes, fractions, given, folder), written, json_file)
         return
-    _refuse_for(method, fractions=fractions, rate=rates)
     from smidgen.study.ramp import PERCENTS, RampSettings
 
     settings = RampSettings(
         schemes=some_of("--schemes", schemes, SCHEMES),
-        percents=numbers("--percents", percents, 100, "1,3,10,100") or PERCENTS,
+        percents=numbers("--percents", percents, 100, "1,3,10,100", percent=True)
+        or PERCENTS,
         repeats=repeats,
         most_stochastic=_share(most_stochastic),
         approximation=approximation,
@@ -188,7 +198,8 @@ def _swag(
     network, loaders = inputs.loaded(shuffle=given.seed)
     batches = (loaders["train"], loaders["validation"], loaders["test"])
     points = folder / "points"
-    return swag_ramp(network, *batches, points, settings, config=inputs.noted())
+    config = {**inputs.noted(), **inputs.identity()}
+    return swag_ramp(network, *batches, points, settings, config=config)
 
 
 def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
@@ -215,15 +226,6 @@ def _save(done: Ramp, save: str, folder: Path, overwrite: bool) -> None:
         )
     smidgen.save(done.posteriors[scheme], folder, overwrite=overwrite)
     out.print(f"Saved the posterior of {scheme} to {folder}")
-
-
-def _refuse_for(method: str, **options: object) -> None:
-    """Refuse options that the method does not have."""
-    for name, value in options.items():
-        if value is not None:
-            raise ArgumentError(
-                f"--{name} is not for --method {method}, got {value}. Leave it out."
-            )
 
 
 def _share(value: float) -> float:

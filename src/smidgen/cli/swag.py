@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +12,7 @@ from torch import nn
 
 import smidgen
 from smidgen.cli.lists import numbers
+from smidgen.errors import ArgumentError
 from smidgen.types import Batch
 
 Method = Annotated[
@@ -26,6 +27,26 @@ Rates = Annotated[
 ]
 TrialSteps = Annotated[int, typer.Option(min=1, help="SWAG: steps for each rate tried.")]
 Samples = Annotated[int, typer.Option(min=2, help="SWAG: samples of the weights.")]
+# Options that one method has and the other has not, with their defaults.
+_OF_LAPLACE = {
+    "structure": None,
+    "tune": "joint",
+    "scope": "auto",
+    "approximation": "reduce",
+    "percents": None,
+    "repeats": 5,
+    "most_stochastic": 0.1,
+    "save": None,
+}
+_OF_SWAG = {
+    "steps": 2000,
+    "every": 5,
+    "rank": 20,
+    "rates": None,
+    "trial_steps": 400,
+    "samples": 32,
+    "fractions": None,
+}
 CHECKPOINT_EVERY = 100
 """Steps between checkpoints."""
 
@@ -41,6 +62,25 @@ class SwagOptions:
     trial_steps: int
     samples: int
     seed: int
+
+
+def refuse_unused(method: str, given: Mapping[str, object]) -> None:
+    """Refuse options that the method would not look at.
+
+    Args:
+        method: The method.
+        given: All options of a command by their names in Python.
+
+    Raises:
+        ArgumentError: If one of the other method's is not at its default.
+    """
+    others = _OF_SWAG if method == "laplace" else _OF_LAPLACE
+    for name, default in others.items():
+        if given.get(name, default) != default:
+            option = {"rates": "rate"}.get(name, name.replace("_", "-"))
+            raise ArgumentError(
+                f"--{option} is not for --method {method}, got {given[name]}. Leave it out."
+            )
 
 
 def options(
@@ -94,7 +134,7 @@ def collect(
     Returns:
         The tuned posterior.
     """
-    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
+    checkpoint = _checkpoint(folder)
     if checkpoint.exists():
         say(f"Going on from {checkpoint}")
     posterior = smidgen.fit.swag(
@@ -114,3 +154,13 @@ def collect(
     )
     say("Tuning the temperature on held-out texts")
     return smidgen.fit.tune_samples(posterior, network, validation, samples=given.samples)
+
+
+def forget(folder: Path, say: Callable[[str], None]) -> None:
+    """Drop the state of a run whose posterior is saved, and say where that is."""
+    _checkpoint(folder).unlink(missing_ok=True)
+    say(f"Saved the posterior to {folder}")
+
+
+def _checkpoint(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.checkpoint")

@@ -9,6 +9,7 @@ from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
 from smidgen.fit.sample_tuning import tune_samples
 from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
+from smidgen.fit.ssvi import SparseFit, SparseTraining, ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
 from smidgen.fit.temperature import temperature
@@ -20,6 +21,8 @@ __all__ = [
     "SparselyFinetuned",
     "SubsetAdamW",
     "SwagCollector",
+    "SparseFit",
+    "SparseTraining",
     "finetune",
     "langevin",
     "laplace",
@@ -27,6 +30,7 @@ __all__ = [
     "log_evidence",
     "sparse_finetune",
     "swag",
+    "ssvi",
     "temperature",
     "tune_by_evidence",
     "tune_precision",

@@ -134,10 +134,9 @@ def tune_samples(
 def tuned_by(posterior: SwagPosterior, found: HeldOut) -> SwagPosterior:
     """Choose by outputs that are there already."""
     likelihood = posterior.likelihood
-    regression = isinstance(likelihood, Gaussian)
-    before = likelihood.scale if regression else posterior.temperature
     scale, nll = found.best(found.outputs)
     map_scale, map_scaled_nll = found.best(found.point)
+    before = map_scale if isinstance(likelihood, Gaussian) else 1.0
     tuning = SampleTuning(
         nll=found.nll(found.outputs, before),
         chosen_nll=nll,

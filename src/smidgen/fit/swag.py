@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.endless import Endless
 from smidgen.errors import ArgumentError, DataError
-from smidgen.fingerprint import quick_fingerprint
+from smidgen.fingerprint import fingerprint, quick_fingerprint
+from smidgen.fit.descent import Descent, DescentSettings, RanOffError
 from smidgen.fit.sample_tuning import held_out
 from smidgen.guard import untouched
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.samples import SAMPLES
 from smidgen.subset import Subset
-from smidgen.swag import Snapshots, Spread, SwagPosterior
+from smidgen.swag import Spread, SwagPosterior
 from smidgen.swag_costs import refuse_too_large
-from smidgen.trainable import Trainable, parameters_of
+from smidgen.trainable import parameters_of
 from smidgen.types import Batch
 
 RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
@@ -36,14 +37,9 @@ _RATE = 1e-2
 
 
 @dataclass(frozen=True)
-class _Settings:
-    steps: int
-    every: int
-    rank: int
-    spread: Spread
-    burn_in: int
-    momentum: float
-    weight_decay: float
+class _Settings(DescentSettings):
+    """All that shapes a collection; checked before any work."""
+
     dropout: bool
     trial_steps: int
     rates: tuple[float, ...]
@@ -51,26 +47,16 @@ class _Settings:
     seed: int
 
     def __post_init__(self) -> None:
-        for name in ("steps", "every", "trial_steps"):
-            if getattr(self, name) < 1:
-                value = getattr(self, name)
-                raise ArgumentError(f"{name} must be 1 or more, got {value}.")
-        if not 0 <= self.burn_in < self.steps:
-            raise ArgumentError(
-                f"burn_in must be from 0 to steps − 1 = {self.steps - 1}, got "
-                f"{self.burn_in}."
-            )
-        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < inf:
-            raise ArgumentError(
-                "momentum must be in [0, 1) and weight_decay 0 or more, got "
-                f"{self.momentum} and {self.weight_decay}."
-            )
+        super().__post_init__()
+        if self.trial_steps < 1:
+            raise ArgumentError(f"trial_steps must be 1 or more, got {self.trial_steps}.")
         if not all(0 < rate < inf for rate in self.rates):
             raise ArgumentError(f"learning_rate must be > 0, got {list(self.rates)}.")
-
-    @property
-    def snapshots(self) -> int:
-        return (self.steps - self.burn_in) // self.every
+        self.require_snapshots("steps", self.steps)
+        if len(self.rates) > 1:
+            self.require_snapshots("trial_steps", self.trial_steps)
+            if self.samples < 2:
+                raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
 
 
 def swag(
@@ -115,9 +101,10 @@ def swag(
         weight_decay: Of SGD, towards zero, on the chosen weights only.
         dropout: Whether dropout is on; running statistics never change.
         samples: Samples of the weights that score a rate.
-        seed: Seed of dropout, and of the loader's order if it has no generator.
+        seed: Seed of dropout and of the loader's order: its generators draw from this
+            seed meanwhile, and are put back.
         checkpoint: A file to keep the state in. A run that finds it goes on from there,
-            to the same moments; it is deleted at the end.
+            to the same moments. It stays at the end: delete it once the posterior is saved.
         checkpoint_every: Steps between checkpoints.
         progress: Draw a progress bar on a terminal.
 
@@ -145,40 +132,41 @@ def swag(
     if checkpoint_every < 1:
         raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")
     parameters_of(given.model, subset)
-    with untouched(given.model):
-        problem, _, _ = given.settled(train)
-    refuse_too_large(problem, subset, spread, rank)
-    work = _Work(problem, train, subset, settings, progress)
-    work.keep(checkpoint, checkpoint_every)
-    with untouched(given.model, dropout=dropout), torch.enable_grad():
+    batches = Endless(train)
+    with (
+        batches.borrowed(seed),
+        untouched(given.model, dropout=dropout),
+        torch.enable_grad(),
+    ):
+        with untouched(given.model):
+            problem, _, _ = given.settled(train)
+        refuse_too_large(problem, subset, spread, rank)
+        work = _Work(problem, batches, subset, settings, progress)
+        work.keep(checkpoint, checkpoint_every)
         torch.manual_seed(seed)
         work.resume()
         while work.trying:
             work.try_rate(validation)
-        posterior = work.descend(settings.steps)
-    if checkpoint is not None:
-        Path(checkpoint).unlink(missing_ok=True)
-    return posterior
+        return work.descend(settings.steps)
 
 
-def _rates(
-    learning_rate: float | Sequence[float] | None, choosing: bool
-) -> tuple[float, ...]:
+def _rates(learning_rate: object, choosing: bool) -> tuple[float, ...]:
     if learning_rate is None:
         return RATES if choosing else (_RATE,)
-    if isinstance(learning_rate, (int, float)):
-        return (float(learning_rate),)
-    rates = tuple(float(rate) for rate in learning_rate)
+    try:
+        several = isinstance(learning_rate, Sequence) and not isinstance(learning_rate, str)
+        listed = learning_rate if several else [learning_rate]
+        rates = tuple(float(rate) for rate in listed if not isinstance(rate, str))  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"learning_rate must be a number or several, got {learning_rate!r}."
+        ) from error
     if not rates or (len(rates) > 1 and not choosing):
         raise ArgumentError(
             f"learning_rate must be one rate, or several with validation= to choose by, "
-            f"got {list(rates)}. Pass validation batches, or one rate."
+            f"got {learning_rate!r}. Pass validation batches, or one rate."
         )
     return rates
-
-
-class _RanOffError(DataError):
-    """SGD left the region where the network has finite outputs."""
 
 
 class _Work:
@@ -187,13 +175,13 @@ class _Work:
     def __init__(
         self,
         problem: Problem,
-        train: Iterable[Batch],
+        batches: Endless,
         subset: Subset,
         settings: _Settings,
         progress: bool,
     ) -> None:
         self.problem, self.subset, self.settings = problem, subset, settings
-        self.batches = Endless(train)
+        self.batches = batches
         self.progress = progress
         self.scores: list[float] = []
         self.examples = 0
@@ -233,14 +221,14 @@ class _Work:
             posterior = self.descend(settings.trial_steps)
             found = held_out(self.problem, posterior, validation, samples=settings.samples)
             nll = found.nll(found.outputs, posterior.likelihood.scale)
-        except _RanOffError:
+        except RanOffError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
         self.save({})
 
     def descend(self, steps: int) -> SwagPosterior:
         """Run SGD from the trained weights, or go on with it."""
-        run = _Descent(self.problem, self.subset, self.settings, self.rate, steps)
+        run = Descent(self.problem, self.subset, self.settings, self.rate, steps)
         if self.state is not None:
             run.restore(self.state)
             self.state = None
@@ -252,9 +240,11 @@ class _Work:
                 self.examples += count
             if (step + 1) % self.every == 0:
                 self.save(run.state())
+        if not self.trying:
+            self.save(run.state())
         return self.posterior(run)
 
-    def posterior(self, run: _Descent) -> SwagPosterior:
+    def posterior(self, run: Descent) -> SwagPosterior:
         likelihood = self.problem.likelihood
         assert likelihood is not None
         mean, variance, deviations = run.snapshots.moments()
@@ -265,7 +255,7 @@ class _Work:
             mean=mean,
             variance=variance,
             deviations=deviations,
-            fingerprint=quick_fingerprint(self.problem.model),
+            fingerprint=fingerprint(self.problem.model),
             num_data=self.examples,
             snapshots=run.snapshots.count,
             learning_rate=self.rate,
@@ -277,7 +267,8 @@ class _Work:
         return {
             **asdict(self.settings),
             "model": quick_fingerprint(self.problem.model),
-            "weights": self.subset.size,
+            "weights": self.subset.digest(),
+            "likelihood": repr(self.problem.likelihood),
         }
 
     def save(self, run: dict[str, Tensor]) -> None:
@@ -303,66 +294,3 @@ class _Work:
         self.batches.resume({n.removeprefix("loader/"): found.pop(n) for n in names})
         torch.set_rng_state(found.pop("rng"))
         self.state = found or None
-
-
-class _Descent:
-    """SGD with momentum on the chosen weights, and the moments of its snapshots."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        subset: Subset,
-        settings: _Settings,
-        rate: float,
-        steps: int,
-    ) -> None:
-        self.problem, self.settings, self.rate = problem, settings, rate
-        # A trial is shorter than the run: its burn-in shrinks with it.
-        self.burn_in = settings.burn_in * steps // settings.steps
-        self.weights = Trainable(problem.model, subset)
-        # The weights as SGD has them; a bf16 model sees them rounded.
-        self.values = self.weights.values
-        self.velocity = torch.zeros_like(self.values)
-        self.snapshots = Snapshots(subset.size, settings.rank, settings.spread, self.values)
-        self.step = 0
-
-    def take(self, batch: Batch) -> int:
-        """Take one step, and tell the number of examples."""
-        problem, settings = self.problem, self.settings
-        likelihood = problem.likelihood
-        assert likelihood is not None
-        outputs = problem.outputs(batch, self.weights.tensors).flatten(0, -2)
-        if not bool(torch.isfinite(outputs).all()):
-            raise _RanOffError(
-                f"the outputs are not finite after {self.step} steps. Lower learning_rate, "
-                f"now {self.rate:g}, or check the data of this batch."
-            )
-        targets, kept = problem.read(batch, outputs.detach())
-        if targets is None:
-            raise DataError("SWAG needs labels, and a training batch has none.")
-        count = int(kept.sum())
-        if count:
-            (-likelihood.log_prob(outputs[kept], targets[kept]).mean()).backward()
-            self.velocity *= settings.momentum
-            self.velocity += self.weights.gradient() + settings.weight_decay * self.values
-            self.values = self.values - self.rate * self.velocity
-            self.weights.assign(self.values)
-        self.step += 1
-        if self.step > self.burn_in and (self.step - self.burn_in) % settings.every == 0:
-            self.snapshots.add(self.values)
-        return count
-
-    def state(self) -> dict[str, Tensor]:
-        return {
-            "step": torch.tensor(self.step),
-            "values": self.values,
-            "velocity": self.velocity,
-            **self.snapshots.state(),
-        }
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        self.step = int(state["step"])
-        self.values = state["values"].to(self.values)
-        self.velocity = state["velocity"].to(self.velocity)
-        self.weights.assign(self.values)
-        self.snapshots.restore(state)

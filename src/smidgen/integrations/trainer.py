@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.collector import SwagCollector
 from smidgen.likelihood import Likelihood
 from smidgen.subset import Subset
@@ -49,6 +50,23 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         self.subset, self.start, self.every = subset, start, every
         self.rank, self.spread = rank, spread
         self.collector: SwagCollector | None = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Begin anew, also if the callback was used before."""
+        self.collector = None
+        if state.global_step > self.start:
+            warnings.warn(
+                f"training goes on from step {state.global_step}: snapshots from "
+                f"step {self.start} to there are not in the posterior.",
+                SmidgenWarning,
+                stacklevel=2,
+            )
 
     def on_step_end(
         self,

@@ -3,6 +3,7 @@
 from smidgen.prediction.linearised import predict, predict_batches
 from smidgen.prediction.point import point_outputs
 from smidgen.prediction.sampled import predict_samples, predict_samples_batches
+from smidgen.prediction.sparse import predict_sparse, predict_sparse_batches
 
 __all__ = [
     "point_outputs",
@@ -10,4 +11,6 @@ __all__ = [
     "predict_batches",
     "predict_samples",
     "predict_samples_batches",
+    "predict_sparse",
+    "predict_sparse_batches",
 ]

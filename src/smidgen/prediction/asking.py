@@ -40,7 +40,7 @@ def require_posterior(posterior: object) -> None:
     """
     if not isinstance(posterior, Posterior | SwagPosterior):
         raise ArgumentError(
-            f"posterior must be a smidgen.Posterior, got {type(posterior).__name__}. The "
+            f"posterior must be a smidgen posterior, got {type(posterior).__name__}. The "
             "order is (posterior, model, batch)."
         )
 

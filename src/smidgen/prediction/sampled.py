@@ -30,6 +30,7 @@ def predict_samples(
     *,
     samples: int = SAMPLES,
     generator: torch.Generator | None = None,
+    reuse: bool = True,
 ) -> Predictive:
     """Predict one batch with samples of the weights, one forward pass each.
 
@@ -39,12 +40,14 @@ def predict_samples(
         batch: The inputs, as the model's loader yields them; targets are not used.
         samples: How many samples, 2 or more.
         generator: Source of the samples; a fixed seed if left out.
+        reuse: Run what lies below the stochastic weights once for all samples. It is
+            compared with a plain pass first, and given up if the two differ.
 
     Returns:
         The mean of the samples' probabilities, or mean and variance of their outputs.
     """
     refuse_loader(batch, "predict_samples_batches")
-    return _predictives(posterior, model, [batch], samples, generator)[0]
+    return _predictives(posterior, model, [batch], samples, generator, reuse)[0]
 
 
 def predict_samples_batches(
@@ -54,6 +57,7 @@ def predict_samples_batches(
     *,
     samples: int = SAMPLES,
     generator: torch.Generator | None = None,
+    reuse: bool = True,
     progress: bool = True,
 ) -> Predictive:
     """Predict all batches of a loader with the same samples of the weights.
@@ -64,13 +68,14 @@ def predict_samples_batches(
         batches: Any iterable of batches, read once.
         samples: As in `predict_samples`.
         generator: As in `predict_samples`.
+        reuse: As in `predict_samples`.
         progress: Draw a progress bar on a terminal.
 
     Returns:
         One predictive for all examples, in the loader's order.
     """
     followed = track(batches, "predicting", show=progress)
-    return joined(_predictives(posterior, model, followed, samples, generator))
+    return joined(_predictives(posterior, model, followed, samples, generator, reuse))
 
 
 def _predictives(
@@ -79,12 +84,19 @@ def _predictives(
     batches: Iterable[Batch],
     samples: int,
     generator: torch.Generator | None,
+    reuse: bool,
 ) -> list[Predictive]:
     require_posterior(posterior)
     likelihood, found = posterior.likelihood, []
-    for _, outputs in sampled_outputs(
-        as_problem(model), posterior, batches, samples=samples, generator=generator
-    ):
+    runs = sampled_outputs(
+        as_problem(model),
+        posterior,
+        batches,
+        samples=samples,
+        generator=generator,
+        reuse=reuse,
+    )
+    for _, outputs in runs:
         likelihood.check_outputs(outputs.flatten(0, 1))
         found.append(likelihood.mixture(outputs, posterior.temperature))
     return found

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from smidgen import evaluate
-from smidgen.affine import affine_coverage
+from smidgen.affine import AffineMap, affine_coverage
 from smidgen.curvature.table import VarianceTable
 from smidgen.fit.objective import Objective
 from smidgen.fit.tuning import tuning_curve
@@ -50,7 +50,7 @@ class Work:
         network = self.problem.model
         usable = {name for each in self.posteriors.values() for name in each.operators}
         self.maps = [m for m in affine_coverage(network).maps if m.name in usable]
-        self.norms = {each.name: operator_norm(network, each) for each in self.maps}
+        self.norms = norms_of(network)
         self.likelihood = next(iter(self.posteriors.values())).likelihood
         self.objective = Objective(
             self.likelihood, self.table.outputs, self.table.targets, self.link
@@ -68,10 +68,7 @@ class Work:
 
     def listed_norms(self) -> list[dict[str, Any]]:
         """Name, group and operator norm of every map."""
-        return [
-            {"name": each.name, "group": each.group, "norm": self.norms[each.name]}
-            for each in self.maps
-        ]
+        return listed_norms(self.maps, self.norms)
 
     def posterior(self, point: Point) -> Posterior:
         """The posterior that a point is, with how it was tuned."""
@@ -101,6 +98,20 @@ class Work:
         )
         assert isinstance(found, CategoricalPredictive)
         return found
+
+
+def norms_of(model: nn.Module) -> dict[str, float]:
+    """Operator norm of every affine map."""
+    return {each.name: operator_norm(model, each) for each in affine_coverage(model).maps}
+
+
+def listed_norms(
+    maps: Sequence[AffineMap], norms: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Name, group and operator norm of some maps, as a record has them."""
+    return [
+        {"name": each.name, "group": each.group, "norm": norms[each.name]} for each in maps
+    ]
 
 
 def scored(work: Work, candidate: Candidate) -> Point:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from math import prod
@@ -29,8 +29,8 @@ from smidgen.likelihood import Categorical
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import Problem, as_problem
 from smidgen.record import Record
-from smidgen.select.modules import operator_norm
 from smidgen.study.comparison import compare, point_methods, posterior_method
+from smidgen.study.points import listed_norms, norms_of
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
@@ -96,9 +96,10 @@ def swag_ramp(
         train: Shuffled training batches; a loader that can be read again.
         validation: Labelled batches that choose.
         test: Labelled batches that only report.
-        folder: Where points and the best posteriors so far are kept, to be gone on from.
+        folder: Where points and their posteriors are kept, to be gone on from.
         settings: What to try.
-        config: What else to note in the record.
+        config: What else to note in the record. Points are gone on from only if it is the
+            same, so name the data here.
         progress: Draw progress bars on a terminal.
 
     Returns:
@@ -107,13 +108,14 @@ def swag_ramp(
     settings = settings or SwagRampSettings()
     given = as_problem(model)
     listed = list(_candidates(given.model, settings))
-    notes = _Notes(Path(folder), _about(given, settings))
+    notes = _Notes(Path(folder), _about(given, settings, config or {}))
     problem, _, _ = given.settled(train)
     _require_classifier(problem)
     for scheme, level, subset in listed:
         if notes.has(scheme, level):
             continue
         started = time.perf_counter()
+        kept = notes.folder / f"{scheme}-{level:g}.checkpoint"
         posterior = fit.swag(
             problem,
             train,
@@ -126,13 +128,15 @@ def swag_ramp(
             trial_steps=settings.trial_steps,
             samples=settings.trial_samples,
             seed=settings.seed,
-            checkpoint=notes.folder / "run.checkpoint",
+            checkpoint=kept,
             progress=progress,
         )
         held = held_out(problem, posterior, validation, samples=settings.samples)
         posterior = tuned_by(posterior, held)
         point = _point(scheme, level, posterior, held, time.perf_counter() - started)
         notes.add(point, posterior)
+        kept.unlink(missing_ok=True)
+    notes.keep({(scheme, level) for scheme, level, _ in listed})
     return _record(problem, notes, validation, test, settings, config, progress)
 
 
@@ -150,7 +154,7 @@ def _candidates(
             f"fractions must be in (0, 1], got {list(settings.fractions)}. Try 0.1."
         )
     found = affine_coverage(model)
-    norms = {each.name: operator_norm(model, each) for each in found.maps}
+    norms = norms_of(model)
     for scheme in settings.schemes:
         if scheme == "full":
             yield scheme, len(found.maps), select.sparse_kfac(model, percent=100)
@@ -219,16 +223,19 @@ def _point(
     )
 
 
-def _about(problem: Problem, settings: SwagRampSettings) -> dict[str, Any]:
-    """What notes must be of: the model, and all settings that shape a point."""
+def _about(
+    problem: Problem, settings: SwagRampSettings, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What notes must be of: model, data, and all settings that shape a point."""
     own = asdict(settings)
     for name in ("schemes", "fractions"):
         del own[name]
-    return {**own, "model": quick_fingerprint(problem.model)}
+    weights = quick_fingerprint(problem.model)
+    return {"settings": own, "model": weights, "config": dict(config)}
 
 
 class _Notes:
-    """Points that are done, and the posterior of each scheme's best so far."""
+    """Points that are done, each with its posterior beside it."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -245,6 +252,10 @@ class _Notes:
             )
         self.points = [SwagPoint(**each) for each in found["points"]]
 
+    def keep(self, wanted: Set[tuple[SwagScheme, float]]) -> None:
+        """Leave out points that an earlier study had and this one does not."""
+        self.points = [p for p in self.points if (p.scheme, p.level) in wanted]
+
     def has(self, scheme: SwagScheme, level: float) -> bool:
         return any((p.scheme, p.level) == (scheme, level) for p in self.points)
 
@@ -254,15 +265,20 @@ class _Notes:
 
     def add(self, point: SwagPoint, posterior: SwagPosterior) -> None:
         self.points.append(point)
-        if self.best(point.scheme) == point:
-            store.save(posterior, self.folder / point.scheme, overwrite=True)
+        store.save(posterior, self.folder / _folder(point), overwrite=True)
         plain = {"about": self.about, "points": [asdict(each) for each in self.points]}
         write_text(self.folder / _NOTES, json.dumps(plain, indent=1))
 
     def posterior(self, scheme: SwagScheme, problem: Problem) -> SwagPosterior:
-        found = store.load(self.folder / scheme, problem)
+        point = self.best(scheme)
+        assert point is not None
+        found = store.load(self.folder / _folder(point), problem)
         assert isinstance(found, SwagPosterior)
         return found
+
+
+def _folder(point: SwagPoint) -> str:
+    return f"{point.scheme}-{point.level:g}"
 
 
 def _record(
@@ -311,16 +327,9 @@ def _record(
             },
             "best": min(small, key=lambda s: notes.points[chosen[s]].nll),
         },
-        "norms": _norms(problem.model),
+        "norms": listed_norms(affine_coverage(problem.model).maps, norms_of(problem.model)),
         "data": {"validation": tuning.examples, "test": len(targets)},
         "seconds": {f"{p.scheme}, {p.weights:,} weights": p.seconds for p in notes.points},
     }
     described = {**(config or {}), "method": "swag", **asdict(settings)}
     return Record("ramp", described, results, seed=settings.seed)
-
-
-def _norms(model: nn.Module) -> Sequence[dict[str, Any]]:
-    return [
-        {"name": each.name, "group": each.group, "norm": operator_norm(model, each)}
-        for each in affine_coverage(model).maps
-    ]

@@ -1,0 +1,256 @@
+"""Tables of numbers and images as tensors: .npz, CSV, IDX and CIFAR-10 binaries.
+
+Images are channels first with values in [0, 1]. Nothing here runs code from a file: an
+.npz that holds objects is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+
+_INPUTS = ("x", "inputs", "images", "data", "features")
+_LABELS = ("y", "labels", "label", "targets", "target")
+_CIFAR_PIXELS = 3 * 32 * 32
+# Types of an IDX file by the third byte of its head.
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Examples: inputs (N, features) or (N, channels, height, width), and classes (N,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, chosen: slice | Tensor) -> Arrays:
+        return Arrays(self.inputs[chosen], self.labels[chosen])
+
+    @property
+    def classes(self) -> int:
+        """One more than the largest label."""
+        return int(self.labels.max()) + 1
+
+    def split(self, count: int, generator: torch.Generator) -> tuple[Arrays, Arrays]:
+        """Divide at random: all but `count` examples, and those.
+
+        Args:
+            count: Size of the second part.
+            generator: Source of the order.
+
+        Returns:
+            Both parts.
+
+        Raises:
+            ArgumentError: If one of them would be empty.
+        """
+        if not 0 < count < len(self):
+            raise ArgumentError(
+                f"the held-out part must have 1 to {len(self) - 1} examples, got {count}."
+            )
+        order = torch.randperm(len(self), generator=generator)
+        return self[order[count:]], self[order[:count]]
+
+
+class ArrayBatches:
+    """Batches of arrays held in memory; a new order every time if shuffled.
+
+    Args:
+        arrays: The examples.
+        size: Examples in a batch.
+        shuffle: Whether to draw an order.
+        seed: Of that order; `generator` is where a checkpoint finds its state.
+    """
+
+    def __init__(
+        self, arrays: Arrays, size: int, *, shuffle: bool = False, seed: int = 0
+    ) -> None:
+        self.dataset = arrays
+        self.size = size
+        self.shuffle = shuffle
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        count = len(self.dataset)
+        order = torch.arange(count)
+        if self.shuffle:
+            order = torch.randperm(count, generator=self.generator)
+        for chosen in order.split(self.size):
+            yield self.dataset.inputs[chosen], self.dataset.labels[chosen]
+
+
+def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
+    """Read examples from a file, by what its name ends in.
+
+    Args:
+        path: `.npz` with inputs (`x`, `images`, …) and labels (`y`, `labels`, …); an IDX
+            file of images or its `.gz`, with the file of labels beside it; a CIFAR-10
+            `.bin`; or a `.csv` of numbers.
+        label: The column of a CSV that holds the class: its name, or its number.
+
+    Returns:
+        The examples.
+
+    Raises:
+        DataError: If the file cannot be read as any of these.
+    """
+    path = Path(path)
+    name = path.name.removesuffix(".gz")
+    try:
+        if name.endswith(".npz"):
+            found = _npz(path)
+        elif name.endswith(".csv"):
+            found = _csv(path, label)
+        elif name.endswith(".bin"):
+            found = _cifar(path)
+        elif "-idx" in name or "ubyte" in name:
+            found = _idx_pair(path)
+        else:
+            raise DataError(
+                f"{path} must be .npz, .csv, .bin (CIFAR-10) or an IDX file of images "
+                "(…-images-idx3-ubyte, .gz or not). Give one of these."
+            )
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    return _checked(found, path)
+
+
+def standardised(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
+    """Shift and scale features or channels by mean and spread of the training data.
+
+    Args:
+        train: What they are measured on.
+        others: Further examples, treated alike.
+
+    Returns:
+        All of them.
+    """
+    axes = [0, *range(2, train.inputs.dim())]
+    mean = train.inputs.mean(axes, keepdim=True)
+    spread = train.inputs.std(axes, keepdim=True)
+    # A feature that never changes stays as it is.
+    spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+    return tuple(
+        Arrays((each.inputs - mean) / spread, each.labels) for each in (train, *others)
+    )
+
+
+def _npz(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as held:
+        names = {name.lower(): name for name in held.files}
+        inputs = next((names[n] for n in _INPUTS if n in names), None)
+        labels = next((names[n] for n in _LABELS if n in names), None)
+        if inputs is None or labels is None:
+            raise DataError(
+                f"{path} must hold inputs ({', '.join(_INPUTS)}) and labels "
+                f"({', '.join(_LABELS)}), got {', '.join(held.files)}."
+            )
+        values = held[inputs]
+        return Arrays(_pixels(values), torch.from_numpy(held[labels].astype(np.int64)))
+
+
+def _pixels(values: np.ndarray) -> Tensor:
+    """Scale bytes to [0, 1], and put the channels of images first."""
+    scaled = values.astype(np.float32)
+    if values.dtype == np.uint8:
+        scaled /= 255
+    if scaled.ndim == 3:
+        scaled = scaled[:, None]
+    elif scaled.ndim == 4 and scaled.shape[-1] in (1, 3) and scaled.shape[1] not in (1, 3):
+        scaled = scaled.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(scaled))
+
+
+def _csv(path: Path, label: str | int) -> Arrays:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if not rows:
+        raise DataError(f"{path} holds no line.")
+    header = rows.pop(0) if not all(_is_number(cell) for cell in rows[0]) else None
+    if isinstance(label, str):
+        if header is None or label not in header:
+            raise DataError(
+                f"{path} has no column {label!r}. Its columns: {', '.join(header or [])}."
+            )
+        label = header.index(label)
+    values = np.array(rows, dtype=np.float32)
+    labels = values[:, label]
+    if not np.array_equal(labels, np.round(labels)):
+        raise DataError(f"the labels of {path} must be whole numbers, got {labels[0]}.")
+    inputs = np.delete(values, label, axis=1)
+    return Arrays(torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _cifar(path: Path) -> Arrays:
+    raw = np.frombuffer(_content(path), np.uint8)
+    if not raw.size or raw.size % (_CIFAR_PIXELS + 1):
+        raise DataError(
+            f"{path} must hold records of {_CIFAR_PIXELS + 1} bytes, got {raw.size} bytes."
+        )
+    records = raw.reshape(-1, _CIFAR_PIXELS + 1)
+    images = records[:, 1:].reshape(-1, 3, 32, 32)
+    return Arrays(_pixels(images), torch.from_numpy(records[:, 0].astype(np.int64)))
+
+
+def _idx_pair(path: Path) -> Arrays:
+    beside = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    if beside == path or not beside.exists():
+        raise DataError(
+            f"{path} must be named …-images-idx3-ubyte, with …-labels-idx1-ubyte beside it."
+        )
+    labels = _idx(_content(beside)).astype(np.int64)
+    return Arrays(_pixels(_idx(_content(path))), torch.from_numpy(labels))
+
+
+def _idx(content: bytes) -> np.ndarray:
+    kind = np.dtype(_IDX_TYPES[content[2]])
+    axes = content[3]
+    head = 4 + 4 * axes
+    shape = np.frombuffer(content[4:head], ">u4").astype(np.int64)
+    return np.frombuffer(content[head:], kind).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            return file.read()
+    return path.read_bytes()
+
+
+def _checked(found: Arrays, path: Path) -> Arrays:
+    problems: Sequence[tuple[bool, str]] = (
+        (found.labels.dim() != 1, f"labels of {found.labels.dim()} axes"),
+        (len(found.inputs) != found.labels.numel(), "not one label for each example"),
+        (found.labels.numel() == 0, "no example"),
+    )
+    for wrong, what in problems:
+        if wrong:
+            raise DataError(f"{path} holds {what}: {tuple(found.inputs.shape)} inputs.")
+    if int(found.labels.min()) < 0 or not torch.isfinite(found.inputs).all():
+        raise DataError(f"{path} must hold classes from 0 and finite numbers.")
+    return found

@@ -1,0 +1,122 @@
+"""Predictions of a sparse Gaussian network: S draws of its weights, one mixture.
+
+p(y | x) ≈ (1/S) Σ_s p(y | f(x; θ_s)). Every draw serves all batches. A network without
+noise, and `samples=0`, give the point prediction of the means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.guard import untouched
+from smidgen.prediction.asking import joined, refuse_loader
+from smidgen.predictive import Predictive
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.samples import SAMPLES
+from smidgen.sparse import SparseNetwork
+from smidgen.types import Batch
+
+
+def predict_sparse(
+    network: SparseNetwork | Problem,
+    batch: Batch,
+    *,
+    samples: int = SAMPLES,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Predictive:
+    """Predict one batch with draws of the active weights, one forward pass each.
+
+    Args:
+        network: The network, or its `Problem`. It is left as it was.
+        batch: The inputs, as the model's loader yields them; targets are not used.
+        samples: How many draws; 0 for the means alone.
+        temperature: Divides every draw's logits.
+        generator: Source of the draws; a fixed seed if left out.
+
+    Returns:
+        The mean of the draws' probabilities, or mean and variance of their outputs.
+    """
+    refuse_loader(batch, "predict_sparse_batches")
+    return _predictives(network, [batch], samples, temperature, generator)[0]
+
+
+def predict_sparse_batches(
+    network: SparseNetwork | Problem,
+    batches: Iterable[Batch],
+    *,
+    samples: int = SAMPLES,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+) -> Predictive:
+    """Predict all batches of a loader with the same draws of the active weights.
+
+    Args:
+        network: The network, or its `Problem`. It is left as it was.
+        batches: Any iterable of batches, read once.
+        samples: As in `predict_sparse`.
+        temperature: As in `predict_sparse`.
+        generator: As in `predict_sparse`.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        One predictive for all examples, in the loader's order.
+    """
+    followed = track(batches, "predicting", show=progress)
+    return joined(_predictives(network, followed, samples, temperature, generator))
+
+
+def _predictives(
+    network: SparseNetwork | Problem,
+    batches: Iterable[Batch],
+    samples: int,
+    temperature: float,
+    generator: torch.Generator | None,
+) -> list[Predictive]:
+    problem = as_problem(network)
+    held = problem.model
+    if not isinstance(held, SparseNetwork):
+        raise ArgumentError(
+            f"network must be a SparseNetwork, got {type(held).__name__}. Make one with "
+            "smidgen.sparse_bayesian or smidgen.fit.ssvi."
+        )
+    if samples < 0 or samples == 1:
+        raise ArgumentError(f"samples must be 2 or more, or 0, got {samples}.")
+    source = generator or torch.Generator().manual_seed(0)
+    count = samples if held.stochastic else 0
+    # One seed for each draw: made anew for every batch, so a loader is read once.
+    seeds = torch.randint(2**62, (count,), generator=source).tolist()
+    found = []
+    with untouched(held), torch.no_grad():
+        # What a model says of itself, its config, is the inner one's.
+        inner = replace(problem, model=held.model)
+        problem, _, everything = inner.settled(batches)
+        assert problem.likelihood is not None
+        for batch in everything:
+            outputs = _outputs(problem, held, batch, seeds)
+            for each in outputs:
+                problem.likelihood.check_outputs(each)
+            found.append(problem.likelihood.mixture(outputs, temperature))
+    return found
+
+
+def _outputs(
+    problem: Problem, network: SparseNetwork, batch: Batch, seeds: list[int]
+) -> Tensor:
+    """Outputs under every draw, (S, R, C), in fp64 on the CPU."""
+    found = []
+    for seed in seeds:
+        with network.drawn(torch.Generator().manual_seed(seed)):
+            found.append(problem.outputs(batch))
+    # A point is a mixture of two that are the same.
+    found = found or [problem.outputs(batch)] * 2
+    if not len(found[0]):
+        raise DataError("a batch holds no example. Leave empty batches out.")
+    return torch.stack([each.flatten(0, -2).double().cpu() for each in found])

@@ -1,0 +1,80 @@
+"""How many weights of each map are active: the total is exact, maps share it.
+
+uniform   the same density in every map.
+erk       Erdős–Rényi kernel (Evci et al., 2020): density ∝ Σ axes / Π axes, so that
+          small maps stay denser; maps that would pass 1 are whole.
+global    as uniform at the start; afterwards weights move between maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import floor, prod
+from typing import Literal
+
+from smidgen.errors import ArgumentError
+from smidgen.types import Shape
+
+Budget = Literal["uniform", "erk", "global"]
+
+
+def shares(
+    shapes: Mapping[str, Shape], density: float, budget: Budget = "uniform"
+) -> dict[str, int]:
+    """Divide the active weights among maps.
+
+    Args:
+        shapes: The maps' weights.
+        density: Active share of all of them together, in (0, 1].
+        budget: How to divide.
+
+    Returns:
+        Active weights of each map, at least one; their sum is the density times all
+        weights, rounded.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+    """
+    if not 0 < density <= 1:
+        raise ArgumentError(f"density must be in (0, 1], got {density}.")
+    if budget not in ("uniform", "erk", "global"):
+        raise ArgumentError(f"budget must be 'uniform', 'erk' or 'global', got {budget!r}.")
+    sizes = {name: prod(shape) for name, shape in shapes.items()}
+    total = max(len(sizes), round(density * sum(sizes.values())))
+    if budget == "erk":
+        wanted = _kernel(shapes, sizes, total)
+    else:
+        wanted = {name: density * size for name, size in sizes.items()}
+    return _rounded(wanted, sizes, total)
+
+
+def _kernel(
+    shapes: Mapping[str, Shape], sizes: Mapping[str, int], total: int
+) -> dict[str, float]:
+    raw = {name: sum(shape) / sizes[name] for name, shape in shapes.items()}
+    whole: set[str] = set()
+    while True:
+        rest = [name for name in sizes if name not in whole]
+        left = total - sum(sizes[name] for name in whole)
+        factor = left / max(sum(raw[name] * sizes[name] for name in rest), 1e-300)
+        full = {name for name in rest if factor * raw[name] >= 1}
+        if not full:
+            break
+        whole |= full
+    return {n: float(sizes[n]) if n in whole else factor * raw[n] * sizes[n] for n in sizes}
+
+
+def _rounded(
+    wanted: Mapping[str, float], sizes: Mapping[str, int], total: int
+) -> dict[str, int]:
+    """Round down to whole weights and give the rest to the largest remainders."""
+    found = {n: min(sizes[n], max(1, floor(wanted[n] + 1e-9))) for n in sizes}
+    order = sorted(sizes, key=lambda n: (found[n] - wanted[n], n))
+    while sum(found.values()) != total:
+        step = 1 if sum(found.values()) < total else -1
+        for name in order if step > 0 else reversed(order):
+            if sum(found.values()) == total:
+                break
+            if 1 <= found[name] + step <= sizes[name]:
+                found[name] += step
+    return found

@@ -1,0 +1,267 @@
+"""A sparse posterior is a folder: `config.json`, `sparse.safetensors`, `README.md`.
+
+Of each map it holds k means, k log-scales and k columns (two bytes each where they fit)
+with a count for each row; of the rest of the model, its parameters and buffers. No
+pickle; written whole or not at all; a load checks hash, shapes and bounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from smidgen.atomic import new_folder, refuse_taken
+from smidgen.errors import SmidgenError, StoreError
+from smidgen.sparse.maps import matrix_of
+from smidgen.sparse.network import SparseNetwork, Weights, assembled
+from smidgen.sparse.pattern import Pattern
+
+SCHEMA = 1
+_CONFIG, _TENSORS, _CARD = "config.json", "sparse.safetensors", "README.md"
+_SHORT = 2**16
+
+
+def save_sparse(
+    network: SparseNetwork, folder: str | Path, *, overwrite: bool = False
+) -> Path:
+    """Write a sparse network to a folder, whole or not at all.
+
+    Args:
+        network: The network.
+        folder: Where to; it must not exist yet, or `overwrite` must be given.
+        overwrite: Replace a sparse network that is there already.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StoreError: If something is there already and may not be replaced.
+    """  # noqa: DOC502
+    folder = Path(folder)
+    check_free(folder, overwrite)
+    with new_folder(folder) as work:
+        save_file(tensors_of(network), str(work / _TENSORS), metadata={"format": "smidgen"})
+        config = {
+            "schema": SCHEMA,
+            "method": "ssvi",
+            "tensors_sha256": _file_hash(work / _TENSORS),
+            **header_of(network),
+        }
+        text = json.dumps(config, indent=1, allow_nan=False) + "\n"
+        (work / _CONFIG).write_text(text, encoding="utf-8")
+        (work / _CARD).write_text(_card(network), encoding="utf-8")
+    return folder
+
+
+def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
+    """Read a sparse network into a copy of a model of the same shape.
+
+    Args:
+        folder: What `save_sparse` wrote.
+        model: The model it was made from, with any weights; never changed.
+
+    Returns:
+        The network, in evaluation mode.
+
+    Raises:
+        StoreError: If the folder is missing, damaged, or of another model.
+    """
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        schema = config["schema"]
+        intact = _file_hash(folder / _TENSORS) == config["tensors_sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{folder} is not a saved sparse network ({error}). Make one with "
+            "smidgen.sparse.save_sparse or 'smidgen train-sparse'."
+        ) from error
+    if schema != SCHEMA:
+        raise StoreError(
+            f"{folder} has sparse schema {schema}, this smidgen reads {SCHEMA}. Use the "
+            "version that wrote it."
+        )
+    if not intact:
+        raise StoreError(
+            f"{folder / _TENSORS} was truncated or edited: its hash is not the one in "
+            f"{_CONFIG}. Save the network again."
+        )
+    try:
+        tensors = load_file(str(folder / _TENSORS))
+        network = assembled(
+            model,
+            weights_of(tensors, config),
+            budget=config["budget"],
+            generator=torch.Generator().manual_seed(0),
+        )
+        fill(network, tensors, config)
+        return network.eval()
+    except StoreError:
+        raise
+    except (SmidgenError, SafetensorError) as error:
+        raise StoreError(f"{folder} does not fit this model: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise StoreError(
+            f"{folder} does not fit this model or is incomplete: {error!r}."
+        ) from error
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something, unless it is a network to be replaced."""
+    refuse_taken(
+        folder,
+        overwrite=overwrite,
+        needed=_TENSORS,
+        written=(_CONFIG, _TENSORS, _CARD),
+        what="sparse network",
+    )
+
+
+def header_of(network: SparseNetwork) -> dict[str, Any]:
+    """List what is not a tensor: maps, shapes, priors, budget."""
+    maps = {
+        name: {
+            "shape": list(part.shape),
+            "prior": network.priors[name],
+            "path": part.path,
+            "noise": part.noise,
+        }
+        for name, part in network.maps.items()
+    }
+    return {"budget": network.budget, "maps": maps}
+
+
+def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
+    """List all tensors under names of their own: of maps, and of the rest."""
+    found: dict[str, Tensor] = {}
+    for name, part in network.maps.items():
+        found[f"means/{name}"] = part.means
+        if part.log_scales is not None:
+            found[f"log_scales/{name}"] = part.log_scales
+        if part.pattern.indices is not None:
+            counts, columns = _packed(part.pattern)
+            found[f"row_counts/{name}"], found[f"columns/{name}"] = counts, columns
+    for name, value in _rest(network.model).items():
+        found[f"rest/{name}"] = value
+    return {key: value.detach().cpu().contiguous() for key, value in found.items()}
+
+
+def weights_of(
+    tensors: Mapping[str, Tensor], header: Mapping[str, Any]
+) -> dict[str, Weights]:
+    """Read the active weights of every map, checked.
+
+    Args:
+        tensors: What `tensors_of` listed.
+        header: What `header_of` listed.
+
+    Returns:
+        Weights by map, on the CPU.
+
+    Raises:
+        StoreError: If a tensor has another shape than it must.
+    """
+    found = {}
+    for name, entry in header["maps"].items():
+        rows, columns = matrix_of(tuple(entry["shape"]))
+        pattern = Pattern(rows, columns)
+        if f"columns/{name}" in tensors:
+            counts, inner = tensors[f"row_counts/{name}"], tensors[f"columns/{name}"]
+            pattern = _unpacked(rows, columns, counts, inner)
+        means, logs = tensors[f"means/{name}"], tensors.get(f"log_scales/{name}")
+        for each in (means, logs):
+            if each is not None and each.shape != (pattern.count,):
+                raise StoreError(
+                    f"{name} must have {pattern.count} values, got {tuple(each.shape)}."
+                )
+        found[name] = Weights(pattern, means, logs, float(entry["prior"]))
+    return found
+
+
+def fill(
+    network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
+) -> None:
+    """Copy all that is not a value of a Gaussian map into a network.
+
+    Args:
+        network: The network.
+        tensors: What `tensors_of` listed.
+        header: What `header_of` listed.
+
+    Raises:
+        StoreError: If a tensor has another shape than it must.
+    """
+    for name, part in network.maps.items():
+        part.path, part.noise = header["maps"][name]["path"], header["maps"][name]["noise"]
+    for name, value in _rest(network.model).items():
+        stored = tensors[f"rest/{name}"]
+        if stored.shape != value.shape:
+            raise StoreError(
+                f"{name} must have shape {tuple(value.shape)}, got {tuple(stored.shape)}."
+            )
+        with torch.no_grad():
+            value.copy_(stored)
+
+
+def _rest(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers that are not values of a Gaussian map, each once."""
+    own = ("means", "log_scales")
+    found: dict[str, Tensor] = {
+        name: value
+        for name, value in model.named_parameters()
+        if name.rpartition(".")[2] not in own
+    }
+    return {**found, **dict(model.named_buffers())}
+
+
+def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """Entries in each row, and their columns in two bytes where those fit."""
+    indices = pattern.listed().cpu()
+    counts = torch.bincount(indices // pattern.columns, minlength=pattern.rows)
+    columns = indices % pattern.columns
+    if pattern.columns <= _SHORT:
+        columns = columns.to(torch.uint16)
+    return counts.to(torch.int32), columns
+
+
+def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern:
+    inner = inner.to(torch.int64)
+    if counts.shape != (rows,) or int(counts.min()) < 0 or int(counts.sum()) != len(inner):
+        raise StoreError(f"row counts must be {rows} that sum to {len(inner)}.")
+    if len(inner) and (int(inner.min()) < 0 or int(inner.max()) >= columns):
+        raise StoreError(f"columns must be in [0, {columns}).")
+    starts = torch.arange(rows).repeat_interleave(counts.long()) * columns
+    return Pattern(rows, columns, starts + inner)
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _card(network: SparseNetwork) -> str:
+    kind = "Gaussian" if network.stochastic else "deterministic"
+    return f"""---
+library_name: smidgen
+tags: [bayesian, variational-inference, sparse]
+---
+# A sparse network of {network.count:,} {kind} weights
+
+{network.count:,} of {network.total:,} weights of {len(network.maps)} maps are active
+({network.density:.3%}); all others are exactly zero.
+
+```python
+from smidgen.sparse import load_sparse
+
+network = load_sparse("this-folder", model)  # a model of the same shape, any weights
+state = network.densified()  # a plain state dict of the means
+```
+"""

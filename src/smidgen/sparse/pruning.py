@@ -1,0 +1,48 @@
+"""Dropping weights after training: the baseline of SSVI, and its last step."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from smidgen.sparse.alternation import moved
+from smidgen.sparse.budgets import Budget, shares
+from smidgen.sparse.network import SparseNetwork
+from smidgen.sparse.removal import Removal, kept, log_score
+
+
+def pruned(
+    network: SparseNetwork,
+    density: float,
+    *,
+    by: Removal = "magnitude",
+    budget: Budget = "global",
+    deterministic: bool = False,
+) -> SparseNetwork:
+    """Keep the best weights of a trained network, without training it further.
+
+    Args:
+        network: A network, dense or sparse; never changed.
+        density: Share of all weights of the maps to keep, active now, in (0, 1].
+        by: The score that decides.
+        budget: "global" ranks all maps together; "uniform" and "erk" keep a share of
+            each, or what is active if that is less.
+        deterministic: Leave the scales behind: a sparse model of points.
+
+    Returns:
+        A copy on fewer weights; their values are as they were.
+    """
+    copy = deepcopy(network)
+    scores = {
+        name: log_score(part.means, part.log_scales, by) for name, part in copy.maps.items()
+    }
+    stay: int | dict[str, int] = max(1, round(density * copy.total))
+    if budget != "global":
+        shapes = {name: part.shape for name, part in copy.maps.items()}
+        stay = shares(shapes, density, budget)
+    for name, mask in kept(scores, stay).items():
+        moved(copy.maps[name], copy.maps[name].pattern.listed()[mask])
+    if deterministic:
+        for part in copy.maps.values():
+            part.log_scales = None
+        copy.set_noise("none")
+    return copy

@@ -1,0 +1,150 @@
+"""Which active weights may go: scores of N(μ, σ²), the lowest first, in log space.
+
+Every score is computed in fp64 from |μ| and log σ and is finite for every input, so no
+weight is lost to an overflow (the released code's exponential score is NaN for a part
+of them). With r = |μ|/σ, s = lσ and l = 1:
+
+    magnitude         |μ|
+    snr               |μ|/σ, of which E|θ|/sd|θ| is an increasing function
+    expected          E|θ| = σ f(r),  f(r) = r erf(r/√2) + √(2/π) e^{−r²/2}
+    exponential       M(l) = E e^{l|θ|} = e^{s²/2} [e^{l|μ|} Φ(r+s) + e^{−l|μ|} Φ(s−r)]
+    exponential-snr   M(l) / √(M(2l) − M(l)²) = (e^d − 1)^{−1/2},  d = log M(2l)/M(l)²
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import pi, sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.special import log_ndtr
+
+Removal = Literal["magnitude", "snr", "expected", "exponential", "exponential-snr"]
+
+# The least positive number of fp64: log 0 must be finite.
+_LEAST = 5e-324
+# e^±300 squared is still a number.
+_LONGEST = 300.0
+_LARGE = 1e300
+# Beyond this many scales from zero, Φ is 1 to the last bit of fp64.
+_FAR = 9.0
+# Below it d is a difference of nearly equal numbers, and its series is exact to 1e-7.
+_SMALL = 1e-4
+
+
+def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
+    """Score active weights for staying.
+
+    Args:
+        means: μ, (k,).
+        log_scales: log σ, (k,); None for weights without noise, scored by magnitude.
+        by: The score.
+
+    Returns:
+        The logarithm of the score, (k,), in fp64 and finite.
+    """
+    size = means.detach().double().abs().nan_to_num(0.0, _LARGE).clamp_max(_LARGE)
+    if log_scales is None:
+        return _log(size)
+    logs = log_scales.detach().double().nan_to_num(0.0, _LONGEST, -_LONGEST)
+    return SCORES[by](size, logs.clamp(-_LONGEST, _LONGEST))
+
+
+def kept(scores: Mapping[str, Tensor], stay: int | Mapping[str, int]) -> dict[str, Tensor]:
+    """Mark the weights that stay: the best of each map, or of all maps together.
+
+    Args:
+        scores: Scores of the active weights, by map.
+        stay: How many of each map stay, or of all; one of each at least.
+
+    Returns:
+        True for each weight that stays, by map; earlier weights win ties.
+    """
+    if not isinstance(stay, int):
+        return {name: _best(score, stay[name]) for name, score in scores.items()}
+    firm = {name: score.clone() for name, score in scores.items()}
+    for score in firm.values():
+        score[score.argmax()] = torch.inf
+    mask = _best(torch.cat(list(firm.values())), max(stay, len(firm)))
+    parts = mask.split([score.numel() for score in firm.values()])
+    return dict(zip(firm, parts, strict=True))
+
+
+def _best(score: Tensor, count: int) -> Tensor:
+    mask = torch.zeros_like(score, dtype=torch.bool)
+    mask[score.argsort(descending=True, stable=True)[: max(1, count)]] = True
+    return mask
+
+
+def _log(size: Tensor) -> Tensor:
+    return size.clamp_min(_LEAST).log()
+
+
+def _magnitude(size: Tensor, _: Tensor) -> Tensor:
+    return _log(size)
+
+
+def _snr(size: Tensor, logs: Tensor) -> Tensor:
+    return _log(size) - logs
+
+
+def _expected(size: Tensor, logs: Tensor) -> Tensor:
+    ratio = (size * (-logs).exp()).clamp_max(_FAR)
+    return torch.where(ratio < _FAR, logs + _folded_mean(ratio).log(), _log(size))
+
+
+def _exponential(size: Tensor, logs: Tensor, rate: float = 1.0) -> Tensor:
+    scale = rate * logs.exp()
+    ratio = size * (-logs).exp()
+    right = rate * size + log_ndtr(ratio + scale)
+    left = -rate * size + log_ndtr(scale - ratio)
+    return scale.square() / 2 + torch.logaddexp(right, left)
+
+
+def _exponential_snr(size: Tensor, logs: Tensor) -> Tensor:
+    scale = logs.exp()
+    ratio = size * (-logs).exp()
+    direct = _exponential(size, logs, 2.0) - 2 * _exponential(size, logs)
+    near = ratio.clamp_max(_FAR)
+    # Cumulants of |z + r|: d = κ₂ s² + κ₃ s³ + O(s⁴).
+    series = scale.square() * (_folded_variance(near) + scale * _folded_skew(near))
+    between = torch.where(scale < _SMALL, series, direct)
+    # Far from zero |θ| is θ: a lognormal, d = s².
+    gap = torch.where(ratio > 2 * scale + _FAR, scale.square(), between)
+    gap = gap.clamp_min(_LEAST)
+    # log(e^d − 1), which is d where e^d would overflow.
+    return -0.5 * torch.where(gap > 40, gap, gap.clamp_max(40).expm1().log())
+
+
+def _folded_mean(ratio: Tensor) -> Tensor:
+    """E|z + r| for a standard normal z."""
+    return ratio * torch.erf(ratio / sqrt(2)) + _bell(ratio)
+
+
+def _folded_variance(ratio: Tensor) -> Tensor:
+    # 1 + r² − f², with r − f taken from erfc: the squares would cancel.
+    short = ratio * torch.erfc(ratio / sqrt(2)) - _bell(ratio)
+    return 1 + short * (ratio + _folded_mean(ratio))
+
+
+def _folded_skew(ratio: Tensor) -> Tensor:
+    """Third cumulant of |z + r|."""
+    mean = _folded_mean(ratio)
+    third = (ratio**3 + 3 * ratio) * torch.erf(ratio / sqrt(2))
+    third = third + (ratio.square() + 2) * _bell(ratio)
+    return third - 3 * mean * (1 + ratio.square()) + 2 * mean**3
+
+
+def _bell(ratio: Tensor) -> Tensor:
+    return sqrt(2 / pi) * (-ratio.square() / 2).exp()
+
+
+SCORES: dict[Removal, Callable[[Tensor, Tensor], Tensor]] = {
+    "magnitude": _magnitude,
+    "snr": _snr,
+    "expected": _expected,
+    "exponential": _exponential,
+    "exponential-snr": _exponential_snr,
+}

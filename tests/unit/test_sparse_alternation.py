@@ -1,0 +1,246 @@
+"""Moving the active set: exact density, the right weights, the right momentum."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tolerances import EXACT
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from smidgen.errors import ArgumentError
+from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
+from smidgen.sparse.addition import largest_gradients, tapped
+from smidgen.sparse.alternation import moved
+from smidgen.sparse.budgets import shares
+from smidgen.sparse.removal import SCORES
+
+SHAPES = {"a": (30, 20), "b": (8, 30), "c": (16, 3, 3, 3), "d": (2, 8)}
+
+
+def convolutional():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 5, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(20, 4),
+    )
+
+
+def data(count=3):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(6, 2, 6, 6, generator=generator),
+            torch.randint(4, (6,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def losses_of(network, batches):
+    return [lambda x=x, y=y: nn.functional.cross_entropy(network(x), y) for x, y in batches]
+
+
+@given(st.floats(1e-4, 1.0), st.sampled_from(["uniform", "erk", "global"]))
+def test_budgets_are_exact(density, budget):
+    found = shares(SHAPES, density, budget)
+    sizes = {name: prod(shape) for name, shape in SHAPES.items()}
+    assert sum(found.values()) == max(len(sizes), round(density * sum(sizes.values())))
+    assert all(1 <= found[name] <= sizes[name] for name in sizes)
+
+
+def test_the_kernel_budget_keeps_small_maps_denser():
+    found = shares(SHAPES, 0.1, "erk")
+    density = {name: found[name] / prod(shape) for name, shape in SHAPES.items()}
+    raw = {name: sum(shape) / prod(shape) for name, shape in SHAPES.items()}
+    factors = [density[name] / raw[name] for name in ("a", "b", "c")]
+    assert max(factors) / min(factors) < 1.05
+    assert density["d"] > density["b"] > density["a"]
+
+
+@pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("removal", SCORES)
+def test_the_density_is_exact_at_every_step(budget, kind, removal):
+    network = sparse_bayesian(convolutional(), density=0.2, budget=budget)
+    count = network.count
+    assert count == round(0.2 * network.total)
+    optimiser = (
+        torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+        if kind == "sgd"
+        else torch.optim.Adam(network.parameters(), lr=0.01)
+    )
+    alternation = Alternation(network, optimiser, Schedule(40, every=3), removal=removal)
+    batches, moves = data(), 0
+    for step in range(40):
+        x, y = batches[step % 3]
+        loss = nn.functional.cross_entropy(network(x), y) + network.kl() / 100
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        move = alternation.advance(lambda: losses_of(network, batches))
+        moves += move is not None
+        assert network.count == network.subset().size == count
+        for part in network.maps.values():
+            assert part.means.shape == part.log_scales.shape == (part.pattern.count,)
+            for held in (part.means, part.log_scales):
+                kept = [s for s in optimiser.state[held].values() if s.dim()]
+                assert all(s.shape == held.shape for s in kept)
+    # Steps 3, 6, …, 27: the set stays after three quarters, and at last none is due.
+    assert 7 <= moves <= 9
+
+
+def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
+    network = sparse_bayesian(nn.Linear(6, 5), density=0.4)
+    part = network.maps[""]
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    (network(torch.randn(3, 6)).square().sum() + network.kl()).backward()
+    optimiser.step()
+    old = part.pattern.listed().tolist()
+    means = dict(zip(old, part.means.tolist(), strict=True))
+    logs = dict(zip(old, part.log_scales.tolist(), strict=True))
+    buffer = optimiser.state[part.means]["momentum_buffer"].tolist()
+    momentum = dict(zip(old, buffer, strict=True))
+    fresh = float(part.scales.detach().mean().log())
+    wanted = [*old[2:], *(i for i in range(30) if i not in old)][: len(old)]
+    moved(part, torch.tensor(wanted), optimiser)
+    new = part.pattern.listed().tolist()
+    assert new == sorted(wanted)
+    assert part.means.tolist() == [means.get(i, 0.0) for i in new]
+    assert part.log_scales.tolist() == pytest.approx([logs.get(i, fresh) for i in new])
+    found = optimiser.state[part.means]["momentum_buffer"].tolist()
+    assert found == [momentum.get(i, 0.0) for i in new]
+
+
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+@pytest.mark.parametrize("noise", ["local", "none"])
+def test_layers_that_work_in_place_are_no_obstacle(path, noise):
+    def make(in_place):
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 9, bias=False), nn.ReLU(inplace=in_place), nn.Linear(9, 4)]
+        return nn.Sequential(*layers).double()
+
+    x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
+    found = []
+    for in_place in (False, True):
+        network = sparse_bayesian(make(in_place), density=0.5, path=path, noise=noise)
+        nn.functional.cross_entropy(network(x), y).backward()
+        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)]))
+        outers = [outer for tap in taps.values() for outer in tap.outers]
+        found.append([*(p.grad for p in network.maps["0"].parameters()), *outers])
+    for left, right in zip(*found, strict=True):
+        assert (left is None and right is None) or torch.equal(left, right)
+
+
+@pytest.mark.parametrize("block", [1, 40, 10**6])
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
+    model = convolutional().double()
+    network = sparse_bayesian(model, density=0.3, noise="none", path=path)
+    batches = [(x.double(), y) for x, y in data()]
+    taps = tapped(network.model, network.maps, losses_of(network, batches))
+    dense = convolutional().double().train()
+    dense.load_state_dict(network.densified())
+    for x, y in batches:
+        nn.functional.cross_entropy(dense(x), y).backward()
+    for name, part in network.maps.items():
+        gradient = dense.get_submodule(name).weight.grad.abs().flatten()
+        kept = part.pattern.listed()[::2].contiguous()
+        gradient[kept.long()] = -1
+        found = largest_gradients(part, taps[name], kept, 7, block)
+        expected = gradient.topk(7)
+        assert found.indices.tolist() == expected.indices.tolist()
+        torch.testing.assert_close(found.scores, expected.values, **EXACT)
+
+
+def test_growing_leaves_buffers_and_gradients_alone():
+    network = sparse_bayesian(convolutional(), density=0.3)
+    before = {n: b.clone() for n, b in network.named_buffers()}
+    tapped(network.model, network.maps, losses_of(network, data()))
+    assert all(torch.equal(b, before[n]) for n, b in network.named_buffers())
+    assert all(p.grad is None for p in network.parameters())
+    assert not any(part._forward_hooks for part in network.maps.values())
+
+
+def test_a_move_takes_the_lowest_and_brings_the_steepest():
+    torch.manual_seed(0)
+    network = sparse_bayesian(nn.Linear(10, 8).double(), density=0.5, noise="none")
+    part = network.maps[""]
+    x, y = torch.randn(16, 10).double(), torch.randn(16, 8).double()
+    loss = lambda: (network(x) - y).square().mean()  # noqa: E731
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+    old = part.pattern.listed().long()
+    lowest = old[part.means.detach().abs().argsort()[:12]]
+    dense = part.weight().requires_grad_()
+    (nn.functional.linear(x, dense, part.bias.detach()) - y).square().mean().backward()
+    gradient = dense.grad.abs().flatten()
+    stays = old[~torch.isin(old, lowest)]
+    gradient[stays] = -1
+    expected = torch.cat([stays, gradient.topk(12).indices]).sort().values
+    # cos(0) = 1 would be step 0; so replace a share that rounds to 12 of 40.
+    schedule = Schedule(10**6, every=1, share=0.3001)
+    Alternation(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
+    assert part.pattern.listed().tolist() == expected.tolist()
+
+
+def largest_allocation(work):
+    """Bytes of the largest tensor made meanwhile."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    return max(event.self_cpu_memory_usage for event in found.events())
+
+
+def test_nothing_of_the_size_of_a_weight_is_ever_made():
+    size = 1200
+    network = sparse_bayesian(nn.Linear(size, size), density=0.02, path="sparse")
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    schedule = Schedule(10**6, every=1, share=0.3)
+    alternation = Alternation(network, optimiser, schedule)
+    x = torch.randn(4, size)
+
+    def loss():
+        return network(x).square().mean()
+
+    def step():
+        (loss() + network.kl()).backward()
+        optimiser.step()
+        alternation.advance(lambda: [loss] * 2)
+
+    step()
+    held = network.maps[""].pattern.listed()
+    assert largest_allocation(step) < 4 * size**2 / 4
+    assert not torch.equal(held, network.maps[""].pattern.listed())
+    network.set_path("dense")
+    assert largest_allocation(step) >= 4 * size**2
+
+
+def test_the_schedule_is_a_falling_cosine_that_ends():
+    schedule = Schedule(100, every=10, share=0.4, until=0.8)
+    found = [schedule.replaced(step) for step in range(1, 101)]
+    due = [step for step, share in enumerate(found, 1) if share > 0]
+    assert due == [10, 20, 30, 40, 50, 60, 70]
+    assert found[39] == pytest.approx(0.2)
+    with pytest.raises(ArgumentError, match=r"share and until must be in \[0, 1\]"):
+        Schedule(10, share=1.2)
+
+
+@pytest.mark.parametrize("budget", ["global", "uniform"])
+@pytest.mark.parametrize("by", SCORES)
+def test_pruning_keeps_the_best_and_the_values(budget, by):
+    network = sparse_bayesian(convolutional(), density=1.0)
+    less = pruned(network, 0.25, by=by, budget=budget)
+    assert less.count == round(0.25 * network.total)
+    assert network.density == 1.0
+    for name, part in less.maps.items():
+        at = part.pattern.listed().long()
+        assert torch.equal(part.means, network.maps[name].means[at])
+        assert torch.equal(part.log_scales, network.maps[name].log_scales[at])

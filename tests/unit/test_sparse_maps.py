@@ -1,0 +1,164 @@
+"""Sparse Gaussian maps: both paths against a dense oracle, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.oracles import dense_gaussian_map
+from tests.tolerances import EXACT, Z
+from torch import nn
+
+from smidgen.errors import ArgumentError, StructureError, SubsetError
+from smidgen.sparse import sparse_bayesian
+from smidgen.sparse.pattern import Pattern
+
+LINEAR = [
+    ("linear", lambda: nn.Linear(7, 9), (5, 7)),
+    ("tokens", lambda: nn.Linear(7, 4, bias=False), (3, 2, 7)),
+]
+CONV = [
+    ("plain", {"kernel_size": 3}, (2, 3, 6, 7)),
+    ("stride", {"kernel_size": 3, "stride": (2, 1), "padding": (1, 2)}, (2, 3, 6, 7)),
+    ("dilation", {"kernel_size": (2, 3), "dilation": 2, "bias": False}, (2, 3, 6, 7)),
+    ("same", {"kernel_size": (2, 4), "padding": "same"}, (2, 3, 6, 7)),
+    ("valid", {"kernel_size": 2, "padding": "valid"}, (2, 3, 6, 7)),
+    ("reflect", {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"}, (2, 3, 6, 7)),
+    (
+        "circular",
+        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
+        (2, 3, 6, 7),
+    ),
+    ("one image", {"kernel_size": 3, "padding": 1}, (3, 6, 7)),
+]
+MAPS = LINEAR + [
+    (f"conv {name}", lambda options=options: nn.Conv2d(3, 4, **options), shape)
+    for name, options, shape in CONV
+]
+PATHS = ("dense", "sparse")
+
+
+@pytest.fixture(params=MAPS, ids=lambda each: each[0])
+def plain_map(request):
+    _, make, shape = request.param
+    torch.manual_seed(0)
+    inputs = torch.randn(shape, dtype=torch.float64)
+    return make().double(), inputs
+
+
+def network_of(module, path, noise="local", density=0.3):
+    network = sparse_bayesian(module, density=density, noise=noise, path=path, scale=0.5)
+    part = next(iter(network.maps.values()))
+    with torch.no_grad():
+        part.log_scales += torch.linspace(-0.5, 0.5, len(part.log_scales))
+    network.generator.manual_seed(3)
+    return network, part
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("noise", ["local", "weights", "none"])
+def test_values_and_gradients_are_those_of_a_dense_oracle(plain_map, path, noise):
+    module, inputs = plain_map
+    network, part = network_of(module, path, noise)
+    given = inputs.clone().requires_grad_()
+    outputs = network(given)
+    outer = torch.linspace(-1, 1, outputs.numel(), dtype=torch.float64).view(outputs.shape)
+    parameters = [
+        p for p in network.parameters() if noise != "none" or p is not part.log_scales
+    ]
+    found = torch.autograd.grad(outputs, [given, *parameters], outer)
+
+    network.generator.manual_seed(3)
+    expected, gradients = dense_gaussian_map(module, part, inputs, noise, outer)
+    torch.testing.assert_close(outputs, expected, **EXACT)
+    for each, right in zip(found, gradients, strict=True):
+        torch.testing.assert_close(each, right, **EXACT)
+
+
+def test_both_paths_draw_the_same_noise(plain_map):
+    module, inputs = plain_map
+    found = [network_of(module, path)[0](inputs) for path in PATHS]
+    torch.testing.assert_close(*found, **EXACT)
+
+
+def test_the_noise_has_the_variance_of_the_weights():
+    torch.manual_seed(0)
+    network, part = network_of(nn.Linear(6, 3).double(), "sparse", density=0.6)
+    inputs = torch.randn(6, dtype=torch.float64).expand(20_000, 6)
+    with torch.no_grad():
+        outputs = network(inputs)
+        variance = (part.weight(part.scales) * inputs[0]).square().sum(-1)
+        mean = part.weight() @ inputs[0] + part.bias
+    error = (variance / len(inputs)).sqrt()
+    assert ((outputs.mean(0) - mean).abs() < Z * error).all()
+    spread = (outputs - mean).square().mean(0)
+    assert ((spread - variance).abs() < Z * variance * (2 / len(inputs)) ** 0.5).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_output_without_active_weights_is_its_bias_and_has_gradients(path):
+    network = sparse_bayesian(nn.Linear(50, 40), density=0.001, path=path)
+    outputs = network(torch.randn(8, 50))
+    outputs.square().sum().backward()
+    assert torch.isfinite(outputs).all()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters())
+
+
+def test_the_probe_settles_on_a_path_and_changes_nothing():
+    torch.manual_seed(0)
+    module, inputs = nn.Linear(30, 20), torch.randn(4, 30)
+    network, part = network_of(module, "auto")
+    state = network.generator.get_state()
+    outputs = network(inputs)
+    assert part.path in PATHS
+    assert all(p.grad is None for p in network.parameters())
+    network.generator.set_state(state)
+    torch.testing.assert_close(network(inputs), outputs)
+
+
+def test_a_whole_map_is_dense_and_stores_no_indices():
+    network = sparse_bayesian(nn.Linear(30, 20), density=1.0)
+    network(torch.randn(4, 30))
+    part = network.maps[""]
+    assert part.path == "dense"
+    assert part.pattern.indices is None
+    assert network.state_bytes() == 2 * 4 * 600
+
+
+def test_evaluation_is_of_the_means():
+    network, part = network_of(nn.Linear(7, 9).double(), "sparse")
+    inputs = torch.randn(5, 7, dtype=torch.float64)
+    expected = nn.functional.linear(inputs, part.weight(), part.bias)
+    torch.testing.assert_close(network.eval()(inputs), expected, **EXACT)
+
+
+def test_grouped_convolutions_stay_deterministic_and_are_refused_by_name():
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3))
+    network = sparse_bayesian(model, density=0.5)
+    assert list(network.maps) == ["1"]
+    with pytest.raises(ArgumentError, match="ungrouped Conv2d maps of the model, got '0'"):
+        sparse_bayesian(model, maps=["0"])
+
+
+def test_tied_maps_stay_tied():
+    model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+    model[2].weight, model[2].bias = model[0].weight, model[0].bias
+    network = sparse_bayesian(model, density=0.5)
+    assert network.model[0] is network.model[2]
+    state = network.densified()
+    assert set(state) == set(model.state_dict())
+    assert torch.equal(state["0.weight"], state["2.weight"])
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [([], "1 active weight or more"), ([1, 1], "distinct"), ([6], r"\[0, 6\), got 6")],
+)
+def test_wrong_patterns_are_refused(indices, words):
+    with pytest.raises(SubsetError, match=words):
+        Pattern(2, 3, torch.tensor(indices))
+
+
+def test_a_matrix_too_large_for_int32_is_refused():
+    with pytest.raises(StructureError, match=r"fewer than 2\^31"):
+        Pattern(2**16, 2**16)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, limit, peers, ramp, samples, ssvi
+from bench import approximation, bayestune, limit, peers, ramp, samples, ssvi
 
 BENCHES = {
     "limit": limit.run,
     "approximation": approximation.run,
+    "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,
     "samples": samples.run,

@@ -18,5 +18,11 @@ PEAK_MEMORY_RATIO = 1.3
 INTERPOLATED = {"rel": 1e-3}
 # Peak memory that was planned, against what a process was seen to take.
 PLANNED_PEAK = {"rel": 0.25}
+# A ratio of Bessel functions from a table against numerical integration.
+INTEGRATED = {"rtol": 1e-8, "atol": 0.0}
+# The same in float32: a few roundings.
+ROUNDED = {"rtol": 5e-7, "atol": 0.0}
+# The prior's drift by a rational function, against the table.
+DRIFT = {"rtol": 2e-3, "atol": 0.0}
 # Training state and stored bytes of a sparse network at 5 to 10 percent, against dense VI.
 STATE_RATIO = 0.15

@@ -9,6 +9,8 @@ smidgen.save(posterior, "my-posterior")
 
 from smidgen import evaluate, fit, select
 from smidgen.affine import coverage
+from smidgen.delta import Delta, delta_of
+from smidgen.delta import merge as merge_deltas
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.planning import Plan, plan
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Delta",
     "Gaussian",
     "Plan",
     "Posterior",
@@ -48,9 +51,11 @@ __all__ = [
     "SwagPosterior",
     "Verification",
     "coverage",
+    "delta_of",
     "evaluate",
     "fit",
     "load",
+    "merge_deltas",
     "plan",
     "point_outputs",
     "predict",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,17 +15,20 @@ _Seen = tuple[tuple[int, int], ...]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_Seen, str]] = WeakKeyDictionary()
 
 
-def fingerprint(model: nn.Module) -> str:
+def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
     """Hash names, types, shapes and bytes of all weights and persistent buffers.
 
     Args:
         model: The model; it is only read.
+        without: Names that do not count: those of a new head, say.
 
     Returns:
         A SHA-256 in hexadecimal.
     """
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
+        if name in without:
+            continue
         if not isinstance(value, Tensor):
             digest.update(f"{name}|{value!r}|".encode())
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -23,13 +23,17 @@ _WIDTH = 24
 
 
 def track(
-    items: Iterable[Item], label: str, *, total: int | None = None, show: bool = True
+    items: Iterable[Item],
+    label: str | Callable[[], str],
+    *,
+    total: int | None = None,
+    show: bool = True,
 ) -> Iterator[Item]:
     """Yield the items and draw how many have passed, on a terminal's error stream.
 
     Args:
         items: Anything iterable, also without a length.
-        label: What is being done, as a gerund: "fitting".
+        label: What is being done, as a gerund: "fitting"; or what gives it anew.
         total: How many items there will be, if the iterable does not know.
         show: Draw nothing when false.
 
@@ -48,7 +52,8 @@ def track(
             yield item
             now = time.monotonic()
             if now - start > _DELAY_SECONDS and now - last > _REFRESH_SECONDS:
-                sys.stderr.write("\r" + _line(label, count, total, now - start))
+                said = label if isinstance(label, str) else label()
+                sys.stderr.write("\r" + _line(said, count, total, now - start))
                 sys.stderr.flush()
                 last, drawn = now, True
     finally:

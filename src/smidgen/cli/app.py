@@ -21,6 +21,7 @@ from smidgen.cli import (
     ramp,
     report,
     train_sparse,
+    tune,
     verify,
 )
 from smidgen.cli.console import note, out, refuse
@@ -42,6 +43,7 @@ _DATA = "--train train.tsv --val dev.tsv --text sentence"
 _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "smidgen demo --quick",
     finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
+    tune.tune: f"smidgen tune MODEL {_DATA} --fraction 0.005 --out tuned",
     plan.plan: "smidgen plan MODEL --percent 10",
     verify.verify: "smidgen verify map --data dev.tsv --text sentence",
     fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",

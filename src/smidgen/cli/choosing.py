@@ -88,9 +88,18 @@ class Wanted:
             size=self.size,
             batches=batches,
             generator=torch.Generator().manual_seed(self.seed),
-            scores=_variances(network, batches) if "scores" in needs else None,
+            scores=self._scores(network, batches) if "scores" in needs else None,
             patterns=self.patterns,
         )
+
+    def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        """Make the scores that a selector takes as values."""
+        if self.selector.name == "variance":
+            return _variances(network, batches)
+        # A short chain will do from weights that are trained already.
+        return smidgen.fit.langevin(
+            network, batches, head="none", steps=100, burn_in=50, thin=5, seed=self.seed
+        ).means
 
     def structure(self, given: Structure | None) -> str:
         """Settle how the curvature is kept.

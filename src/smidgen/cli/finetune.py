@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 from smidgen.cli import texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.errors import ArgumentError
-from smidgen.fit.finetune import Criterion, Finetuned
+from smidgen.fit.stopping import Criterion, Epoch
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
@@ -44,7 +45,7 @@ def finetune(
     say = Steps()
     table = texts.read_table(train, text, text_pair, label)
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
-    classes = _classes(table, train)
+    classes = classes_of(table, train)
     say(f"Loading {model} with {classes} classes")
     network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
     if table.label_names is not None:
@@ -67,7 +68,7 @@ def finetune(
         stop_on=stop_on,
         seed=seed,
     )
-    _show(found)
+    show_history(found.history, found.best)
     huggingface.save_model(found.model, tokenizer, folder, overwrite=overwrite)
     say(f"Saved the model to {folder}")
     history = [asdict(epoch) for epoch in found.history]
@@ -76,16 +77,18 @@ def finetune(
     )
 
 
-def _show(found: Finetuned) -> None:
-    for epoch in found.history:
-        mark = "  ← kept" if epoch == found.best else ""
+def show_history(history: Sequence[Epoch], best: Epoch) -> None:
+    """Print what each epoch came to."""
+    for epoch in history:
+        mark = "  ← kept" if epoch == best else ""
         out.print(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
             f"{epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}{mark}"
         )
 
 
-def _classes(table: TextTable, path: Path) -> int:
+def classes_of(table: TextTable, path: Path) -> int:
+    """Count the classes of a table, or refuse one without."""
     assert table.labels is not None
     if any(isinstance(each, float) for each in table.labels):
         raise ArgumentError(

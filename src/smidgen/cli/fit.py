@@ -83,10 +83,10 @@ def fit(
     smidgen.save(found, folder, overwrite=overwrite)
     swag.forget(folder, say)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
-    write_json(json_file, {**chosen, **_summary(found)})
+    write_json(json_file, {**chosen, **show_posterior(found)})
 
 
-def _summary(posterior: Posterior | SwagPosterior) -> dict[str, object]:
+def show_posterior(posterior: Posterior | SwagPosterior) -> dict[str, object]:
     """Print what was chosen, and return it."""
     tuning = posterior.tuning
     assert tuning is not None

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Iterable, Sized
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.fit.stopping import (
+    Criterion,
+    Epoch,
+    criterion,
+    evaluated,
+    warm_up_then_fall,
+)
 from smidgen.guard import untouched
-from smidgen.likelihood import Categorical, Likelihood
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.types import Batch
-
-Criterion = Literal["accuracy", "nll"]
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch came to on the validation data."""
-
-    number: int
-    train_nll: float
-    nll: float
-    accuracy: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +78,7 @@ def finetune(
     given = as_problem(model)
     with untouched(given.model):
         settled, _, _ = given.settled(train)
-    stop_on = _criterion(stop_on, settled.likelihood)
+    stop_on = criterion(stop_on, settled.likelihood)
     copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
     run = _Run(copy, learning_rate, weight_decay, epochs * len(train))
     with torch.random.fork_rng(), torch.enable_grad():
@@ -95,10 +88,10 @@ def finetune(
         for number in range(1, epochs + 1):
             label = f"fine-tuning, epoch {number} of {epochs}"
             train_nll = run.epoch(track(train, label, show=progress))
-            nll, accuracy = _evaluated(copy, validation)
+            nll, accuracy = evaluated(copy, validation)
             epoch = Epoch(number, train_nll, nll, accuracy)
             history.append(epoch)
-            if best is None or _gains(epoch, best, stop_on):
+            if best is None or epoch.gains(best, stop_on):
                 best = epoch
                 weights = {k: v.clone() for k, v in copy.model.state_dict().items()}
             elif number - best.number >= patience:
@@ -107,49 +100,6 @@ def finetune(
     copy.model.load_state_dict(weights)
     copy.model.eval()
     return Finetuned(copy.model, tuple(history), best)
-
-
-def _evaluated(problem: Problem, batches: Iterable[Batch]) -> tuple[float, float]:
-    """Mean NLL and accuracy of the point prediction (accuracy 0 for regression)."""
-    assert problem.likelihood is not None
-    nll, hits, seen = 0.0, 0.0, 0
-    with untouched(problem.model), torch.no_grad():
-        for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
-            if targets is None:
-                raise DataError("validation needs labels, and a batch has none.")
-            scores = problem.likelihood.log_prob(outputs[kept], targets[kept])
-            nll -= float(scores.double().sum())
-            hits += _hits(problem.likelihood, outputs[kept], targets[kept])
-            seen += int(kept.sum())
-    if not seen:
-        raise DataError("the validation loader yielded no labelled example.")
-    return nll / seen, hits / seen
-
-
-def _criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
-    classes = isinstance(likelihood, Categorical)
-    if stop_on is None:
-        return "accuracy" if classes else "nll"
-    if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
-        raise ArgumentError(
-            f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
-            f"got {stop_on!r}."
-        )
-    return stop_on
-
-
-def _hits(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> float:
-    if not isinstance(likelihood, Categorical):
-        return 0.0
-    return float((outputs.argmax(-1) == targets).sum())
-
-
-def _gains(epoch: Epoch, best: Epoch, stop_on: Criterion) -> bool:
-    if stop_on == "nll":
-        return epoch.nll < best.nll
-    return epoch.accuracy > best.accuracy
 
 
 class _Run:
@@ -167,7 +117,7 @@ class _Run:
         # Fused: on a CPU the plain step takes a fifth of the time of a small model's batch.
         self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimiser, _warm_up_then_fall(steps)
+            self.optimiser, warm_up_then_fall(steps)
         )
         self.trained = trained
 
@@ -197,14 +147,3 @@ class _Run:
             total += float(loss.detach()) * int(kept.sum())
             seen += int(kept.sum())
         return total / max(seen, 1)
-
-
-def _warm_up_then_fall(steps: int) -> Callable[[int], float]:
-    warm = max(1, steps // 10)
-
-    def factor(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return max(0.0, (steps - step) / max(1, steps - warm))
-
-    return factor

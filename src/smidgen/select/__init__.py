@@ -1,6 +1,8 @@
 """Selectors: each makes a `Subset` from a model."""
 
+from smidgen.largest import overlap
 from smidgen.select import scores
+from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
 from smidgen.select.modules import modules
 from smidgen.select.named import named
@@ -11,10 +13,12 @@ from smidgen.select.weights import weights
 __all__ = [
     "SELECTORS",
     "Selector",
+    "bayestune",
     "choose",
     "last_layer",
     "modules",
     "named",
+    "overlap",
     "scores",
     "sparse_kfac",
     "weights",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.problem import Problem, as_problem
+from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
 from smidgen.select.modules import Choice, Order, modules
 from smidgen.select.named import named
@@ -140,6 +141,7 @@ SELECTORS: dict[str, Selector] = {
         Selector("magnitude", weights, size="fraction"),
         Selector("random-weights", partial(weights, by="random"), _DRAWS, "fraction"),
         Selector("variance", _by_scores, _GIVEN, "fraction"),
+        Selector("bayestune", partial(bayestune, head="none"), _GIVEN, "fraction"),
         Selector(
             "squared-gradient",
             partial(_by_pass, of=squared_gradient, select=weights),
@@ -173,7 +175,7 @@ def choose(
             the selector has it.
         batches: Training batches, for selectors that score by data; read once.
         generator: Source of a random choice.
-        scores: Scores by parameter name, for "variance".
+        scores: Scores by parameter name, for "variance" and "bayestune".
         patterns: Shell patterns of parameter names, for "named".
 
     Returns:

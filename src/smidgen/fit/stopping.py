@@ -1,0 +1,109 @@
+"""When fine-tuning stops, and how its rate falls: shared by all that fine-tunes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.guard import untouched
+from smidgen.likelihood import Categorical, Likelihood
+from smidgen.problem import Problem
+from smidgen.types import Batch
+
+Criterion = Literal["accuracy", "nll"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to on the validation data."""
+
+    number: int
+    train_nll: float
+    nll: float
+    accuracy: float
+
+    def gains(self, best: Epoch, stop_on: Criterion) -> bool:
+        """Whether it is better than the best before it."""
+        if stop_on == "nll":
+            return self.nll < best.nll
+        return self.accuracy > best.accuracy
+
+
+def evaluated(
+    problem: Problem, batches: Iterable[Batch], replaced: Mapping[str, Tensor] | None = None
+) -> tuple[float, float]:
+    """Mean NLL and accuracy of the point prediction (accuracy 0 for regression).
+
+    Args:
+        problem: The settled problem.
+        batches: Labelled batches.
+        replaced: Other values of some parameters, by name.
+
+    Returns:
+        The two numbers.
+
+    Raises:
+        DataError: If there is no label.
+    """
+    assert problem.likelihood is not None
+    nll, hits, seen = 0.0, 0.0, 0
+    with untouched(problem.model), torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch, replaced).flatten(0, -2)
+            targets, kept = problem.read(batch, outputs)
+            if targets is None:
+                raise DataError("validation needs labels, and a batch has none.")
+            scores = problem.likelihood.log_prob(outputs[kept], targets[kept])
+            nll -= float(scores.double().sum())
+            hits += _hits(problem.likelihood, outputs[kept], targets[kept])
+            seen += int(kept.sum())
+    if not seen:
+        raise DataError("the validation loader yielded no labelled example.")
+    return nll / seen, hits / seen
+
+
+def criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
+    """Settle what a gain is: accuracy for classes, NLL for all else.
+
+    Args:
+        stop_on: What was asked for, if anything.
+        likelihood: What the outputs mean.
+
+    Returns:
+        The criterion.
+
+    Raises:
+        ArgumentError: If this likelihood has no such number.
+    """
+    classes = isinstance(likelihood, Categorical)
+    if stop_on is None:
+        return "accuracy" if classes else "nll"
+    if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
+        raise ArgumentError(
+            f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
+            f"got {stop_on!r}."
+        )
+    return stop_on
+
+
+def warm_up_then_fall(steps: int) -> Callable[[int], float]:
+    """The rate's factor by step: up over a tenth of all, then linearly to zero."""
+    warm = max(1, steps // 10)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return max(0.0, (steps - step) / max(1, steps - warm))
+
+    return factor
+
+
+def _hits(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> float:
+    if not isinstance(likelihood, Categorical):
+        return 0.0
+    return float((outputs.argmax(-1) == targets).sum())

@@ -1,0 +1,125 @@
+"""A delta as a PEFT adapter, where PEFT can hold it.
+
+PEFT's SHiRA keeps single entries of `nn.Linear` weights, r·(m + n) of them for an m × n
+weight, and `modules_to_save` keeps whole modules. So a delta of such weights and a new head
+goes in exactly, filled up with zeros; biases, embeddings and LayerNorms do not.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, ShiraConfig, get_peft_model
+from torch import Tensor, nn
+
+from smidgen.delta import Delta
+from smidgen.errors import ArgumentError
+
+
+def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
+    """Write a delta as a SHiRA adapter that `PeftModel.from_pretrained` loads.
+
+    Args:
+        delta: The delta.
+        model: Its base model; it stays as it is.
+        folder: Where the adapter goes.
+
+    Returns:
+        The folder.
+    """
+    peft_model(delta, model).save_pretrained(str(folder))
+    return Path(folder)
+
+
+def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
+    """Put a delta on a copy of its base model as a SHiRA adapter.
+
+    Args:
+        delta: The delta.
+        model: Its base model.
+
+    Returns:
+        PEFT's model, whose outputs are those of the tuned one.
+
+    Raises:
+        ArgumentError: If PEFT cannot hold a part of the delta.
+    """
+    copy = deepcopy(model)
+    # On and off again: it checks that this is the base model.
+    delta.apply(copy).remove()
+    names = {name: _linear(copy, name) for name in delta.subset.parts}
+    rank = max(_rank(layer, delta.subset.sizes()[n]) for n, layer in names.items())
+    pieces = delta.difference.float().split(list(delta.subset.sizes().values()))
+    masks: dict[int, Tensor] = {}
+    values: dict[str, Tensor] = {}
+    for (name, layer), piece in zip(names.items(), pieces, strict=True):
+        filled = _filled(layer, delta.subset.indices(name), piece, rank, name)
+        masks[id(layer)], values[name.removesuffix(".weight")] = filled
+    config = ShiraConfig(
+        r=rank,
+        target_modules=list(values),
+        modules_to_save=_modules(copy, delta) or None,
+    )
+    config.mask_fn = lambda layer, *_, **__: masks[id(layer)].to(layer.weight)
+    found = get_peft_model(copy, config)
+    base: Any = found.base_model.model
+    layers: dict[str, Any] = dict(base.named_modules())
+    with torch.no_grad():
+        for name, value in values.items():
+            layers[name].shira_weight["default"].copy_(value)
+        for name, value in delta.replaced.items():
+            module, _, field = name.rpartition(".")
+            saved = layers[module].modules_to_save["default"]
+            getattr(saved, field).copy_(value)
+    return found
+
+
+def _linear(model: nn.Module, name: str) -> nn.Linear:
+    module, _, field = name.rpartition(".")
+    layer = model.get_submodule(module)
+    if field != "weight" or not isinstance(layer, nn.Linear):
+        raise ArgumentError(
+            f"delta must hold weights of nn.Linear only to go into PEFT, got {name!r} of a "
+            f"{type(layer).__name__}. Save it with Delta.save, or tune weights only: give "
+            "select.bayestune the scores of those."
+        )
+    return layer
+
+
+def _rank(layer: nn.Linear, count: int) -> int:
+    return max(1, -(-count // sum(layer.weight.shape)))
+
+
+def _filled(
+    layer: nn.Linear, indices: Tensor, piece: Tensor, rank: int, name: str
+) -> tuple[Tensor, Tensor]:
+    """The mask that PEFT wants, of r·(m + n) entries, and their values in its order."""
+    total, room = layer.weight.numel(), rank * sum(layer.weight.shape)
+    if room > total:
+        raise ArgumentError(
+            f"delta must leave PEFT room for {room} entries in every weight it touches, "
+            f"got {name!r} with {total}. Save it with Delta.save."
+        )
+    mask = torch.zeros(total)
+    mask[indices] = 1
+    rest = (mask == 0).nonzero().flatten()[: room - indices.numel()]
+    mask[rest] = 1
+    spread = torch.zeros(total)
+    spread[indices] = piece
+    return mask.view_as(layer.weight), spread[mask.bool()]
+
+
+def _modules(model: nn.Module, delta: Delta) -> list[str]:
+    """Modules whose every parameter is replaced."""
+    found = sorted({name.rpartition(".")[0] for name in delta.replaced})
+    for module in found:
+        for field, _ in model.get_submodule(module).named_parameters():
+            if f"{module}.{field}" not in delta.replaced:
+                raise ArgumentError(
+                    f"delta must replace whole modules to go into PEFT, got {module!r} "
+                    f"without its {field}. Save it with Delta.save."
+                )
+    return found

@@ -1,0 +1,129 @@
+"""BayesTune's choice: the weights whose prior must be widest, and the head.
+
+The scores are mean scales as `smidgen.fit.langevin` finds them. The threshold is found by
+counting, so that no vector of all scores is sorted or copied; ties go to the lower index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.affine import coverage, share_of
+from smidgen.errors import ArgumentError
+from smidgen.largest import largest
+from smidgen.select.top import fraction_share
+from smidgen.subset import Entries, Part, Subset, Whole
+
+DEFAULT_FRACTION = 0.005
+"""The paper's: half a percent."""
+
+_BINS = 4096
+
+
+def bayestune(
+    model: nn.Module,
+    scores: Mapping[str, Tensor],
+    *,
+    fraction: float | None = None,
+    threshold: float | None = None,
+    elbow: bool = False,
+    head: Subset | Literal["last", "none"] = "last",
+) -> Subset:
+    """Choose the weights with the largest scales, over the whole model.
+
+    Args:
+        model: The pretrained model; it is only looked at.
+        scores: Scales by parameter name: `fit.langevin(...).means`.
+        fraction: Share of the scored weights; 0.005 if no rule is given.
+        threshold: Choose all scales above this instead.
+        elbow: Choose up to the elbow of the sorted scales instead.
+        head: What is chosen besides and does not count towards the fraction: "last" is
+            the last affine map, "none" nothing.
+
+    Returns:
+        Single entries, and the head whole.
+
+    Raises:
+        ArgumentError: If scores do not fit the model, or more than one rule is given.
+    """
+    if (fraction is not None) + (threshold is not None) + bool(elbow) > 1:
+        raise ArgumentError("give one of fraction, threshold and elbow, not several.")
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    chosen = coverage(model)
+    beside = chosen.last() if head == "last" else head
+    if not isinstance(beside, Subset) and beside != "none":
+        raise ArgumentError(f"head must be a Subset, 'last' or 'none', got {head!r}.")
+    free = beside.parts if isinstance(beside, Subset) else {}
+    ranked = _checked({n: s for n, s in scores.items() if n not in free}, shapes)
+    if threshold is not None:
+        count = sum(int((each > threshold).sum()) for each in ranked.values())
+    elif elbow:
+        count = _elbow(ranked)
+    else:
+        share = fraction_share(DEFAULT_FRACTION if fraction is None else fraction)
+        count = share_of(sum(each.numel() for each in ranked.values()), share)
+    if count < 1:
+        raise ArgumentError(f"threshold must leave a weight, got {threshold}. Lower it.")
+    parts: dict[str, Part] = {n: Entries(i) for n, i in largest(ranked, count).items()}
+    parts.update({name: Whole() for name in free})
+    universe = {**chosen.universe, **{name: shapes[name] for name in (*ranked, *free)}}
+    return Subset(universe, parts)
+
+
+def _checked(
+    scores: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    if not scores:
+        raise ArgumentError(
+            "scores must hold at least one parameter outside the head, got none. Make "
+            "them with smidgen.fit.langevin(...).means."
+        )
+    for name, score in scores.items():
+        if shapes.get(name) != tuple(score.shape):
+            raise ArgumentError(
+                f"scores must map parameter names to scores of their shape, got {name!r} "
+                f"of shape {tuple(score.shape)}. Score this model's weights."
+            )
+        if score.isnan().any():
+            raise ArgumentError(
+                f"scores must hold numbers, got NaN for {name!r}. Score the weights again."
+            )
+    return dict(scores)
+
+
+def _elbow(scores: Mapping[str, Tensor]) -> int:
+    """How many scales lie before the elbow of their sorted curve.
+
+    That is the point furthest below the chord of scale against rank, which a histogram
+    with bins of equal ratio gives without sorting.
+
+    Args:
+        scores: Scales by parameter name.
+
+    Returns:
+        The count.
+
+    Raises:
+        ArgumentError: If the scales do not differ.
+    """
+    bounds = [(float(each.min()), float(each.max())) for each in scores.values()]
+    high = max(each[1] for each in bounds)
+    low = max(min(each[0] for each in bounds), high * 1e-12)
+    if not 0 < low < high:
+        raise ArgumentError("elbow needs positive scores that differ. Give a fraction.")
+    counts = torch.zeros(_BINS, dtype=torch.float64)
+    ends = torch.tensor([low, high], dtype=torch.float64).log()
+    for each in scores.values():
+        logs = each.detach().flatten().double().clamp(min=low).log()
+        counts += torch.histc(logs, _BINS, min=float(ends[0]), max=float(ends[1])).cpu()
+    ranks = counts.flip(0).cumsum(0)
+    # The lower edge of each bin, largest first, and how many scales lie above it.
+    first, last = ends.tolist()
+    edges = torch.linspace(last, first, _BINS + 1, dtype=torch.float64)[1:].exp()
+    across = ranks / ranks[-1]
+    down = (edges - edges[-1]) / (edges[0] - edges[-1])
+    return max(1, int(ranks[(across + down).argmin()]))

@@ -1,0 +1,84 @@
+"""BayesTune's choice: fraction, threshold, elbow, and the head beside the budget."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from smidgen import select
+from smidgen.errors import ArgumentError
+from smidgen.subset import Whole
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.LayerNorm(30), nn.Linear(30, 2))
+
+
+def scores(model, names=("0.weight", "0.bias")):
+    generator = torch.Generator().manual_seed(1)
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    return {name: torch.rand(shapes[name], generator=generator) for name in names}
+
+
+def test_the_head_is_whole_and_outside_the_budget():
+    model = net()
+    found = select.bayestune(model, scores(model), fraction=0.1)
+    assert found.parts["2.weight"] == found.parts["2.bias"] == Whole()
+    assert found.size == 63 + 62
+    alone = select.bayestune(model, scores(model), fraction=0.1, head="none")
+    assert alone.size == 63
+    assert alone | select.last_layer(model) == found
+    # Scores of the head change nothing.
+    more = scores(model, ("0.weight", "0.bias", "2.weight"))
+    assert select.bayestune(model, more, fraction=0.1) == found
+
+
+def test_half_a_percent_is_the_default():
+    model = net()
+    assert select.bayestune(model, scores(model), head="none").size == 4
+
+
+def test_a_threshold_takes_all_above_it():
+    model = net()
+    given = scores(model)
+    found = select.bayestune(model, given, threshold=0.9, head="none")
+    assert found.size == sum(int((each > 0.9).sum()) for each in given.values())
+    assert (given["0.weight"].flatten()[found.indices("0.weight")] > 0.9).all()
+    with pytest.raises(ArgumentError, match="threshold must leave a weight, got 2"):
+        select.bayestune(model, given, threshold=2)
+
+
+def test_the_elbow_is_where_the_large_ones_end():
+    model = net()
+    given = {name: each * 1e-4 + 1e-4 for name, each in scores(model).items()}
+    given["0.weight"].view(-1)[:40] = 0.1 + 0.01 * torch.arange(40)
+    found = select.bayestune(model, given, elbow=True, head="none")
+    assert set(range(40)) <= set(found.indices("0.weight").tolist())
+    assert found.size <= 60
+    flat = {name: torch.ones_like(each) for name, each in given.items()}
+    with pytest.raises(ArgumentError, match="elbow needs positive scores that differ"):
+        select.bayestune(model, flat, elbow=True)
+
+
+def test_norms_and_embeddings_may_be_scored_too():
+    model = net()
+    found = select.bayestune(model, scores(model, ("0.weight", "1.weight")), fraction=1.0)
+    assert found.parts["1.weight"] == Whole()
+
+
+def test_what_does_not_fit_is_named():
+    model = net()
+    with pytest.raises(ArgumentError, match="one of fraction, threshold and elbow"):
+        select.bayestune(model, scores(model), fraction=0.1, elbow=True)
+    with pytest.raises(ArgumentError, match="got '0.weight' of shape"):
+        select.bayestune(model, {"0.weight": torch.ones(3)})
+    with pytest.raises(ArgumentError, match="at least one parameter outside the head"):
+        select.bayestune(model, scores(model, ("2.weight",)))
+    bad = scores(model)
+    bad["0.bias"][3] = torch.nan
+    with pytest.raises(ArgumentError, match="NaN for '0.bias'"):
+        select.bayestune(model, bad)
+    with pytest.raises(ArgumentError, match="head must be .* got 'first'"):
+        select.bayestune(model, scores(model), head="first")

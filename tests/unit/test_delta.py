@@ -1,0 +1,187 @@
+"""Deltas: applied, removed, merged, saved; each exactly."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from smidgen import Subset
+from smidgen.delta import Delta, delta_of, merge
+from smidgen.errors import ArgumentError, StoreError
+from smidgen.subset import Block, Entries, Whole
+
+
+def net(kind=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).to(kind)
+
+
+def subset_of(model, parts=None):
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    return Subset(
+        shapes,
+        parts
+        or {
+            "0.weight": Entries(torch.tensor([0, 5, 10])),
+            "1.weight": Whole(),
+            "2.weight": Block(torch.tensor([1]), torch.tensor([0, 3])),
+            "2.bias": Whole(),
+        },
+    )
+
+
+def made(model, **changes):
+    subset = subset_of(model, **changes)
+    generator = torch.Generator().manual_seed(subset.size)
+    difference = torch.randn(subset.size, generator=generator)
+    head = {"2.bias": torch.tensor([7.0, -7.0])} if "2.bias" in subset.parts else {}
+    return delta_of(model, subset, difference, head)
+
+
+def same(left, right):
+    return all(torch.equal(v, right.state_dict()[n]) for n, v in left.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("half", [False, True])
+def test_applied_and_removed_the_base_is_bitwise_back(kind, half):
+    model, base = net(kind), net(kind)
+    delta = made(model).half() if half else made(model)
+    applied = delta.apply(model)
+    assert not same(model, base)
+    assert torch.equal(model[2].bias, torch.tensor([7.0, -7.0], dtype=kind))
+    flat, known = model[0].weight.flatten(), base[0].weight.flatten()
+    left = torch.ones(12, dtype=torch.bool)
+    left[[0, 5, 10]] = False
+    assert torch.equal(flat[left], known[left])
+    applied.remove()
+    assert same(model, base)
+    applied.remove()
+    assert same(model, base)
+
+
+def test_it_is_taken_off_after_an_exception():
+    model, base = net(), net()
+    with pytest.raises(RuntimeError), made(model).applied(model):
+        raise RuntimeError
+    assert same(model, base)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_file_holds_it(tmp_path, half):
+    model = net()
+    delta = made(model).half() if half else made(model)
+    path = delta.save(tmp_path / "some" / "delta.safetensors")
+    found = Delta.load(path)
+    assert found.subset == delta.subset
+    assert torch.equal(found.difference, delta.difference)
+    assert found.replaced.keys() == delta.replaced.keys()
+    other = deepcopy(model)
+    found.apply(other)
+    delta.apply(model)
+    assert same(model, other)
+
+
+def test_a_new_head_may_differ_in_the_base_but_nothing_else():
+    model = net()
+    delta = made(model)
+    other = net()
+    with torch.no_grad():
+        other[2].bias.add_(1.0)
+    delta.apply(other).remove()
+    with torch.no_grad():
+        other[0].bias.add_(1.0)
+    with pytest.raises(StoreError, match="another base model"):
+        delta.apply(other)
+
+
+def test_a_head_of_another_size_is_refused_before_anything_is_written():
+    model, other = net(), net()
+    other[2].bias = nn.Parameter(torch.zeros(3))
+    before = deepcopy(other)
+    with pytest.raises(StoreError, match=r"replaces '2.bias' .* has \(3,\) there"):
+        made(model).apply(other)
+    assert same(other, before)
+
+
+def test_a_second_delta_needs_the_base_and_a_swap_works():
+    model = net()
+    parts = {"0.bias": Entries(torch.tensor([1]))}
+    first, second = made(model), made(model, parts=parts)
+    there = first.apply(model)
+    with pytest.raises(StoreError, match="merge them first"):
+        second.apply(model)
+    there.remove()
+    second.apply(model).remove()
+    assert same(model, net())
+
+
+def test_merging_adds_up_where_they_overlap():
+    model = net()
+    parts = {"0.weight": Entries(torch.tensor([5, 6])), "0.bias": Whole()}
+    first = made(model, parts={"0.weight": Entries(torch.tensor([0, 5, 10]))})
+    second = made(model, parts=parts)
+    found = merge([first, second], [1.0, 0.5])
+    wanted = torch.zeros(12)
+    wanted[[0, 5, 10]] += first.difference
+    wanted[[5, 6]] += 0.5 * second.difference[:2]
+    assert found.subset.indices("0.weight").tolist() == [0, 5, 6, 10]
+    assert torch.equal(found.difference[:4], wanted[[0, 5, 6, 10]])
+    assert torch.equal(found.difference[4:], 0.5 * second.difference[2:])
+    found.apply(model).remove()
+    assert same(model, net())
+
+
+def test_what_cannot_be_merged_is_named():
+    model = net()
+    other = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    with pytest.raises(ArgumentError, match="one base model"):
+        merge([made(model), made(other)])
+    plain = made(model, parts={"2.weight": Whole()})
+    headless = Delta(plain.subset, plain.difference, {}, made(model).fingerprint)
+    with pytest.raises(ArgumentError, match="same parameters .* '2.bias'"):
+        merge([made(model), headless])
+    with pytest.raises(ArgumentError, match="weights must be as many as the deltas, 2"):
+        merge([made(model), made(model)], [1.0])
+
+
+def test_half_a_percent_of_minilm_is_under_a_megabyte(tmp_path):
+    """22.7 million weights, all embeddings included."""
+    side = 4765
+    generator = torch.Generator().manual_seed(0)
+    count = side * side // 200
+    picked = torch.randperm(side * side, generator=generator)[:count]
+    subset = Subset({"weight": (side, side)}, {"weight": Entries(picked)})
+    delta = Delta(subset, torch.randn(count, generator=generator), {}, "0" * 64)
+    sizes = [
+        each.save(tmp_path / name).stat().st_size
+        for name, each in (("full", delta), ("half", delta.half()))
+    ]
+    assert sizes[0] < 1e6
+    assert sizes[1] < 0.8 * sizes[0]
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    model = net()
+    path = made(model).save(tmp_path / "delta.safetensors")
+    content = path.read_bytes()
+    for broken in (b"", content[:40], content[:-5]):
+        path.write_bytes(broken)
+        with pytest.raises(StoreError, match="is not a delta file"):
+            Delta.load(path)
+    subset_of(model).to_file(path)
+    with pytest.raises(StoreError, match="is not a delta file"):
+        Delta.load(path)
+    path.write_bytes(content.replace(b'\\"schema\\": 1', b'\\"schema\\": 9'))
+    with pytest.raises(StoreError, match="delta schema 9"):
+        Delta.load(path)
+    with pytest.raises(ArgumentError, match="one number for each of 3 weights"):
+        Delta(
+            subset_of(model, {"0.weight": Entries(torch.tensor([0, 1, 2]))}),
+            torch.zeros(2),
+            {},
+            "",
+        )

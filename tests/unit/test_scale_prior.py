@@ -1,0 +1,118 @@
+"""The generalised inverse Gaussian means against numerical integration."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tolerances import DRIFT, EXACT, INTEGRATED, ROUNDED
+
+from smidgen.errors import ArgumentError
+from smidgen.scale_prior import ScalePrior
+
+PRIORS = [(0.01, 100.0), (0.3, 1e4), (0.5, 1.0), (1.0, 3.0), (1.7, 0.01), (3.0, 2.0)]
+priors = pytest.mark.parametrize(("shape", "rate"), PRIORS)
+
+
+def integrated(prior, displacements, power):
+    """E[λ^power | Δ] by the trapezoidal rule over log λ, in float64.
+
+    The integrand falls doubly exponentially at both ends, where the rule converges faster
+    than any power of the step.
+    """
+    found = []
+    for displacement in displacements:
+        # Narrow around its mode where Δ is large; else as wide as any λ that counts.
+        mode = float((displacement / prior.rate).sqrt().log())
+        width = float((1 + 2 * (displacement * prior.rate).sqrt()) ** -0.5)
+        low, high = (-160, 60) if width > 0.5 else (mode - 30 * width, mode + 30 * width)
+        logs = torch.linspace(low, high, 220 * 64 + 1, dtype=torch.float64)
+        exponent = (prior.shape - 1) * logs - prior.rate * logs.exp()
+        exponent = exponent - displacement * (-logs).exp()
+        above = torch.logsumexp(exponent + power * logs, 0)
+        found.append((above - torch.logsumexp(exponent, 0)).exp())
+    return torch.stack(found)
+
+
+@priors
+def test_both_means_equal_the_integrals_over_the_whole_range(shape, rate):
+    prior = ScalePrior(shape, rate)
+    displacements = torch.logspace(-40, 8, 97, dtype=torch.float64) / rate
+    torch.testing.assert_close(
+        prior.mean(displacements), integrated(prior, displacements, 1), **INTEGRATED
+    )
+    torch.testing.assert_close(
+        prior.inverse_mean(displacements),
+        integrated(prior, displacements, -1),
+        **INTEGRATED,
+    )
+
+
+@priors
+def test_single_precision_agrees_and_is_monotone(shape, rate):
+    prior = ScalePrior(shape, rate)
+    displacements = torch.logspace(-30, 6, 40_001)
+    found = prior.mean(displacements)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(
+        found.double(), prior.mean(displacements.double()), **ROUNDED
+    )
+    exact = prior.mean(displacements.double())
+    assert (exact.diff() >= -EXACT["rtol"] * exact[1:]).all()
+
+
+@priors
+def test_the_limits_at_zero_are_closed_forms(shape, rate):
+    prior = ScalePrior(shape, rate)
+    for kind in (torch.float32, torch.float64):
+        zero = torch.zeros(2, 3, dtype=kind)
+        assert prior.mean(zero).shape == (2, 3)
+        assert torch.allclose(prior.mean(zero), zero + max(shape - 1, 0) / rate)
+    limit = rate / (shape - 2) if shape > 2 else torch.inf
+    assert prior.inverse_mean(torch.zeros(1, dtype=torch.float64)) == limit
+
+
+@priors
+def test_far_out_both_go_with_the_root(shape, rate):
+    far = torch.tensor([1e30, 1e200], dtype=torch.float64)
+    prior = ScalePrior(shape, rate)
+    torch.testing.assert_close(prior.mean(far), (far / rate).sqrt(), **INTEGRATED)
+    torch.testing.assert_close(prior.inverse_mean(far), (rate / far).sqrt(), **INTEGRATED)
+
+
+@priors
+def test_the_quick_pull_is_close(shape, rate):
+    prior = ScalePrior(shape, rate)
+    squares = torch.logspace(-16, 6, 500, dtype=torch.float64)
+    root = squares.sqrt()
+    torch.testing.assert_close(
+        prior.pull(squares) * root, prior.inverse_mean(root), **DRIFT
+    )
+
+
+@priors
+def test_the_pull_is_minus_the_slope_of_the_log_density(shape, rate):
+    """−d/dΔ of log p(θ), whose tail is known: p = −d/dΔ P(|θ − θ̄| > Δ) / 2."""
+    prior = ScalePrior(shape, rate)
+    at, step = 0.7 / rate, 1e-4 / rate
+    tails = [prior.beyond(at + i * step) for i in (-1.5, -0.5, 0.5, 1.5)]
+    left, middle, right = (a - b for a, b in zip(tails, tails[1:], strict=False))
+    slope = -(right - left) / (2 * step) / middle
+    found = float(prior.inverse_mean(torch.tensor([at], dtype=torch.float64)))
+    assert found == pytest.approx(slope, rel=DRIFT["rtol"])
+
+
+def test_the_mean_scale_under_the_prior_is_alpha_over_beta():
+    """E over Δ of E[λ | Δ] is E[λ]: the two closed forms belong to one model."""
+    prior = ScalePrior(0.8, 5.0)
+    logs = torch.linspace(-40, 6, 46 * 200 + 1, dtype=torch.float64)
+    tails = torch.tensor([prior.beyond(float(each)) for each in logs.exp()])
+    middles = ((logs[1:] + logs[:-1]) / 2).exp()
+    found = (prior.mean(middles) * (tails[:-1] - tails[1:])).sum()
+    assert float(found) == pytest.approx(0.8 / 5.0, rel=DRIFT["rtol"])
+    assert prior.beyond(0.0) == pytest.approx(1.0, **{"rel": EXACT["rtol"]})
+
+
+@pytest.mark.parametrize(("shape", "rate"), [(0, 1), (11, 1), (1, 0), (1, float("inf"))])
+def test_numbers_out_of_range_are_named(shape, rate):
+    with pytest.raises(ArgumentError, match=f"got {shape} and {rate}"):
+        ScalePrior(shape, rate)

@@ -11,7 +11,18 @@ from typing import Any
 import typer
 
 import smidgen
-from smidgen.cli import demo, evaluate, finetune, fit, plan, predict, ramp, report, verify
+from smidgen.cli import (
+    demo,
+    evaluate,
+    finetune,
+    fit,
+    plan,
+    predict,
+    ramp,
+    report,
+    study,
+    verify,
+)
 from smidgen.cli.console import note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
@@ -41,6 +52,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _example in _COMMANDS.items():
     app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
+app.add_typer(study.app, name="study")
 
 
 def _tell_version(asked: bool) -> None:

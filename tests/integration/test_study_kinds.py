@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ needs = ["map"]
 by = "magnitude"
 percents = [5]
 steps = 20
-trial_steps = 4
+trial_steps = 10
 samples = 8
 [profiles.small]
 seeds = [0, 1]
@@ -220,7 +221,7 @@ def test_rows_of_a_seed_are_apart_and_the_same_each_time(letters):
     with pytest.raises(DataError, match="Lower train_size"):
         draw(job(cell, root, ledger, data={**cell.data, "train_size": 1000}))
     with pytest.raises(ArgumentError, match="--data FOLDER"):
-        draw(job(cell, None, ledger, artifact=root, work=root))
+        draw(replace(job(cell, root, ledger), root=None))
 
 
 def test_the_ensemble_is_the_average_of_its_members(letters):

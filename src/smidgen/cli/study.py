@@ -100,6 +100,32 @@ def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     _show(*_opened(name, profile, folder))
 
 
+@app.command(epilog="Example: [bold]smidgen study report uci --page uci.html[/bold]")
+def report(
+    name: Name,
+    folder: Folder = None,
+    profile: Profile = None,
+    page: Annotated[
+        Path | None, typer.Option(help="The page; report.html beside the records.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write what was found to this file.")
+    ] = None,
+) -> None:
+    """Turn the records that are there into one HTML page, at any time."""
+    from smidgen.cli.report import show_many
+    from smidgen.report import About
+    from smidgen.study.ledger import state_of
+
+    study, ledger = _opened(name, profile, folder)
+    done = state_of(study.cells, ledger).done
+    records = [ledger.record(cell) for cell in done]
+    if len(done) < len(study.cells):
+        note(f"{len(study.cells) - len(done)} of {len(study.cells)} cells are not done.")
+    about = About(study.title, study.about, study.baseline, study.paper)
+    show_many(records, page or ledger.folder / "report.html", json_file, about)
+
+
 def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study, Ledger]:
     from smidgen.study.definition import read_study
     from smidgen.study.ledger import Ledger

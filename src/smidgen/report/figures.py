@@ -30,12 +30,15 @@ _LONGEST_NAME = 44
 Columns = Mapping[str, Sequence[float]]
 
 
-def reliability(points: Mapping[str, Columns], looks: Mapping[str, Look]) -> dict[str, str]:
+def reliability(
+    points: Mapping[str, Columns], looks: Mapping[str, Look], prefix: str = "reliability"
+) -> dict[str, str]:
     """Draw accuracy against confidence, a small figure per method on common axes.
 
     Args:
         points: `confidence`, `accuracy` and `count` of the bins, by method.
         looks: How each method is drawn.
+        prefix: Stands before the names of the figures.
 
     Returns:
         One SVG per method.
@@ -45,7 +48,7 @@ def reliability(points: Mapping[str, Columns], looks: Mapping[str, Look]) -> dic
     start = floor(10 * min([0.9, *seen])) / 10
     most = max([1.0, *(row[2] for rows in bins.values() for row in rows)])
     return {
-        name: _reliability_panel(rows, looks[name], start, most, f"reliability-{i}")
+        name: _reliability_panel(rows, looks[name], start, most, f"{prefix}-{i}")
         for i, (name, rows) in enumerate(bins.items())
     }
 

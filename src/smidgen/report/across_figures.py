@@ -23,7 +23,7 @@ from smidgen.report.ramp_page import SHORT
 from smidgen.report.svg import drawing, inline, sheet
 
 _WIDTH, _NAMES, _ROW = 384.0, 168.0, 17.0
-_LONGEST = 26
+_LONGEST, _LONGEST_END = 26, 14
 _STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 _LABELS = {
@@ -208,7 +208,7 @@ def _short(label: str) -> str:
         ("all weights", "all"),
     ):
         label = label.replace(long, brief)
-    return label
+    return label if len(label) <= _LONGEST_END else label[: _LONGEST_END - 1] + "…"
 
 
 def pooled_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:

@@ -24,6 +24,8 @@ _WIDTH = 360.0
 _HEIGHT = 244.0
 _FEWEST = 0.05
 _STEPS = (1, 2, 2.5, 5, 10)
+# In small figures ticks must be short: 0.4 and 0.6, not 0.25.
+_WHOLE_STEPS = (1, 2, 5, 10)
 _MOST_POINTS = 160
 _LONGEST_NAME = 44
 
@@ -73,7 +75,7 @@ def _reliability_panel(
         room = 0.03 * (1 - start)
         for axes in (main, below):
             axes.set_xlim(start - room, 1 + room)
-            axes.xaxis.set_major_locator(MaxNLocator(3, steps=_STEPS))
+            axes.xaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE_STEPS))
             axes.xaxis.set_major_formatter("{x:g}")
         main.plot([start, 1], [start, 1], color=SOFT, linewidth=0.9, dashes=(3, 2.5))
         confidence = [row[0] for row in rows]
@@ -86,7 +88,7 @@ def _reliability_panel(
             zorder=3, edgecolors=PAPER, linewidths=0.6,
         )  # fmt: skip
         main.set_ylim(start - room, 1 + room)
-        main.yaxis.set_major_locator(MaxNLocator(3, steps=_STEPS))
+        main.yaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE_STEPS))
         main.yaxis.set_major_formatter("{x:g}")
         main.tick_params(labelbottom=False)
         main.set_ylabel("accuracy", labelpad=3)

@@ -107,6 +107,8 @@ def _join(resources: Resources, workers: int | None, address: str | None) -> Non
     }
     if address is None:
         cores = (workers or room_for(resources)) * resources.threads
+        # A busy machine takes longer to start Ray's own processes than Ray waits for them.
+        os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
         ray.init(num_cpus=cores, include_dashboard=False, **common)
         return
     try:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_two_processes_find_the_posterior_of_one(tmp_path):
-    words = ["--cpu", "--num_processes", "2", "--num_machines", "1"]
+    # --cpu would ask for mpirun; the program itself says that it stays on the CPU.
+    words = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     words += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     run = subprocess.run(

@@ -16,10 +16,13 @@ from tests.tolerances import EXACT
 from transformers import BertModel
 
 from smidgen import evaluate
+from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.predictive import CategoricalPredictive
+from smidgen.record import Record
+from smidgen.report import render
 from smidgen.study.cell import Job
 from smidgen.study.definition import read_study
 from smidgen.study.engines.base import Place
@@ -314,6 +317,20 @@ def test_the_noise_of_the_point_estimate_is_that_of_validation_data(waves):
     noise = float((hidden - tables.validation[1]).square().mean())
     found = ledger.record(cell).results["levels"][0]["noise"]
     assert math.isclose(found, noise, rel_tol=EXACT["rtol"])
+
+
+def test_every_record_has_a_page_and_the_study_has_one(letters, waves, capsys):
+    for root, _, ledger in (letters, waves):
+        for path in (ledger.folder / "records").glob("*.json"):
+            if Record.load(path).results.get("methods"):
+                assert "<h1>" in render(Record.load(path))
+        words = ["study", "report", str(root / "study.toml"), "--out", str(ledger.folder)]
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        said = capsys.readouterr()
+        assert left.value.code == 0, said.err
+        assert "the lowest mean NLL" in " ".join(said.out.split())
+        assert "What we found" in (ledger.folder / "report.html").read_text()
 
 
 def test_every_kind_refuses_settings_it_does_not_have(letters):

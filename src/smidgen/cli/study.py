@@ -154,6 +154,13 @@ def _engine(
     if threads is not None:
         needed = replace(needed, threads=threads)
     if engine == "ray":
+        from importlib.util import find_spec
+
+        if find_spec("ray") is None:
+            raise ArgumentError(
+                "--engine ray needs Ray, which is not there. Install it with 'pip install "
+                "smidgen[ray]', or take --engine local."
+            )
         from smidgen.study.engines.ray_cluster import RayEngine
 
         return RayEngine(place, needed, workers, address=address)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.errors import ArgumentError
-from smidgen.study.cell import Cell
+from smidgen.study.cell import Cell, read_settings
 
 _SHIPPED = resources.files("smidgen.study") / "shipped"
 _TOP = ("title", "about", "data", "cells", "profiles", "resources", "baseline", "paper")
@@ -115,7 +115,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
         about=str(told.get("about", "")).strip(),
         cells=tuple({cell.key: cell for cell in cells}.values()),
         baseline=str(told.get("baseline", "temperature")),
-        resources=Resources(**told.get("resources", {})),
+        resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
         paper=told.get("paper", {}),
     )
 

@@ -13,5 +13,8 @@ Shape: TypeAlias = tuple[int, ...]
 Batch: TypeAlias = Any
 """Whatever a data loader yields: a mapping, an (inputs, targets) pair, or one's own."""
 
+Reduce: TypeAlias = Callable[[Tensor], Tensor]
+"""Adds a tensor up over all processes, as `accelerator.reduce` does; each gets the sum."""
+
 Forward: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 """Computes the outputs (B, C) of a model for a batch."""

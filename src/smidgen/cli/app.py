@@ -20,6 +20,7 @@ from smidgen.cli import (
     predict,
     ramp,
     report,
+    study,
     train_sparse,
     tune,
     verify,
@@ -57,6 +58,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _example in _COMMANDS.items():
     app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
+app.add_typer(study.app, name="study")
 
 
 def _tell_version(asked: bool) -> None:

@@ -1,17 +1,26 @@
-"""`smidgen report`: a record as one self-contained page."""
+"""`smidgen report`: a record, or several side by side, as one self-contained page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from smidgen.cli.console import check_free, out, show_record, write_json
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smidgen.record import Record
+    from smidgen.report import About
+
 
 def report(
-    record: Annotated[Path, typer.Argument(help="A record.json.")],
+    records: Annotated[
+        list[Path], typer.Argument(help="Records, or folders of them.", metavar="RECORD...")
+    ],
     page: Annotated[Path, typer.Option("--out", help="The page.")] = Path("report.html"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the verdict to this file.")
@@ -20,13 +29,57 @@ def report(
         bool, typer.Option("--overwrite", help="Replace what is there.")
     ] = False,
 ) -> None:
-    """Turn a record into one HTML page that needs no network."""
+    """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.record import Record
     from smidgen.report import verdict, write
 
     check_free(overwrite, page, json_file)
-    found = Record.load(record)
-    write(found, page)
-    show_record(found)
+    found = [Record.load(path) for path in _files(records)]
+    if len(found) > 1:
+        show_many(found, page, json_file)
+        return
+    write(found[0], page)
+    show_record(found[0])
     out.print(f"\nwrote {page}")
-    write_json(json_file, {"page": str(page), "verdict": verdict(found)})
+    write_json(json_file, {"page": str(page), "verdict": verdict(found[0])})
+
+
+def show_many(
+    records: Sequence[Record],
+    page: Path,
+    json_file: Path | None = None,
+    about: About | None = None,
+) -> None:
+    """Write the page of several records and print what they say.
+
+    Args:
+        records: The records.
+        page: The page.
+        json_file: A file for what was found, if one is wanted.
+        about: What the page says of itself.
+    """
+    from smidgen.report import write_many
+    from smidgen.report.across import gather
+    from smidgen.report.across_page import baseline_of
+    from smidgen.report.findings import findings
+
+    write_many(records, page, about)
+    across = gather(records)
+    lines = findings(across, baseline_of(across, about.baseline if about else None))
+    for line in lines:
+        out.print(f"• {escape(line)}")
+    out.print(f"\nwrote {escape(str(page))}")
+    write_json(json_file, {"page": str(page), "findings": lines})
+
+
+def _files(given: Sequence[Path]) -> list[Path]:
+    """Files as they are; of a folder, every record in it."""
+    from smidgen.errors import ArgumentError
+
+    found: list[Path] = []
+    for path in given:
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise ArgumentError(f"{path} must hold records (*.json), got none.")
+        found += inside
+    return found

@@ -34,7 +34,7 @@ class _BlockSums:
 
     rows: Tensor
     columns: Tensor
-    count: int = 0
+    count: Tensor
 
 
 class FactorSums(Sums):
@@ -54,6 +54,7 @@ class FactorSums(Sums):
             block.map.name: _BlockSums(
                 zero.new_zeros(self._shape(block.row_count)),
                 zero.new_zeros(self._shape(block.column_count)),
+                zero.clone(),
             )
             for block in blocks
         }
@@ -90,6 +91,14 @@ class FactorSums(Sums):
             delta = delta.sum(1, keepdim=True) if self.reduces else delta
             self.blocks[name].rows += self._product(delta)
 
+    def running(self) -> list[Tensor]:
+        """List both factors' sums of all blocks, and what divides them."""
+        return [
+            each
+            for block in self.blocks.values()
+            for each in (block.rows, block.columns, block.count)
+        ]
+
     def _refuse_joined_outputs(self, trace: Trace) -> None:
         if self.reduces and trace.slots > 1 and self.columns.together:
             raise ArgumentError(
@@ -100,7 +109,7 @@ class FactorSums(Sums):
     def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return G (rows) and A (columns) of one map."""
         sums = self.blocks[name]
-        return sums.rows * scale, sums.columns / max(sums.count, 1)
+        return sums.rows * scale, sums.columns / sums.count.clamp_min(1)
 
     def operators(self, scale: float) -> dict[str, Operator]:
         """Decompose the factors."""

@@ -46,6 +46,10 @@ class JointSums(Sums):
         ]
         self.matrix += gram(torch.cat([each.flat() for each in found], -1))
 
+    def running(self) -> list[Tensor]:
+        """List the one matrix."""
+        return [self.matrix]
+
     def operators(self, scale: float) -> dict[str, Operator]:
         """Decompose the matrix."""
         return {JOINT: Dense.from_matrix(self.matrix * scale)}

@@ -42,6 +42,10 @@ class MomentSums(Sums):
             found = self.bases[name].coordinates(trace.jacobian(name, delta))
             self.moments[name] += found.square().sum(0).double()
 
+    def running(self) -> list[Tensor]:
+        """List the moments of all blocks."""
+        return list(self.moments.values())
+
     def operators(self, scale: float) -> dict[str, Operator]:
         """Keep each basis and the moments measured in it."""
         return {name: self._operator(name, scale) for name in self.names}

@@ -20,7 +20,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood import Gaussian, Likelihood
 from smidgen.operators import Operator
 from smidgen.problem import Problem
-from smidgen.types import Batch
+from smidgen.types import Batch, Reduce
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,27 @@ class Sums(ABC):
     @abstractmethod
     def operators(self, scale: float) -> dict[str, Operator]:
         """Make the operators, their curvature multiplied by a number."""
+
+    @abstractmethod
+    def running(self) -> list[Tensor]:
+        """List the tensors that are summed, themselves and not copies of them."""
+
+    def add_up(self, reduce: Reduce) -> None:
+        """Add the sums of all processes up, so that each has those of all their data.
+
+        Args:
+            reduce: Adds a tensor up over all processes.
+        """
+        running = self.running()
+        fit, seen = self.log_likelihood, [float(name in self.ran) for name in self.names]
+        like = running[0].new_empty(0, dtype=torch.float64)
+        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
+        for each in running:
+            each.copy_(reduce(each))
+        found = reduce(like.new_tensor(counts)).tolist()
+        self.seen, self.squares = round(found[0]), found[1]
+        self.log_likelihood = None if found[3] else found[2]
+        self.ran = {n for n, ran in zip(self.names, found[4:], strict=True) if ran}
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
@@ -136,7 +157,11 @@ class Sums(ABC):
 
 
 def accumulate(
-    sums: Sums, problem: Problem, batches: Iterable[Batch], blocks: Sequence[MapBlock]
+    sums: Sums,
+    problem: Problem,
+    batches: Iterable[Batch],
+    blocks: Sequence[MapBlock],
+    reduce: Reduce | None = None,
 ) -> Sums:
     """Run one pass over the data into some sums.
 
@@ -145,6 +170,7 @@ def accumulate(
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
         blocks: The chosen weights of each map.
+        reduce: Adds a tensor up over all processes, if each has a part of the batches.
 
     Returns:
         The same sums.
@@ -153,4 +179,6 @@ def accumulate(
         for batch in batches:
             # Not kept in a name: the next pass must not find these activations alive.
             sums.add(taps.run(batch))
+    if reduce is not None:
+        sums.add_up(reduce)
     return sums

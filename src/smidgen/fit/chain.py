@@ -210,7 +210,16 @@ class Chain:
         Raises:
             DataError: If it has no label, or the loss is not finite.
         """
-        outputs = self.problem.outputs(batch, self.tensors).flatten(0, -2)
+        nll = self.problem.within(
+            batch, self.tensors, lambda outputs: self._backward(batch, outputs, step)
+        )
+        with torch.no_grad():
+            self.mover.move(step)
+        for tensor in self.tensors.values():
+            tensor.grad = None
+        return nll
+
+    def _backward(self, batch: Batch, outputs: Tensor, step: int) -> float:
         targets, kept = self.problem.read(batch, outputs.detach())
         if targets is None or not kept.any():
             raise DataError("a chain needs labels, and a batch has none.")
@@ -222,10 +231,6 @@ class Chain:
                 "the data of this batch."
             )
         loss.backward()
-        with torch.no_grad():
-            self.mover.move(step)
-        for tensor in self.tensors.values():
-            tensor.grad = None
         return float(loss.detach())
 
     def sample(self, step: int, number: int, nll: float) -> None:

@@ -40,7 +40,7 @@ from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset
-from smidgen.types import Batch
+from smidgen.types import Batch, Reduce
 
 Noise = Literal["scalar", "per-output"]
 
@@ -57,6 +57,7 @@ def laplace(
     generator: torch.Generator | None = None,
     noise: Noise = "scalar",
     num_data: int | None = None,
+    reduce: Reduce | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Fit a Laplace posterior over a subset of the weights.
@@ -77,6 +78,8 @@ def laplace(
         noise: Of a regression, fitted to the residuals: "scalar", or "per-output", which
             reads the batches once more.
         num_data: Size of the whole data set if `batches` is a sample of it.
+        reduce: Adds a tensor up over all processes, where each has a shard of the data:
+            `accelerator.reduce`. Every process must have a batch, and gets the posterior.
         progress: Draw a progress bar on a terminal.
 
     Returns:
@@ -93,7 +96,7 @@ def laplace(
         followed = track(batches, "fitting", show=progress)
         problem, first, everything = given.settled(followed)
         if noise == "per-output":
-            problem = replace(problem, likelihood=_relative_noise(problem, batches))
+            problem = replace(problem, likelihood=_relative_noise(problem, batches, reduce))
         chosen = without_mixing(problem, first, chosen)
         subset = restricted(subset, chosen)
         likelihood = problem.likelihood
@@ -104,11 +107,11 @@ def laplace(
         refuse_too_large(problem, chosen, subset, structure, first, fisher_draws)
         like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
-        found = accumulate(sums, problem, everything, chosen).finish(num_data)
+        found = accumulate(sums, problem, everything, chosen, reduce).finish(num_data)
         if structure == "ekfac":
             again = track(batches, "measuring", show=progress)
             sums = MomentSums(problem, chosen, found.operators, columns)
-            found = accumulate(sums, problem, again, chosen).finish(num_data)
+            found = accumulate(sums, problem, again, chosen, reduce).finish(num_data)
     mention_idle(found)
     likelihood = with_noise(likelihood, found)
     return Posterior(
@@ -167,7 +170,9 @@ def _sums(
     return FactorSums(problem, chosen, approximation, columns)
 
 
-def _relative_noise(problem: Problem, batches: Iterable[Batch]) -> Gaussian:
+def _relative_noise(
+    problem: Problem, batches: Iterable[Batch], reduce: Reduce | None
+) -> Gaussian:
     """Fit the relative noise of the outputs to the residuals, in a pass of its own."""
     likelihood = problem.likelihood
     if not isinstance(likelihood, Gaussian):
@@ -181,6 +186,8 @@ def _relative_noise(problem: Problem, batches: Iterable[Batch]) -> Gaussian:
             if targets is not None:
                 found = plain.squares(outputs[kept], targets[kept])
                 squares += found.sum(0).cpu()
+    if reduce is not None:
+        squares = reduce(squares.to(problem.device)).cpu()
     if not (squares > 0).all():
         raise DataError(
             "noise='per-output' needs targets that differ from every output, got squared "

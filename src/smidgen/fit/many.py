@@ -37,7 +37,7 @@ from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset
-from smidgen.types import Batch
+from smidgen.types import Batch, Reduce
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -52,6 +52,7 @@ def laplace_many(
     fisher_draws: int | None = None,
     generator: torch.Generator | None = None,
     num_data: int | None = None,
+    reduce: Reduce | None = None,
     progress: bool = True,
 ) -> dict[Name, Posterior]:
     """Fit a Kronecker-factored posterior to each of several subsets, in one pass.
@@ -65,6 +66,7 @@ def laplace_many(
         fisher_draws: Draw this many labels in place of the exact GGN.
         generator: Source of those draws; a fixed seed if left out.
         num_data: Size of the whole data set if `batches` is a sample of it.
+        reduce: As in `laplace`.
         progress: Draw progress bars on a terminal.
 
     Returns:
@@ -90,7 +92,7 @@ def laplace_many(
             columns = drawn(problem.likelihood, fisher_draws, generator)
         around = without_mixing(problem, first, hulls(list(chosen.values())))
         sums = FactorSums(problem, around, approximation, columns)
-        accumulate(sums, problem, everything, around)
+        accumulate(sums, problem, everything, around, reduce)
         found = sums.finish(num_data, decompose=False)
     mention_idle(found)
     likelihood = with_noise(problem.likelihood, found)

@@ -182,11 +182,9 @@ class _Run:
     def _epoch(self, batches: Endless, shown: Iterable[int], length: int) -> float:
         total, seen = 0.0, 0
         for index in shown:
-            loss, rows = self._loss(next(batches))
-            if rows:
-                (loss / self.accumulate).backward()
-                total += float(loss.detach()) * rows
-                seen += rows
+            loss, rows = self._backward(next(batches))
+            total += loss * rows
+            seen += rows
             if not (index + 1) % self.accumulate or index + 1 == length:
                 self.optimiser.param_groups[0]["lr"] = self.rate * self.factor(self.steps)
                 self.optimiser.step()
@@ -194,20 +192,28 @@ class _Run:
                 self.steps += 1
         return total / max(seen, 1)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, int]:
-        outputs = self.problem.outputs(batch, self.tensors).flatten(0, -2)
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Add a batch's gradients to those that are there; its loss and rows."""
+        return self.problem.within(
+            batch, self.tensors, lambda outputs: self._of(batch, outputs)
+        )
+
+    def _of(self, batch: Batch, outputs: Tensor) -> tuple[float, int]:
         targets, kept = self.problem.read(batch, outputs.detach())
         if targets is None:
             raise DataError("fine-tuning needs labels, and a batch has none.")
         assert self.problem.likelihood is not None
-        loss = -self.problem.likelihood.log_prob(outputs[kept], targets[kept]).mean()
         rows = int(kept.sum())
-        if rows and not torch.isfinite(loss):
+        if not rows:
+            return 0.0, 0
+        loss = -self.problem.likelihood.log_prob(outputs[kept], targets[kept]).mean()
+        if not torch.isfinite(loss):
             raise DataError(
                 "the training loss is not finite. Lower learning_rate, or check the data "
                 "of this batch."
             )
-        return loss, rows
+        (loss / self.accumulate).backward()
+        return float(loss.detach()), rows
 
     def _state(self, batches: Endless) -> dict[str, Tensor]:
         assert self.best is not None

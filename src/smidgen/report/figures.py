@@ -24,18 +24,23 @@ _WIDTH = 360.0
 _HEIGHT = 244.0
 _FEWEST = 0.05
 _STEPS = (1, 2, 2.5, 5, 10)
+# In small figures ticks must be short: 0.4 and 0.6, not 0.25.
+_WHOLE_STEPS = (1, 2, 5, 10)
 _MOST_POINTS = 160
 _LONGEST_NAME = 44
 
 Columns = Mapping[str, Sequence[float]]
 
 
-def reliability(points: Mapping[str, Columns], looks: Mapping[str, Look]) -> dict[str, str]:
+def reliability(
+    points: Mapping[str, Columns], looks: Mapping[str, Look], prefix: str = "reliability"
+) -> dict[str, str]:
     """Draw accuracy against confidence, a small figure per method on common axes.
 
     Args:
         points: `confidence`, `accuracy` and `count` of the bins, by method.
         looks: How each method is drawn.
+        prefix: Stands before the names of the figures.
 
     Returns:
         One SVG per method.
@@ -45,7 +50,7 @@ def reliability(points: Mapping[str, Columns], looks: Mapping[str, Look]) -> dic
     start = floor(10 * min([0.9, *seen])) / 10
     most = max([1.0, *(row[2] for rows in bins.values() for row in rows)])
     return {
-        name: _reliability_panel(rows, looks[name], start, most, f"reliability-{i}")
+        name: _reliability_panel(rows, looks[name], start, most, f"{prefix}-{i}")
         for i, (name, rows) in enumerate(bins.items())
     }
 
@@ -70,7 +75,7 @@ def _reliability_panel(
         room = 0.03 * (1 - start)
         for axes in (main, below):
             axes.set_xlim(start - room, 1 + room)
-            axes.xaxis.set_major_locator(MaxNLocator(3, steps=_STEPS))
+            axes.xaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE_STEPS))
             axes.xaxis.set_major_formatter("{x:g}")
         main.plot([start, 1], [start, 1], color=SOFT, linewidth=0.9, dashes=(3, 2.5))
         confidence = [row[0] for row in rows]
@@ -83,7 +88,7 @@ def _reliability_panel(
             zorder=3, edgecolors=PAPER, linewidths=0.6,
         )  # fmt: skip
         main.set_ylim(start - room, 1 + room)
-        main.yaxis.set_major_locator(MaxNLocator(3, steps=_STEPS))
+        main.yaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE_STEPS))
         main.yaxis.set_major_formatter("{x:g}")
         main.tick_params(labelbottom=False)
         main.set_ylabel("accuracy", labelpad=3)

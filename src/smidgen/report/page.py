@@ -51,7 +51,7 @@ def render(record: Record) -> str:
 
 
 def _render(record: Record) -> str:
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     method_looks = looks([method["name"] for method in reading.methods(record)])
     return template.render(
         record=record,
@@ -88,7 +88,8 @@ def write(record: Record, path: str | Path) -> Path:
     return write_text(path, render(record))
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Make what fills the templates in; names that are not there are errors."""
     folder = resources.files("smidgen.report") / "templates"
     environment = Environment(
         loader=FunctionLoader(lambda name: (folder / name).read_text("utf-8")),

@@ -136,8 +136,9 @@ def score_figure(
     *,
     ylabel: str,
     name: str,
+    xlabel: str = "floats stored",
 ) -> str:
-    """Draw a score on validation data against the floats stored.
+    """Draw a score against the floats stored, or another size.
 
     Args:
         drawn: The lines.
@@ -146,6 +147,7 @@ def score_figure(
         axis: The ends of the floats and of the score.
         ylabel: What the score is.
         name: A name for the figure that no other has.
+        xlabel: What stands across.
 
     Returns:
         The SVG.
@@ -162,13 +164,13 @@ def score_figure(
         axes.xaxis.set_major_formatter(lambda x, _: _short_count(x))
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
         axes.yaxis.set_major_formatter(_decimals())
-        axes.set_xlabel("floats stored")
+        axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel, labelpad=4)
         tidy(axes)
         ends = [_level(axes, level, key, looks[key]) for key, level in levels.items()]
         ends += [_drawn(axes, line, looks[line.scheme]) for line in drawn]
         _name_ends(axes, ends)
-        return inline(figure, name, f"{ylabel} against floats stored")
+        return inline(figure, name, f"{ylabel} against {xlabel}")
 
 
 def _level(axes: Axes, level: float, key: str, look: Look) -> _End:

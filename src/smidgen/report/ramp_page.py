@@ -21,7 +21,7 @@ from smidgen.report.ramp_figures import (
 )
 from smidgen.report.tables import Cell, Row
 
-_SHORT = {
+SHORT = {
     "sparse-kfac": "Sparse-KFAC",
     "best-budget": "Best budget",
     "random": "Random",
@@ -86,7 +86,7 @@ def ramp_parts(record: Record, looks: Mapping[str, Look]) -> dict[str, Any] | No
         "limit": record.config.get("most_stochastic"),
         "repeats": 1 + max((p["repeat"] for p in ramp["points"]), default=0),
         "allocation": _allocation(ramp, where),
-        "norms": _norms(norms, where, looks),
+        "norms": norm_figures(norms, looks),
         "norm_rows": _norm_rows(norms),
         "point_columns": _POINT,
         "points": _point_rows(record, ramp),
@@ -98,7 +98,7 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
     """Draw the score figures: all schemes but those by norm, and those by norm."""
     drawn: dict[str, list[Markup]] = {"all": [], "norm": []}
     for score, text in _SCORES.items():
-        own = lines(ramp, _SHORT, score)
+        own = lines(ramp, SHORT, score)
         levels = {key: ramp[key][score] for key in _BASELINES if ramp.get(key)}
         heights = score_limits(own, levels)
         parts = {
@@ -121,14 +121,22 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
     return drawn
 
 
-def _norms(
-    norms: Sequence[Mapping[str, Any]],
-    where: Mapping[str, Place],
-    looks: Mapping[str, Look],
+def norm_figures(
+    norms: Sequence[Mapping[str, Any]], looks: Mapping[str, Look], prefix: str = "norms"
 ) -> dict[str, Any] | None:
-    """Draw the norms of both groups on common axes; by place where kinds are many."""
+    """Draw the norms of both groups on common axes; by place where kinds are many.
+
+    Args:
+        norms: Name, group and norm of every map.
+        looks: How each scheme is drawn.
+        prefix: Stands before the names of the figures.
+
+    Returns:
+        Figures by heading, and whether they are by layer; None without norms.
+    """
     if not norms:
         return None
+    where: Mapping[str, Place] = places([entry["name"] for entry in norms])
     kinds = {place.kind for place in where.values()}
     by_layer = len(kinds) <= _MOST_KINDS
     if not by_layer:
@@ -151,7 +159,7 @@ def _norms(
                     axis,
                     xlabel="layer" if by_layer else "place in the model",
                     title=f"Operator norms: {heading}",
-                    name=f"norms-{group}",
+                    name=f"{prefix}-{group}",
                 )
             )
     outside = any(place.layer is None for place in where.values())

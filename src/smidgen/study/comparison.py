@@ -45,6 +45,11 @@ LABELS = {
     "single-weights": "Single weights",
     "swag": "SWAG",
     "magnitude": "Largest weights",
+    "constant": "Constant predictor",
+    "dropout": "MC dropout",
+    "dropout-temperature": "MC dropout, temperature",
+    "ensemble": "Deep ensemble",
+    "ensemble-temperature": "Deep ensemble, temperature",
 }
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 _DRAWS = 300

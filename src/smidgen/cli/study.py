@@ -1,0 +1,192 @@
+"""`smidgen study`: experiments of many runs, as files; killed, they go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from smidgen.cli.console import Steps, note, out
+
+if TYPE_CHECKING:
+    from smidgen.study.cell import Cell
+    from smidgen.study.definition import Study
+    from smidgen.study.engines.base import Engine
+    from smidgen.study.ledger import Ledger
+
+app = typer.Typer(
+    help="Run the papers' experiments, or your own: list, run, status, report.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+Name = Annotated[str, typer.Argument(help="A study of 'smidgen study list', or a file.")]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="The folder that holds the data's files.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", help="Where records go; runs/NAME-PROFILE if left out."),
+]
+Profile = Annotated[
+    str | None, typer.Option(help="small or full, or what the study has; its first.")
+]
+Where = Annotated[
+    Literal["local", "ray"], typer.Option("--engine", help="Where cells are done.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Cells at once; what the machine holds.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each worker.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster; one on this machine if left out.")
+]
+_MOST_SHOWN = 5
+
+
+@app.command("list", epilog="Example: [bold]smidgen study list[/bold]")
+def list_studies() -> None:
+    """List the studies that come with smidgen, and their profiles."""
+    from smidgen.study.definition import profiles_of, read_study, shipped
+
+    for name in shipped():
+        study = read_study(name)
+        out.print(f"[bold]{name}[/bold]  {escape(study.title)}")
+        for profile, about in profiles_of(name).items():
+            count = len(read_study(name, profile).cells)
+            out.print(f"    --profile {profile}: {count} cells. {escape(about)}")
+
+
+@app.command(epilog="Example: [bold]smidgen study run uci --data data/uci[/bold]")
+def run(
+    name: Name,
+    data: Data = None,
+    folder: Folder = None,
+    profile: Profile = None,
+    engine: Where = "local",
+    workers: Workers = None,
+    threads: Threads = None,
+    address: Address = None,
+) -> None:
+    """Do every cell that is missing; run it again to go on after a stop."""
+    from smidgen.study.running import missing_cells, run_study
+
+    study, ledger = _opened(name, profile, folder)
+    say = Steps()
+    missing = missing_cells(study, ledger)
+    say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
+    left = len(missing)
+
+    def tell(cell: Cell, error: str) -> None:
+        nonlocal left
+        left -= 1
+        what = f"{cell.data['name']}, seed {cell.seed}, {cell.name}"
+        if error:
+            note(f"{what} failed: {error}")
+        else:
+            say(f"{what}: done, {left} left")
+
+    if missing:
+        work = _engine(engine, study, ledger, data, (workers, threads, address))
+        run_study(study, ledger, work, tell=tell)
+    _show(study, ledger)
+
+
+@app.command(epilog="Example: [bold]smidgen study status uci[/bold]")
+def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
+    """Tell which cells are done, running, failed or left."""
+    _show(*_opened(name, profile, folder))
+
+
+@app.command(epilog="Example: [bold]smidgen study report uci --page uci.html[/bold]")
+def report(
+    name: Name,
+    folder: Folder = None,
+    profile: Profile = None,
+    page: Annotated[
+        Path | None, typer.Option(help="The page; report.html beside the records.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write what was found to this file.")
+    ] = None,
+) -> None:
+    """Turn the records that are there into one HTML page, at any time."""
+    from smidgen.cli.report import show_many
+    from smidgen.report import About
+    from smidgen.study.ledger import state_of
+
+    study, ledger = _opened(name, profile, folder)
+    done = state_of(study.cells, ledger).done
+    records = [ledger.record(cell) for cell in done]
+    if len(done) < len(study.cells):
+        note(f"{len(study.cells) - len(done)} of {len(study.cells)} cells are not done.")
+    about = About(study.title, study.about, study.baseline, study.paper)
+    show_many(records, page or ledger.folder / "report.html", json_file, about)
+
+
+def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study, Ledger]:
+    from smidgen.study.definition import read_study
+    from smidgen.study.ledger import Ledger
+
+    study = read_study(name, profile)
+    return study, Ledger(folder or Path("runs") / f"{study.name}-{study.profile}")
+
+
+def _engine(
+    engine: str,
+    study: Study,
+    ledger: Ledger,
+    data: Path | None,
+    given: tuple[int | None, int | None, str | None],
+) -> Engine:
+    from dataclasses import replace
+
+    from smidgen.errors import ArgumentError
+    from smidgen.study.engines.base import Place
+
+    workers, threads, address = given
+    place = Place(ledger.folder.resolve(), data.resolve() if data else None)
+    if data is not None and not data.is_dir():
+        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
+    needed = study.resources
+    if threads is not None:
+        needed = replace(needed, threads=threads)
+    if engine == "ray":
+        from importlib.util import find_spec
+
+        if find_spec("ray") is None:
+            raise ArgumentError(
+                "--engine ray needs Ray, which is not there. Install it with 'pip install "
+                "smidgen[ray]', or take --engine local."
+            )
+        from smidgen.study.engines.ray_cluster import RayEngine
+
+        return RayEngine(place, needed, workers, address=address)
+    if address is not None:
+        raise ArgumentError("--address is for --engine ray. Leave it out.")
+    from smidgen.study.engines.local import LocalEngine
+
+    return LocalEngine(place, needed, workers)
+
+
+def _show(study: Study, ledger: Ledger) -> None:
+    from smidgen.study.ledger import state_of
+
+    state = state_of(study.cells, ledger)
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for heading in ("", "done", "running", "failed", "left"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    parts = (state.done, state.running, state.failed, state.left)
+    for name in dict.fromkeys(str(cell.data["name"]) for cell in study.cells):
+        own = [sum(cell.data["name"] == name for cell in part) for part in parts]
+        table.add_row(escape(name), *map(str, own))
+    table.add_row("all", *(str(len(part)) for part in parts), style="bold")
+    out.print(table)
+    for cell in state.failed[:_MOST_SHOWN]:
+        why = (ledger.failure(cell) or {}).get("error", "")
+        note(f"{cell.data['name']}, seed {cell.seed}, {cell.name} failed: {why}")
+    hidden = len(state.failed) - _MOST_SHOWN
+    if hidden > 0:
+        note(f"{hidden} more failed; why is in {ledger.folder / 'failed'}.")

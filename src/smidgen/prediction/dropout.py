@@ -1,0 +1,63 @@
+"""Monte Carlo dropout: outputs of a network with its dropout left on (a baseline).
+
+Gal and Ghahramani (2016), arXiv:1506.02142. Every pass draws other masks; the probabilities
+of the passes are averaged by the likelihood's `mixture`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.guard import untouched
+from smidgen.problem import Problem, as_problem
+from smidgen.progress import track
+from smidgen.types import Batch
+
+_KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+def dropout_outputs(
+    model: nn.Module | Problem,
+    batches: Iterable[Batch],
+    *,
+    samples: int = 20,
+    seed: int = 0,
+    progress: bool = True,
+) -> Tensor:
+    """Compute the outputs of all batches under several draws of dropout.
+
+    Args:
+        model: The model, or its `Problem`. It is left as it was, its RNG too.
+        batches: Any iterable of batches, read once.
+        samples: Passes over each batch.
+        seed: Seed of the masks.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        The outputs, (samples, N, C), in fp64 on the CPU.
+
+    Raises:
+        ArgumentError: If there are fewer than two samples, or no dropout to be left on.
+        DataError: If there is no batch.
+    """
+    problem = as_problem(model)
+    if samples < 2:
+        raise ArgumentError(f"samples must be 2 or more, got {samples}.")
+    if not any(isinstance(m, _KINDS) and m.p > 0 for m in problem.model.modules()):
+        raise ArgumentError(
+            "model must have dropout layers with p > 0 for Monte Carlo dropout, got none. "
+            "Take another method, or train it with dropout."
+        )
+    found = []
+    with untouched(problem.model, dropout=True), torch.no_grad():
+        torch.manual_seed(seed)
+        for batch in track(batches, "predicting", show=progress):
+            passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]
+            found.append(torch.stack(passes).double().cpu())
+    if not found:
+        raise DataError("the data loader yielded no batch. Check the dataset's length.")
+    return torch.cat(found, 1)

@@ -1,0 +1,177 @@
+"""Many records side by side: means over seeds, and differences of what shares a seed.
+
+Intervals are Student's, over seeds (or splits): what another draw of the data would change.
+Two methods are compared by the differences within each seed, on the same test rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.stats import t as student
+
+from smidgen.errors import DataError
+from smidgen.record import Record
+from smidgen.report import reading
+
+LEVEL = 0.95
+Pair = tuple[str, int]
+"""The name of a data set and a seed."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and its interval; without one if there is but one seed."""
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+    @property
+    def below_zero(self) -> bool:
+        """Whether the whole interval lies below zero."""
+        return self.high is not None and self.high < 0
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.low is not None and self.low > 0
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and Student's interval of numbers that are one for each seed."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return Spread(mean, None, None, len(values))
+    reach = float(student.ppf((1 + LEVEL) / 2, len(values) - 1))
+    half = reach * stdev(values) / sqrt(len(values))
+    return Spread(mean, mean - half, mean + half, len(values))
+
+
+@dataclass(frozen=True)
+class Across:
+    """What several records say: one entry for each data set, seed and method."""
+
+    records: tuple[Record, ...]
+    entries: Mapping[tuple[str, int, str], Mapping[str, Any]]
+    labels: Mapping[str, str]
+
+    @property
+    def data(self) -> list[str]:
+        """The data sets, in the order of the records."""
+        return list(dict.fromkeys(data for data, _, _ in self.entries))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in the order of the records."""
+        return list(dict.fromkeys(method for _, _, method in self.entries))
+
+    def seeds(self, data: str) -> list[int]:
+        """The seeds of a data set."""
+        return sorted({seed for own, seed, _ in self.entries if own == data})
+
+    def pairs(self, data: str | None = None) -> list[Pair]:
+        """Every data set and seed, or those of one data set."""
+        found = ((own, seed) for own, seed, _ in self.entries if data in (None, own))
+        return list(dict.fromkeys(found))
+
+    def value(self, pair: Pair, method: str, score: str) -> float | None:
+        """One number of one method on one data set and seed."""
+        entry = self.entries.get((*pair, method))
+        if entry is None:
+            return None
+        found = reading.score(entry, score)
+        plain = entry.get(score) if found is None else found["value"]
+        return None if plain is None else float(plain)
+
+    def mean(self, data: str, method: str, score: str) -> Spread | None:
+        """A method's mean over the seeds of a data set."""
+        found = [self.value(pair, method, score) for pair in self.pairs(data)]
+        known = [each for each in found if each is not None]
+        return spread(known) if known else None
+
+    def difference(
+        self, method: str, other: str, score: str, data: str | None = None
+    ) -> Spread | None:
+        """A method less another, within each seed; over all data sets if none is named."""
+        found = []
+        for pair in self.pairs(data):
+            ours, theirs = (self.value(pair, each, score) for each in (method, other))
+            if ours is not None and theirs is not None:
+                found.append(ours - theirs)
+        return spread(found) if found and method != other else None
+
+    def ranks(self, score: str) -> dict[str, float]:
+        """Mean rank by a score, lowest first, of methods that every pair has."""
+        pairs = self.pairs()
+        whole = [
+            method
+            for method in self.methods
+            if all(self.value(pair, method, score) is not None for pair in pairs)
+        ]
+        places: dict[str, list[int]] = {method: [] for method in whole}
+        for pair in pairs:
+            ordered = sorted(whole, key=lambda m: (self.value(pair, m, score), m))
+            for place, method in enumerate(ordered, 1):
+                places[method].append(place)
+        return {method: fmean(found) for method, found in places.items()}
+
+    def lowest(self, data: str, score: str = "nll") -> str | None:
+        """The method of the lowest mean, whether clearly or not."""
+        means = {m: found for m in self.methods if (found := self.mean(data, m, score))}
+        return min(means, key=lambda m: means[m].value, default=None)
+
+    def best(self, data: str, baseline: str, score: str = "nll") -> str | None:
+        """The method of the lowest mean, if it is clearly below the baseline."""
+        lowest = self.lowest(data, score)
+        if lowest is None:
+            return None
+        gap = self.difference(lowest, baseline, score, data)
+        return lowest if gap is not None and gap.below_zero else None
+
+    def parts(self, data: str, part: str) -> list[Any]:
+        """One part of the results of every record of a data set that has it."""
+        own = (each for each in self.records if data_of(each) == data)
+        return [each.results[part] for each in own if each.results.get(part)]
+
+
+def data_of(record: Record) -> str:
+    """Name the data of a record: as its study does, or by its title."""
+    told = record.config.get("data")
+    if isinstance(told, Mapping):
+        return str(told.get("name", "data"))
+    return str(told or record.config.get("title") or record.config.get("model") or "data")
+
+
+def gather(records: Iterable[Record]) -> Across:
+    """Put records side by side.
+
+    Args:
+        records: Records of any kind; of a method that two of the same data and seed
+            have, the first counts.
+
+    Returns:
+        Them all by data set, seed and method.
+
+    Raises:
+        DataError: If none of them scores anything.
+    """
+    kept = tuple(records)
+    entries: dict[tuple[str, int, str], Mapping[str, Any]] = {}
+    labels: dict[str, str] = {}
+    for record in kept:
+        for method in reading.methods(record):
+            place = (data_of(record), record.seed or 0, method["name"])
+            entries.setdefault(place, method)
+            labels.setdefault(method["name"], reading.label(method))
+    if not entries:
+        raise DataError(
+            "the records must hold at least one method with scores, got none. Run the "
+            "study first, or give other records."
+        )
+    return Across(kept, entries, labels)

@@ -1,0 +1,298 @@
+"""The page of many records: tables with intervals over seeds, figures, what we found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from smidgen.atomic import write_text
+from smidgen.errors import DataError, SmidgenError
+from smidgen.record import Record
+from smidgen.report import figures, reading, tables
+from smidgen.report.across import Across, Spread, gather
+from smidgen.report.across_figures import (
+    interval_figure,
+    level_figure,
+    pooled_bins,
+    ramp_curves,
+    ramp_figures,
+)
+from smidgen.report.findings import findings
+from smidgen.report.page import environment
+from smidgen.report.palette import Look, key, looks
+from smidgen.report.ramp_page import norm_figures
+from smidgen.report.tables import Bound, Cell, Column
+
+_NLL = Column("nll", "NLL", "↓", tables.nll)
+_COLUMNS = (
+    _NLL,
+    Column("ece_equal_mass", "ECE", "↓", tables.rate),
+    Column("accuracy", "Accuracy", "↑", tables.percent),
+    Column("rmse", "RMSE", "↓", tables.nll),
+    Column("fraction", "Weights stochastic", "", tables.share),
+    Column("floats", "Floats stored", "↓", tables.count),
+)
+_PLAIN = ("fraction", "floats")
+_PAPER = {"nll": "nll", "ece_equal_mass": "ece"}
+_CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
+_BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page says of itself: a study's words, or those for any records.
+
+    `paper` holds published figures: a label, a note, and values by method, data, score.
+    """
+
+    title: str = "Records side by side"
+    about: str = ""
+    baseline: str | None = None
+    paper: Mapping[str, Any] = field(default_factory=dict)
+
+
+def render_many(records: Sequence[Record], about: About | None = None) -> str:
+    """Write records as one self-contained HTML page.
+
+    Args:
+        records: Records of any kind, of any data and seeds.
+        about: What to say of them.
+
+    Returns:
+        The page, which loads nothing from anywhere.
+
+    Raises:
+        DataError: If the results are not laid out as smidgen writes them.
+        SmidgenError: If they cannot be compared.
+    """
+    about = about or About()
+    try:
+        return _render(gather(records), about)
+    except SmidgenError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the results of these records cannot be shown ({error!r}). Make them again "
+            "with 'smidgen study run', 'smidgen ramp' or 'smidgen evaluate'."
+        ) from error
+
+
+def write_many(
+    records: Sequence[Record], path: str | Path, about: About | None = None
+) -> Path:
+    """Write the page of several records, whole or not at all."""
+    return write_text(path, render_many(records, about))
+
+
+def baseline_of(across: Across, wanted: str | None) -> str:
+    """The method that others are compared with: temperature scaling if it is there."""
+    names = (wanted, reading.TEMPERATURE, reading.MAP, across.methods[0])
+    return next(name for name in names if name in across.methods)
+
+
+def _render(across: Across, about: About) -> str:
+    baseline = baseline_of(across, about.baseline)
+    method_looks = looks(across.methods)
+    return (
+        environment()
+        .get_template("across.html.j2")
+        .render(
+            title=about.title,
+            about=about.about,
+            baseline=across.labels[baseline],
+            paper=about.paper,
+            findings=findings(across, baseline),
+            data=[
+                _data_part(across, name, place, baseline, method_looks, about.paper)
+                for place, name in enumerate(across.data)
+            ],
+            methods={name: across.labels[name] for name in across.methods},
+            keys={name: Markup(key(look)) for name, look in method_looks.items()},
+            overall=_overall(across, baseline),
+            created=max(record.created for record in across.records)[:10],
+            versions=across.records[0].versions,
+            count=len(across.records),
+            embedded=_embedded(across),
+        )
+    )
+
+
+def _data_part(
+    across: Across,
+    data: str,
+    place: int,
+    baseline: str,
+    method_looks: Mapping[str, Look],
+    paper: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the page shows of one data set."""
+    own = [m for m in across.methods if across.mean(data, m, "nll")]
+    columns = [c for c in _COLUMNS if any(across.mean(data, m, c.score) for m in own)]
+    best = across.best(data, baseline)
+    name = f"d{place}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
+    return {
+        "name": data,
+        "seeds": across.seeds(data),
+        "columns": columns,
+        "best": best,
+        "paper": bool(paper) and any(data in each for each in paper["values"].values()),
+        "rows": [
+            {
+                "name": method,
+                "label": across.labels[method],
+                "cells": [
+                    {
+                        "cell": _cell(column, across.mean(data, method, column.score)),
+                        "paper": _published(paper, method, data, column),
+                        "best": column is _NLL and method == best,
+                    }
+                    for column in columns
+                ],
+                "difference": _cell(
+                    Column("nll.difference", "", "", tables.signed),
+                    across.difference(method, baseline, "nll", data),
+                ),
+            }
+            for method in own
+        ],
+        "figures": _figures(across, data, own, baseline, method_looks, name),
+    }
+
+
+def _published(
+    paper: Mapping[str, Any], method: str, data: str, column: Column
+) -> Cell | None:
+    score = _PAPER.get(column.score, "")
+    value = paper.get("values", {}).get(method, {}).get(data, {}).get(score)
+    return None if value is None else Cell(f"paper.{column.score}", f"{value:.2f}", value)
+
+
+def _cell(column: Column, found: Spread | None) -> Cell:
+    if found is None:
+        return Cell(column.score, "–")
+    bounds: tuple[Bound, ...] = ()
+    if found.low is not None and found.high is not None and column.score not in _PLAIN:
+        ends = {"low": found.low, "high": found.high}
+        bounds = tuple(
+            Bound(f"{column.score}.{end}", value, column.form(value))
+            for end, value in ends.items()
+        )
+    return Cell(column.score, column.form(found.value), found.value, bounds)
+
+
+def _figures(
+    across: Across,
+    data: str,
+    own: Sequence[str],
+    baseline: str,
+    method_looks: Mapping[str, Look],
+    name: str,
+) -> dict[str, Any]:
+    intervals = []
+    for score, text in (
+        ("nll", "NLL on test data"),
+        ("ece_equal_mass", "ECE on test data"),
+    ):
+        means = {m: each for m in own if (each := across.mean(data, m, score))}
+        if means:
+            middle = means.get(baseline)
+            svg = interval_figure(
+                means,
+                across.labels,
+                method_looks,
+                reference=middle.value if middle else None,
+                xlabel=text,
+                name=f"{name}-{score}",
+            )
+            intervals.append(Markup(svg))
+    levels = level_figure(across, data, method_looks, baseline, f"{name}-levels")
+    norms = next(iter(across.parts(data, "norms")), ())
+    return {
+        "intervals": intervals,
+        "levels": levels and Markup(levels),
+        "ramps": _ramps(across, data, method_looks, name),
+        "reliability": _reliability(across, data, method_looks, name),
+        "norms": norm_figures(norms, method_looks, f"{name}-norms"),
+    }
+
+
+def _ramps(
+    across: Across, data: str, method_looks: Mapping[str, Look], name: str
+) -> dict[str, list[Markup]]:
+    """Validation curves: the schemes but those by norm, those by norm, and SWAG's."""
+    joined = ramp_curves(across.parts(data, "ramp"))
+    if joined is None:
+        return {}
+    schemes = list(dict.fromkeys(point["scheme"] for point in joined["points"]))
+    swag = [s for s in schemes if s.startswith("swag-")]
+    norm = [s for s in schemes if s in _BY_NORM]
+    groups = {
+        "Every scheme": [s for s in schemes if s not in (*swag, *norm)],
+        "By norm, beside random modules": [*norm, "random"] if norm else [],
+        "SWAG": swag,
+    }
+    found = {}
+    for place, (heading, some) in enumerate(groups.items()):
+        points = [point for point in joined["points"] if point["scheme"] in some]
+        if points:
+            drawn = ramp_figures(
+                {**joined, "points": points}, method_looks, f"{name}-ramp{place}"
+            )
+            found[heading] = [Markup(svg) for svg in drawn]
+    return found
+
+
+def _reliability(
+    across: Across, data: str, method_looks: Mapping[str, Look], name: str
+) -> dict[str, Markup]:
+    """Calibration curves of the methods one asks about first, averaged over seeds."""
+    points = {}
+    for method in _CALIBRATED:
+        entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
+        curves = [each["reliability"] for each in entries if each.get("reliability")]
+        if curves:
+            points[method] = pooled_bins(curves)
+    if not points:
+        return {}
+    drawn = figures.reliability(points, method_looks, f"{name}-reliability")
+    return {method: Markup(svg) for method, svg in drawn.items()}
+
+
+def _overall(across: Across, baseline: str) -> list[dict[str, Any]]:
+    """Every method over all data: its mean rank, and its difference to the baseline."""
+    ranks = across.ranks("nll")
+    rank = Column("rank", "Mean rank", "↓", lambda value: f"{value:.1f}")
+    gap = Column("overall.difference", "", "", tables.signed)
+    found = [
+        {
+            "name": method,
+            "label": across.labels[method],
+            "rank": Cell(rank.score, rank.form(ranks[method]), ranks[method]),
+            "difference": _cell(gap, across.difference(method, baseline, "nll")),
+        }
+        for method in ranks
+    ]
+    return sorted(found, key=lambda row: row["rank"].value)
+
+
+def _embedded(across: Across) -> Markup:
+    """The numbers that the page was made of, so that no string ends the script."""
+    numbers = [
+        {
+            "data": data,
+            "seed": seed,
+            "method": method,
+            "scores": {n: found["value"] for n, found in entry.get("scores", {}).items()},
+        }
+        for (data, seed, method), entry in across.entries.items()
+    ]
+    text = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)

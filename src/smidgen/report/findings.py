@@ -1,0 +1,125 @@
+"""What we found: sentences made of the numbers of many records, and of nothing else."""
+
+from __future__ import annotations
+
+from smidgen.report.across import Across, Spread
+from smidgen.report.tables import nll, signed
+
+# Questions one asks of such records: the first of a pair against the second.
+_PAIRS = (
+    ("sparse-kfac", "full"),
+    ("sparse-kfac", "last-layer"),
+    ("sparse-kfac", "random"),
+    ("random", "max-attention"),
+    ("random", "max-mlp"),
+    ("max-attention", "min-attention"),
+    ("sparse-kfac", "ensemble-temperature"),
+    ("sparse-kfac", "dropout-temperature"),
+    ("swag-random", "random"),
+    ("swag-magnitude", "swag-full"),
+    ("laplace-magnitude", "laplace-variance"),
+    ("laplace-magnitude", "laplace-random"),
+    ("laplace-magnitude", "laplace-full"),
+    ("swag-magnitude", "swag-variance"),
+    ("swag-magnitude", "laplace-magnitude"),
+)
+_CONSTANT = "constant"
+
+
+def findings(across: Across, baseline: str) -> list[str]:
+    """Say what the numbers say, and how surely.
+
+    Args:
+        across: The records.
+        baseline: The method that others are compared with.
+
+    Returns:
+        One sentence or two for each data set and for each question that can be asked.
+    """
+    lines = [_of_data(across, data, baseline) for data in across.data]
+    lines += _counted(across, baseline)
+    known = set(across.methods)
+    for first, second in _PAIRS:
+        if {first, second} <= known:
+            found = across.difference(first, second, "nll")
+            if found is not None:
+                lines.append(_compared(across, first, second, found))
+    lines += _worse_than_nothing(across)
+    return [line for line in lines if line]
+
+
+def _of_data(across: Across, data: str, baseline: str) -> str:
+    lowest = across.lowest(data)
+    mean = lowest and across.mean(data, lowest, "nll")
+    if not lowest or not mean:
+        return ""
+    opening = (
+        f"{data}: the lowest mean NLL is {nll(mean.value)}, of {_name(across, lowest)}"
+    )
+    if lowest == baseline:
+        return f"{opening}, the baseline itself."
+    gap = across.difference(lowest, baseline, "nll", data)
+    if gap is None:
+        return f"{opening}; {_name(across, baseline)} was not measured beside it."
+    clearly = "clearly" if gap.below_zero else "not clearly"
+    return f"{opening}, {clearly} below {_name(across, baseline)} ({_said(gap)})."
+
+
+def _counted(across: Across, baseline: str) -> list[str]:
+    """How many methods beat the baseline over all data, and which."""
+    if baseline not in across.methods:
+        return []
+    gaps = {
+        method: gap
+        for method in across.methods
+        if (gap := across.difference(method, baseline, "nll")) is not None
+    }
+    if not gaps:
+        return []
+    better = sorted((m for m in gaps if gaps[m].below_zero), key=lambda m: gaps[m].value)
+    worse = [m for m in gaps if gaps[m].above_zero]
+    named = f": {', '.join(_name(across, m) for m in better[:6])}" if better else ""
+    more = " and others" if len(better) > 6 else ""
+    return [
+        f"Over all data, {len(better)} of {len(gaps)} methods are clearly better in NLL "
+        f"than {_name(across, baseline)}{named}{more}; {len(worse)} are clearly worse. Of "
+        "so many comparisons one in twenty would be by chance."
+    ]
+
+
+def _compared(across: Across, first: str, second: str, found: Spread) -> str:
+    verb = "cannot be told from"
+    if found.below_zero:
+        verb = "is clearly better than"
+    elif found.above_zero:
+        verb = "is clearly worse than"
+    return f"{_name(across, first)} {verb} {_name(across, second)} in NLL ({_said(found)})."
+
+
+def _worse_than_nothing(across: Across) -> list[str]:
+    found = []
+    for data in across.data:
+        floor = across.mean(data, _CONSTANT, "nll")
+        if floor is None:
+            continue
+        means = {m: across.mean(data, m, "nll") for m in across.methods if m != _CONSTANT}
+        above = [m for m, each in means.items() if each and each.value > floor.value]
+        names = ", ".join(_name(across, m) for m in above)
+        if above:
+            found.append(
+                f"{data}: a constant prediction has NLL {nll(floor.value)}; {names} "
+                f"{'does' if len(above) == 1 else 'do'} no better than that."
+            )
+    return found
+
+
+def _said(gap: Spread) -> str:
+    text = f"difference {signed(gap.value)}"
+    if gap.low is None or gap.high is None:
+        return f"{text}, one pair only, so no interval"
+    ends = f"{signed(gap.low)} to {signed(gap.high)}"
+    return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
+
+
+def _name(across: Across, method: str) -> str:
+    return across.labels.get(method, method)

@@ -1,0 +1,199 @@
+"""Studies as files: TOML that says which cells there are.
+
+title = "..."
+[[data]]             each data set: a name, and what its kind of cells read
+[[cells]]            name, kind, needs; `each` makes a cell of each value; `only` of
+                     some data; all else is the kind's
+[profiles.small]     seeds, and under data.NAME and cells.NAME what is told otherwise
+[paper]              published figures, to stand beside ours
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from smidgen.errors import ArgumentError
+from smidgen.study.cell import Cell, read_settings
+
+_SHIPPED = resources.files("smidgen.study") / "shipped"
+_TOP = ("title", "about", "data", "cells", "profiles", "resources", "baseline", "paper")
+_PROFILE = ("about", "seeds", "data", "cells")
+_OWN = ("name", "kind", "needs", "each", "only")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one worker needs: threads, and bytes of memory."""
+
+    threads: int = 1
+    memory: float = 2e9
+
+
+@dataclass(frozen=True)
+class Study:
+    """All cells of a study, those that others need first.
+
+    `baseline` is the method that others are compared with; `paper` holds published
+    figures: a label, and values by method, data and score.
+    """
+
+    name: str
+    profile: str
+    title: str
+    about: str
+    cells: tuple[Cell, ...]
+    baseline: str = "temperature"
+    resources: Resources = Resources()
+    paper: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shipped() -> list[str]:
+    """List the names of the studies that come with smidgen."""
+    found = (Path(each.name) for each in _SHIPPED.iterdir())
+    return sorted(path.stem for path in found if path.suffix == ".toml")
+
+
+def profiles_of(name_or_file: str) -> dict[str, str]:
+    """List a study's profiles and what each is for."""
+    told = _read(name_or_file)[1].get("profiles", {})
+    return {name: str(profile.get("about", "")) for name, profile in told.items()}
+
+
+def title_of(name_or_file: str) -> str:
+    """Tell the title of a study."""
+    return str(_read(name_or_file)[1].get("title", name_or_file))
+
+
+def read_study(name_or_file: str, profile: str | None = None) -> Study:
+    """Read a study: one that comes with smidgen by name, or a file.
+
+    Args:
+        name_or_file: The name, or the path of a TOML file.
+        profile: Which of its profiles; the first if left out.
+
+    Returns:
+        The study with all its cells.
+
+    Raises:
+        ArgumentError: If there is no such study or profile, or the file is not one.
+    """
+    name, told = _read(name_or_file)
+    _refuse_unknown(told, _TOP, f"study {name!r}")
+    profiles = told.get("profiles", {})
+    if not profiles:
+        raise ArgumentError(
+            f"study {name!r} must have a [profiles.NAME] with its seeds, got none."
+        )
+    chosen = profile or next(iter(profiles))
+    if chosen not in profiles:
+        raise ArgumentError(
+            f"--profile must be one of {', '.join(profiles)} for {name!r}, got {chosen!r}."
+        )
+    changes = profiles[chosen]
+    _refuse_unknown(changes, _PROFILE, f"profile {chosen!r} of {name!r}")
+    data = _changed(told.get("data", ()), changes.get("data", {}), "data", name)
+    templates = _changed(told.get("cells", ()), changes.get("cells", {}), "cells", name)
+    seeds = changes.get("seeds", ())
+    if not data or not templates or not seeds:
+        raise ArgumentError(
+            f"study {name!r} must have [[data]], [[cells]] and seeds, got {len(data)}, "
+            f"{len(templates)} and {len(seeds)}."
+        )
+    cells = [
+        cell for one, seed in product(data, seeds) for cell in _cells(templates, one, seed)
+    ]
+    return Study(
+        name=name,
+        profile=chosen,
+        title=str(told.get("title", name)),
+        about=str(told.get("about", "")).strip(),
+        cells=tuple({cell.key: cell for cell in cells}.values()),
+        baseline=str(told.get("baseline", "temperature")),
+        resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
+        paper=told.get("paper", {}),
+    )
+
+
+def _read(name_or_file: str) -> tuple[str, dict[str, Any]]:
+    path = Path(name_or_file)
+    if name_or_file in shipped():
+        text = (_SHIPPED / f"{name_or_file}.toml").read_text("utf-8")
+    elif path.is_file():
+        text = path.read_text("utf-8")
+    else:
+        raise ArgumentError(
+            f"NAME must be one of {', '.join(shipped())}, or a TOML file, got "
+            f"{name_or_file!r}."
+        )
+    try:
+        return path.stem if path.is_file() else name_or_file, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ArgumentError(f"{path} must be TOML, got something else: {error}.") from error
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ArgumentError(
+            f"{where} has a part {unknown[0]!r} that means nothing. Parts are "
+            f"{', '.join(known)}."
+        )
+
+
+def _changed(
+    entries: Sequence[Mapping[str, Any]],
+    changes: Mapping[str, Mapping[str, Any]],
+    part: str,
+    study: str,
+) -> list[dict[str, Any]]:
+    """The entries of a part, as a profile changes them."""
+    names = [str(each.get("name", "")) for each in entries]
+    if len(set(names)) < len(names) or "" in names:
+        raise ArgumentError(
+            f"[[{part}]] of {study!r} must have names of their own, got {names}."
+        )
+    strange = [name for name in changes if name not in names]
+    if strange:
+        raise ArgumentError(
+            f"a profile of {study!r} changes {part} {strange[0]!r}, which is not there. "
+            f"There are {', '.join(names)}."
+        )
+    return [{**each, **changes.get(str(each["name"]), {})} for each in entries]
+
+
+def _cells(
+    templates: Sequence[Mapping[str, Any]], data: Mapping[str, Any], seed: int
+) -> Iterator[Cell]:
+    """The cells of one data set and seed; those a template needs come before it."""
+    made: dict[str, list[Cell]] = {}
+    for template in templates:
+        name = str(template["name"])
+        if data["name"] not in template.get("only", [data["name"]]):
+            continue
+        needs = tuple(template.get("needs", ()))
+        absent = [each for each in needs if each not in made]
+        if absent or "kind" not in template:
+            raise ArgumentError(
+                f"cells {name!r} must have a kind, and need only cells that stand above, "
+                f"got needs {list(needs)}."
+            )
+        axes = template.get("each", {})
+        common = {k: v for k, v in template.items() if k not in _OWN}
+        made[name] = [
+            Cell(
+                name="-".join([name, *map(str, values)]),
+                kind=str(template["kind"]),
+                data=data,
+                seed=seed,
+                settings={**common, **dict(zip(axes, values, strict=True))},
+                needs=tuple(cell for each in needs for cell in made[each]),
+            )
+            for values in product(*axes.values())
+        ]
+        yield from made[name]

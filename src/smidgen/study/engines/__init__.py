@@ -1,0 +1,1 @@
+"""Engines: where the cells of a study are done."""

@@ -1,0 +1,106 @@
+"""What an engine is: something that does cells, several at once, and tells how it went."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from smidgen.errors import SmidgenError, SmidgenWarning
+from smidgen.record import Record
+from smidgen.study.cell import Cell, Job
+from smidgen.study.kinds import kind_of
+from smidgen.study.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell went: `error` is empty if it is done."""
+
+    key: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cells find their data and leave their records."""
+
+    folder: Path
+    data: Path | None = None
+
+
+class Engine(Protocol):
+    """Does cells, several at once."""
+
+    def has_room(self) -> bool:
+        """Say whether another cell could be started now."""
+        ...
+
+    def start(self, cell: Cell) -> None:
+        """Start a cell whose needs are done."""
+        ...
+
+    def wait(self) -> Sequence[Outcome]:
+        """Wait until a cell has ended, well or not."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
+        ...
+
+
+def do_cell(cell: Cell, place: Place) -> Outcome:
+    """Do a cell in this process, and leave its record or why there is none.
+
+    Args:
+        cell: The cell; one that is done by now is left alone.
+        place: Where its data are and its record goes.
+
+    Returns:
+        How it went; errors are noted, not raised.
+    """
+    ledger = Ledger(place.folder)
+    with ledger.held(cell):
+        if ledger.can_be_used(cell):
+            return Outcome(cell.key)
+        try:
+            _do(cell, ledger, place.data)
+        except Exception as error:
+            said = str(error) if isinstance(error, SmidgenError) else repr(error)
+            ledger.note_failure(cell, said, traceback.format_exc())
+            return Outcome(cell.key, said)
+    return Outcome(cell.key)
+
+
+def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
+    work = ledger.work(cell)
+    made = work / "artifact"
+    job = Job(
+        data=cell.data,
+        seed=cell.seed,
+        settings=cell.settings,
+        root=data,
+        needs=tuple(ledger.found(each) for each in cell.needs),
+        artifact=made,
+        work=work,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", SmidgenWarning)
+        results = kind_of(cell.kind)(job)
+    notes = dict.fromkeys(str(each.message) for each in caught)
+    config = {
+        "title": f"{cell.data.get('name')}, seed {cell.seed}: {cell.name}",
+        "cell": cell.name,
+        "kind": cell.kind,
+        "key": cell.key,
+        "data": dict(cell.data),
+        "settings": dict(cell.settings),
+        "needs": [each.key for each in cell.needs],
+        "artifact": made.is_dir(),
+    }
+    record = Record("cell", config, {**results, "notes": list(notes)}, seed=cell.seed)
+    ledger.finish(cell, record, made)

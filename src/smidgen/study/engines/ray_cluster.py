@@ -1,0 +1,125 @@
+"""Cells on a Ray cluster: one that is there already, by its address, or a local one.
+
+Every worker must see the folders of the data and of the records under the same path, as on
+a shared file system: cells write their records themselves, so what was done stays done
+whatever becomes of the cluster. A worker that dies has its cell done by another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError
+
+from smidgen.errors import ArgumentError
+from smidgen.progress import SWITCH
+from smidgen.study.cell import Cell
+from smidgen.study.definition import Resources
+from smidgen.study.engines.base import Outcome, Place, do_cell
+from smidgen.study.engines.local import room_for
+from smidgen.study.ledger import Ledger
+
+_TRIES_AFTER_DEATH = 3
+
+
+class RayEngine:
+    """Tasks of a Ray cluster.
+
+    Args:
+        place: Where data are and records go; the same for every worker.
+        resources: What a cell needs.
+        workers: How many cells at once; what the cluster's cores hold if left out.
+        address: The cluster; one is started on this machine if left out.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        resources: Resources,
+        workers: int | None = None,
+        *,
+        address: str | None = None,
+    ) -> None:
+        self.place = place
+        self.own = not ray.is_initialized()
+        if self.own:
+            _join(resources, workers, address)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        self.most = workers or max(1, cores // resources.threads)
+        self.task = ray.remote(
+            num_cpus=resources.threads,
+            # A worker that dies is the cluster's affair; an error of ours is an outcome.
+            max_retries=_TRIES_AFTER_DEATH,
+            max_calls=0,
+        )(_done)
+        self.threads = resources.threads
+        self.running: dict[Any, Cell] = {}
+
+    def has_room(self) -> bool:
+        """Say whether the cluster would start another cell at once."""
+        return len(self.running) < self.most
+
+    def start(self, cell: Cell) -> None:
+        """Send a cell to the cluster."""
+        self.running[self.task.remote(cell, self.place, self.threads)] = cell
+
+    def wait(self) -> Sequence[Outcome]:
+        """Wait until a cell has ended."""
+        ended, _ = ray.wait(list(self.running), num_returns=1)
+        return [self._outcome(each, self.running.pop(each)) for each in ended]
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        for each in self.running:
+            ray.cancel(each, force=True)
+        self.running = {}
+        if self.own:
+            ray.shutdown()
+
+    def _outcome(self, task: Any, cell: Cell) -> Outcome:
+        try:
+            found: Outcome = ray.get(task)
+            return found
+        except RayError as error:
+            said = f"its workers ended without a word ({type(error).__name__})."
+            Ledger(self.place.folder).note_failure(cell, said)
+            return Outcome(cell.key, said)
+
+
+def _join(resources: Resources, workers: int | None, address: str | None) -> None:
+    threads = str(resources.threads)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        SWITCH: "0",
+        # Kinds of the user's own must be found where the program finds them.
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    common: dict[str, Any] = {
+        "runtime_env": {"env_vars": environment},
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
+    if address is None:
+        cores = (workers or room_for(resources)) * resources.threads
+        # A busy machine takes longer to start Ray's own processes than Ray waits for them.
+        os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+        ray.init(num_cpus=cores, include_dashboard=False, **common)
+        return
+    try:
+        ray.init(address=address, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ArgumentError(
+            f"--address must be of a Ray cluster that runs, got {address!r} ({error}). "
+            "Start one with 'ray start --head', or leave it out."
+        ) from error
+
+
+def _done(cell: Cell, place: Place, threads: int) -> Outcome:
+    torch.set_num_threads(threads)
+    return do_cell(cell, place)

@@ -1,0 +1,62 @@
+"""Kinds of cells, by name: a kind is one file here and one row below.
+
+A kind's file has `Settings`, a dataclass of what it may be told, and `run`, which takes a
+`Job` and returns the results of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from smidgen.errors import ArgumentError
+from smidgen.study.cell import Cell, Job, read_settings
+
+KINDS: dict[str, str] = {
+    "constant": "smidgen.study.kinds.constant",
+    "dropout": "smidgen.study.kinds.dropout",
+    "ensemble": "smidgen.study.kinds.ensemble",
+    "finetune": "smidgen.study.kinds.finetune",
+    "laplace": "smidgen.study.kinds.laplace",
+    "swag": "smidgen.study.kinds.swag",
+    "uci-laplace": "smidgen.study.kinds.uci_laplace",
+    "uci-map": "smidgen.study.kinds.uci_map",
+    "uci-swag": "smidgen.study.kinds.uci_swag",
+}
+"""Modules by name; they are imported when a cell of theirs is, for they are heavy."""
+
+Run = Callable[[Job], Mapping[str, Any]]
+
+
+def kind_of(name: str) -> Run:
+    """Find what does the cells of a kind.
+
+    Args:
+        name: A name of `KINDS`, or the dotted name of a module of one's own.
+
+    Returns:
+        Its `run`.
+    """
+    run: Run = _module(name).run
+    return run
+
+
+def check_settings(cell: Cell) -> None:
+    """Refuse a cell that its kind could not do, before anything is started."""
+    read_settings(_module(cell.kind).Settings, cell.settings, f"cells {cell.name!r}")
+
+
+def _module(name: str) -> Any:
+    try:
+        found = import_module(KINDS.get(name, name))
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            f"kind must be one of {', '.join(KINDS)}, or a module that can be imported, "
+            f"got {name!r} ({error})."
+        ) from error
+    if not hasattr(found, "run") or not hasattr(found, "Settings"):
+        raise ArgumentError(
+            f"kind {name!r} must have Settings and run(job), got neither. Add them."
+        )
+    return found

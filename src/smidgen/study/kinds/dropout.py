@@ -1,0 +1,45 @@
+"""Monte Carlo dropout of a fine-tuned text model, without and with a temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smidgen.prediction import dropout_outputs, point_outputs
+from smidgen.study.cell import Job, read_settings
+from smidgen.study.comparison import compare
+from smidgen.study.mixtures import mixture_methods
+from smidgen.study.text_data import draw
+from smidgen.study.text_models import needed_model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many passes."""
+
+    samples: int = 20
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Average passes with dropout left on."""
+    told = read_settings(Settings, job.settings, "dropout")
+    model, tokenizer = needed_model(job)
+    loaders = draw(job).loaders(tokenizer)
+    outputs, labels = {}, {}
+    for place, name in enumerate(("validation", "test")):
+        _, labels[name] = point_outputs(model, loaders[name])
+        outputs[name] = dropout_outputs(
+            model, loaders[name], samples=told.samples, seed=2 * job.seed + place
+        )
+    held, targets = labels["validation"], labels["test"]
+    assert held is not None
+    assert targets is not None
+    methods = mixture_methods(
+        "dropout",
+        (outputs["validation"], held),
+        outputs["test"],
+        floats=0,
+        settings={"samples": told.samples},
+    )
+    return compare(methods, targets)

@@ -1,0 +1,42 @@
+"""Every Laplace scheme and size of a fine-tuned text model, from one pass over each set.
+
+The results are those of `smidgen ramp`, the baselines left to the cell that made the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smidgen.curvature.factors import Approximation
+from smidgen.study.cell import Job, read_settings
+from smidgen.study.ramp import PERCENTS, RampSettings, ramp
+from smidgen.study.schemes import SCHEMES, Scheme
+from smidgen.study.text_data import draw
+from smidgen.study.text_models import needed_model
+
+_BASELINES = ("map", "temperature")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is tried."""
+
+    schemes: tuple[Scheme, ...] = SCHEMES
+    percents: tuple[float, ...] = PERCENTS
+    repeats: int = 5
+    most_stochastic: float = 0.1
+    approximation: Approximation = "reduce"
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Run the ramping study."""
+    told = read_settings(Settings, job.settings, "laplace")
+    model, tokenizer = needed_model(job)
+    loaders = draw(job).loaders(tokenizer)
+    sets = (loaders["train"], loaders["validation"], loaders["test"])
+    record = ramp(model, *sets, RampSettings(**vars(told), seed=job.seed)).record
+    results = dict(record.results)
+    results["methods"] = [m for m in results["methods"] if m["name"] not in _BASELINES]
+    return results

@@ -1,0 +1,67 @@
+"""One scheme of SWAG on a fine-tuned text model, its size chosen on validation data.
+
+Points are noted as they are made, so a killed cell goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smidgen.study.cell import Job, read_settings
+from smidgen.study.comparison import LABELS
+from smidgen.study.swag_ramp import SwagRampSettings, SwagScheme, swag_ramp
+from smidgen.study.text_data import draw
+from smidgen.study.text_models import needed_model
+
+_BASELINES = ("map", "temperature")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which scheme, and what of `SwagRampSettings` is told otherwise."""
+
+    scheme: SwagScheme
+    fractions: tuple[float, ...] = (0.03, 0.1)
+    rates: tuple[float, ...] | None = None
+    steps: int = 2000
+    every: int = 5
+    rank: int = 20
+    trial_steps: int = 400
+    trial_samples: int = 8
+    samples: int = 32
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Collect the scheme's posteriors and report the best of them."""
+    told = read_settings(Settings, job.settings, "swag")
+    model, tokenizer = needed_model(job)
+    data = draw(job)
+    loaders = data.loaders(tokenizer)
+    own = {name: value for name, value in vars(told).items() if name != "scheme"}
+    settings = SwagRampSettings(schemes=(told.scheme,), **own, seed=job.seed)
+    train = data.shuffled(tokenizer, job.seed)
+    record = swag_ramp(
+        model, train, loaders["validation"], loaders["test"], job.work / "points", settings
+    )
+    return _renamed(record.results)
+
+
+def _renamed(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell SWAG's schemes from those of the Laplace family, which have the same names."""
+    methods = [
+        {
+            **method,
+            "name": f"swag-{method['name']}",
+            "label": f"SWAG, {LABELS[method['name']].lower()}",
+        }
+        for method in results["methods"]
+        if method["name"] not in _BASELINES
+    ]
+    ramp = results["ramp"]
+    points = [{**each, "scheme": f"swag-{each['scheme']}"} for each in ramp["points"]]
+    chosen = {f"swag-{name}": place for name, place in ramp["chosen"].items()}
+    curves = {**ramp, "points": points, "chosen": chosen, "best": f"swag-{ramp['best']}"}
+    kept = {name: results[name] for name in ("data", "seconds")}
+    return {"methods": methods, "ramp": curves, **kept}

@@ -1,0 +1,91 @@
+"""Running a study: every cell that is missing, those that others need first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smidgen.study.cell import Cell
+from smidgen.study.definition import Study
+from smidgen.study.engines.base import Engine
+from smidgen.study.kinds import check_settings
+from smidgen.study.ledger import Ledger
+
+Told = Callable[[Cell, str], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run came to: cells it did, that failed, and that wait for those."""
+
+    done: tuple[Cell, ...]
+    failed: tuple[Cell, ...]
+    waiting: tuple[Cell, ...]
+
+
+def run_study(
+    study: Study, ledger: Ledger, engine: Engine, *, tell: Told = lambda *_: None
+) -> Finished:
+    """Do all cells that are missing; those that failed before are tried again.
+
+    Args:
+        study: The study.
+        ledger: Where its records are.
+        engine: What does the cells; it is closed at the end.
+        tell: Told of each cell that ended, and its error if it has one.
+
+    Returns:
+        What was done now.
+    """
+    try:
+        ledger.check()
+        missing = missing_cells(study, ledger)
+        for cell in {(c.kind, c.name): c for c in missing}.values():
+            check_settings(cell)
+        return _run({cell.key: cell for cell in missing}, engine, tell)
+    finally:
+        engine.close()
+
+
+def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
+    """List the cells to be done: without a record, or needed by those and lost."""
+    missing: dict[str, Cell] = {}
+
+    def visit(cell: Cell, *, used: bool) -> None:
+        there = ledger.can_be_used(cell) if used else ledger.is_done(cell)
+        if there or cell.key in missing:
+            return
+        for each in cell.needs:
+            visit(each, used=True)
+        missing[cell.key] = cell
+
+    for cell in study.cells:
+        visit(cell, used=False)
+    return list(missing.values())
+
+
+def _run(missing: dict[str, Cell], engine: Engine, tell: Told) -> Finished:
+    left, running = dict(missing), 0
+    done: list[Cell] = []
+    failed: list[Cell] = []
+    ended: set[str] = set()
+    while True:
+        ready = [
+            cell
+            for cell in left.values()
+            if all(each.key in ended or each.key not in missing for each in cell.needs)
+        ]
+        for cell in ready:
+            if not engine.has_room():
+                break
+            engine.start(left.pop(cell.key))
+            running += 1
+        if not running:
+            return Finished(tuple(done), tuple(failed), tuple(left.values()))
+        for outcome in engine.wait():
+            running -= 1
+            cell = missing[outcome.key]
+            (failed if outcome.error else done).append(cell)
+            if not outcome.error:
+                ended.add(outcome.key)
+            tell(cell, outcome.error)

@@ -1,0 +1,151 @@
+"""Text data of a study: drawn anew for each seed, tokenised for a model.
+
+A data set of a study says:
+
+    train, test        files under the data folder, or with their own path
+    validation         a file; left out, part of `train` is held out
+    text, text_pair, label
+                       columns
+    train_size, validation_size, test_size
+                       how many rows; all of `train` but the held-out tenth if left out
+    top_up             rows of `train` that nobody trained on join a test file that has
+                       fewer rows than `test_size`
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
+
+from smidgen.errors import DataError
+from smidgen.integrations.huggingface import text_loader
+from smidgen.integrations.text import TextTable, read_text
+from smidgen.study.cell import Job, read_settings
+
+Loader = DataLoader[dict[str, Tensor]]
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class TextData:
+    """What a study's file says of one data set."""
+
+    name: str
+    train: str
+    test: str
+    validation: str | None = None
+    text: str | int = "text"
+    text_pair: str | int | None = None
+    label: str | int = "label"
+    train_size: int | None = None
+    validation_size: int | None = None
+    test_size: int | None = None
+    top_up: bool = False
+    batch_size: int = 16
+    max_length: int = 128
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of one seed."""
+
+    train: TextTable
+    validation: TextTable
+    test: TextTable
+    about: TextData
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels are of."""
+        assert self.train.labels is not None
+        known = len(self.train.label_names or ())
+        return max(known, int(max(self.train.labels)) + 1)
+
+    def loaders(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Loader]:
+        """Make batches of texts of like length, always in the same order."""
+        return {
+            name: self._loader(table.take(table.by_length()), tokenizer)
+            for name, table in vars(self).items()
+            if isinstance(table, TextTable)
+        }
+
+    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
+        """Make training batches of a new order each time through."""
+        return self._loader(self.train, tokenizer, shuffle=True, seed=seed)
+
+    def _loader(
+        self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
+    ) -> Loader:
+        length = min(self.about.max_length, tokenizer.model_max_length)
+        size = self.about.batch_size
+        return text_loader(table, tokenizer, batch_size=size, max_length=length, **how)
+
+
+def draw(job: Job) -> Drawn:
+    """Draw training, validation and test rows of a job's data, by its seed.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The rows; no text is in two of the sets but by the files' own doing.
+
+    Raises:
+        DataError: If the files hold too few rows.
+    """
+    about = read_settings(TextData, job.data, f"data {job.data.get('name')!r}")
+    columns: dict[str, Any] = {
+        "text": about.text,
+        "text_pair": about.text_pair,
+        "label": about.label,
+    }
+    everything = read_text(_path(job, about.train), **columns)
+    names: Mapping[str, Any] = {"label_names": everything.label_names}
+    test = read_text(_path(job, about.test), **columns, **names)
+    order = _distinct(everything)
+    random.Random(job.seed).shuffle(order)
+    held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
+    if about.validation is not None:
+        validation = read_text(_path(job, about.validation), **columns, **names)
+        held = 0
+    size = about.train_size or len(order) - held
+    if size < 1 or size + held > len(order):
+        raise DataError(
+            f"{about.train} must hold {size + held} different texts for data "
+            f"{about.name!r}, got {len(order)}. Lower train_size or validation_size."
+        )
+    if about.validation is None:
+        validation = everything.take(order[size : size + held])
+    most = about.test_size or len(test)
+    if about.top_up and most > len(test):
+        test = _joined(test, everything.take(order[size + held :][: most - len(test)]))
+    return Drawn(
+        everything.take(order[:size]),
+        validation,
+        test.take(range(min(most, len(test)))),
+        about,
+    )
+
+
+def _path(job: Job, name: str) -> Path:
+    own = Path(name).expanduser()
+    return own if own.is_absolute() else job.folder / own
+
+
+def _distinct(table: TextTable) -> list[int]:
+    """The first row of each text."""
+    first = {text: i for i, text in reversed(list(enumerate(table.texts)))}
+    return sorted(first.values())
+
+
+def _joined(left: TextTable, right: TextTable) -> TextTable:
+    pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
+    labels = (*(left.labels or ()), *(right.labels or ()))
+    return TextTable((*left.texts, *right.texts), pairs, labels, left.label_names)

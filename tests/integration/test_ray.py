@@ -1,0 +1,73 @@
+"""A study on a local Ray cluster: the same records, though a worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from tests.unit.test_studies import written
+
+from smidgen.study.definition import Resources, read_study
+from smidgen.study.engines.base import Place
+from smidgen.study.engines.local import LocalEngine
+from smidgen.study.ledger import Ledger, state_of
+from smidgen.study.running import run_study
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    # Ray leaves sockets and processes to the interpreter's end.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def plain(folder):
+    """Records without what differs from run to run: dates."""
+    found = {}
+    for path in (folder / "records").glob("*.json"):
+        record = json.loads(path.read_text())
+        del record["created"]
+        found[path.name] = record
+    return found
+
+
+def test_ray_gives_the_records_of_this_machine_though_a_worker_is_killed(tmp_path):
+    from smidgen.study.engines.ray_cluster import RayEngine  # noqa: PLC0415
+
+    path = written(tmp_path, seconds=1.0)
+    study = read_study(str(path))
+    diary, killed = tmp_path / "diary", []
+
+    def kill_one():
+        while not killed:
+            time.sleep(0.02)
+            lines = diary.read_text().splitlines() if diary.exists() else []
+            for line in lines:
+                pid = int(line.split()[0])
+                # Two workers are at it, and this one has not ended its cell.
+                if len({each.split()[0] for each in lines}) > 1 and not killed:
+                    ended = [e for e in lines if e.startswith(f"{pid} end")]
+                    began = [e for e in lines if e.startswith(f"{pid} start")]
+                    if len(began) > len(ended):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    ledger = Ledger(tmp_path / "ray")
+    engine = RayEngine(Place(ledger.folder), Resources(), 2)
+    finished = run_study(study, ledger, engine)
+    killer.join(timeout=10)
+    assert killed
+    assert len(finished.done) == 12
+    assert not finished.failed
+    assert len(state_of(study.cells, ledger).done) == 12
+    here = Ledger(tmp_path / "here")
+    run_study(study, here, LocalEngine(Place(here.folder), Resources(), 2))
+    assert plain(ledger.folder) == plain(here.folder)

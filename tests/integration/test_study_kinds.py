@@ -1,0 +1,343 @@
+"""Every kind of cell on tiny real models and data, and what the records then hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.inline_engine import InlineEngine
+from tests.integration.test_cli import rows
+from tests.tiny import bert_config, saved
+from tests.tolerances import EXACT
+from transformers import BertModel
+
+from smidgen import evaluate
+from smidgen.cli import main
+from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.prediction import dropout_outputs, point_outputs
+from smidgen.predictive import CategoricalPredictive
+from smidgen.record import Record
+from smidgen.report import render
+from smidgen.study.cell import Job
+from smidgen.study.definition import read_study
+from smidgen.study.engines.base import Place
+from smidgen.study.kinds import KINDS, check_settings
+from smidgen.study.ledger import Ledger
+from smidgen.study.regression import read_tables
+from smidgen.study.running import run_study
+from smidgen.study.text_data import draw
+
+pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+
+TEXT = """
+title = "Letters"
+[[data]]
+name = "letters"
+train = "train.tsv"
+test = "test.tsv"
+text = "sentence"
+label = "verdict"
+train_size = 60
+validation_size = 40
+test_size = 70
+top_up = true
+max_length = 12
+[[cells]]
+name = "constant"
+kind = "constant"
+[[cells]]
+name = "map"
+kind = "finetune"
+base = "{encoder}"
+epochs = 2
+learning_rate = 0.01
+[[cells]]
+name = "laplace"
+kind = "laplace"
+needs = ["map"]
+percents = [20, 50]
+repeats = 1
+most_stochastic = 0.5
+[[cells]]
+name = "dropout"
+kind = "dropout"
+needs = ["map"]
+samples = 4
+[[cells]]
+name = "swag"
+kind = "swag"
+needs = ["map"]
+scheme = "max-mlp"
+fractions = [0.3]
+rates = [0.01]
+steps = 8
+every = 2
+trial_steps = 2
+samples = 3
+[[cells]]
+name = "member"
+kind = "finetune"
+base = "{encoder}"
+epochs = 1
+learning_rate = 0.01
+report = false
+each = {{ member = [1] }}
+[[cells]]
+name = "ensemble"
+kind = "ensemble"
+needs = ["map", "member"]
+[profiles.small]
+seeds = [0]
+"""
+UCI = """
+title = "Tables"
+baseline = "map"
+[[data]]
+name = "waves"
+folder = "waves"
+[[cells]]
+name = "map"
+kind = "uci-map"
+epochs = 30
+[[cells]]
+name = "laplace"
+kind = "uci-laplace"
+needs = ["map"]
+percents = [1, 10]
+each = { by = ["magnitude", "variance", "random"] }
+[[cells]]
+name = "laplace-full"
+kind = "uci-laplace"
+structure = "diag"
+needs = ["map"]
+by = "magnitude"
+percents = [100]
+[[cells]]
+name = "swag"
+kind = "uci-swag"
+needs = ["map"]
+by = "magnitude"
+percents = [5]
+steps = 20
+trial_steps = 10
+samples = 8
+[profiles.small]
+seeds = [0, 1]
+"""
+
+
+def done(text, folder, data):
+    path = folder / "study.toml"
+    path.write_text(text)
+    study, ledger = read_study(str(path)), Ledger(folder / "out")
+    finished = run_study(study, ledger, InlineEngine(Place(ledger.folder, data)))
+    assert not finished.failed, [ledger.failure(each)["trace"] for each in finished.failed]
+    return study, ledger
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    root = tmp_path_factory.mktemp("letters")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        saved(root / "encoder", BertModel(bert_config()))
+    for seed, (name, count) in enumerate([("train", 160), ("test", 50)]):
+        lines = {text: ("bad", "good")[label] for text, label in rows(count, seed)}
+        written = [f"{text}\t{label}" for text, label in lines.items()]
+        (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(written) + "\n")
+    study, ledger = done(TEXT.format(encoder=root / "encoder"), root, root)
+    return root, {cell.name: (cell, ledger.record(cell)) for cell in study.cells}, ledger
+
+
+@pytest.fixture(scope="module")
+def waves(tmp_path_factory):
+    root = tmp_path_factory.mktemp("uci")
+    folder = root / "waves"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    x = generator.normal(3.0, 2.0, (80, 3))
+    y = np.sin(x[:, :1]) + generator.normal(0, 0.1, (80, 1))
+    np.savetxt(folder / "data.txt", np.hstack([x, y]))
+    np.savetxt(folder / "index_features.txt", [0, 1, 2])
+    np.savetxt(folder / "index_target.txt", [3])
+    for split in (0, 1):
+        order = generator.permutation(80)
+        np.savetxt(folder / f"index_train_{split}.txt", order[:60])
+        np.savetxt(folder / f"index_test_{split}.txt", order[60:])
+    study, ledger = done(UCI, root, root)
+    return root, study, ledger
+
+
+def methods(record):
+    return {method["name"]: method for method in record.results["methods"]}
+
+
+def job(cell, root, ledger, **changes):
+    given = {
+        "data": cell.data,
+        "seed": cell.seed,
+        "settings": cell.settings,
+        "root": root,
+        "needs": tuple(ledger.found(each) for each in cell.needs),
+        "artifact": root / "artifact",
+        "work": root,
+    }
+    return Job(**{**given, **changes})
+
+
+def test_text_cells_report_every_method_once(letters):
+    _, found, _ = letters
+    names = [name for _, record in found.values() for name in _names(record)]
+    assert len(names) == len(set(names))
+    wanted = {"constant", "map", "temperature", "sparse-kfac", "last-layer", "full"}
+    wanted |= {"dropout", "dropout-temperature", "ensemble", "ensemble-temperature"}
+    assert wanted | {"swag-max-mlp", "max-mlp", "random", "best-budget"} <= set(names)
+    for _, record in found.values():
+        for method in record.results.get("methods", ()):
+            assert {"nll", "accuracy", "ece_equal_mass"} <= set(method["scores"])
+    assert "methods" not in found["member-1"][1].results
+    swag = found["swag"][1].results
+    assert {p["scheme"] for p in swag["ramp"]["points"]} == {"swag-max-mlp"}
+    assert list(found["laplace"][1].results["ramp"]["chosen"])
+
+
+def _names(record):
+    return [method["name"] for method in record.results.get("methods", ())]
+
+
+def test_rows_of_a_seed_are_apart_and_the_same_each_time(letters):
+    root, found, ledger = letters
+    cell = found["map"][0]
+    drawn = draw(job(cell, root, ledger))
+    assert (len(drawn.train), len(drawn.validation), len(drawn.test)) == (60, 40, 70)
+    assert not set(drawn.train.texts) & set(drawn.validation.texts)
+    assert drawn == draw(job(cell, root, ledger))
+    assert drawn.train != draw(job(cell, root, ledger, seed=1)).train
+    test = set((root / "test.tsv").read_text().split("\n"))
+    topped = [text for text in drawn.test.texts if not any(text in each for each in test)]
+    assert not set(topped) & (set(drawn.train.texts) | set(drawn.validation.texts))
+    with pytest.raises(DataError, match="Lower train_size"):
+        draw(job(cell, root, ledger, data={**cell.data, "train_size": 1000}))
+    with pytest.raises(ArgumentError, match="--data FOLDER"):
+        draw(replace(job(cell, root, ledger), root=None))
+
+
+def test_the_ensemble_is_the_average_of_its_members(letters):
+    root, found, ledger = letters
+    cell, record = found["ensemble"]
+    given = job(cell, root, ledger)
+    data, probs = draw(given), []
+    assert len(given.needs) == 2
+    for member in given.needs:
+        model, tokenizer = load_classifier(member.artifact)
+        logits, targets = point_outputs(model, data.loaders(tokenizer)["test"])
+        probs.append(logits.softmax(-1))
+    mean = torch.stack(probs).mean(0)
+    loss = evaluate.nll(CategoricalPredictive(mean.log(), mean.log()), targets).mean()
+    own = methods(record)
+    value = own["ensemble"]["scores"]["nll"]["value"]
+    assert math.isclose(value, float(loss), rel_tol=EXACT["rtol"])
+    better, plain = own["ensemble-temperature"], own["ensemble"]
+    assert better["validation_nll"] <= plain["validation_nll"]
+
+
+def test_the_constant_predictor_knows_the_classes_shares(letters):
+    root, found, ledger = letters
+    cell, record = found["constant"]
+    data = draw(job(cell, root, ledger))
+    share = sum(data.train.labels) / len(data.train)
+    losses = [-math.log(share if label else 1 - share) for label in data.test.labels]
+    value = methods(record)["constant"]["scores"]["nll"]["value"]
+    assert math.isclose(value, sum(losses) / len(losses), rel_tol=EXACT["rtol"])
+
+
+def test_dropout_differs_from_pass_to_pass_and_leaves_the_model(letters, unchanged):
+    root, found, ledger = letters
+    given = job(found["dropout"][0], root, ledger)
+    model, tokenizer = load_classifier(given.needs[0].artifact)
+    loader = list(draw(given).loaders(tokenizer)["test"])
+    with unchanged(model):
+        outputs = dropout_outputs(model, loader, samples=3, seed=5)
+        again = dropout_outputs(model, loader, samples=3, seed=5)
+    torch.testing.assert_close(outputs, again)
+    assert not torch.equal(outputs[0], outputs[1])
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    with pytest.raises(ArgumentError, match="dropout layers"):
+        dropout_outputs(model, loader)
+
+
+def test_regressions_report_levels_and_what_validation_chose(waves):
+    _, study, ledger = waves
+    for cell in study.cells:
+        record = ledger.record(cell)
+        (method,) = record.results["methods"]
+        levels = record.results["levels"]
+        best = min(levels, key=lambda each: each["validation_nll"])
+        assert method["level"] == best["level"]
+        assert method["scores"] == best["scores"]
+        assert all(each["noise"] > 0 for each in levels)
+    names = {_names(ledger.record(cell))[0] for cell in study.cells}
+    by = ("magnitude", "variance", "random", "full")
+    assert names == {"map", "swag-magnitude", *(f"laplace-{each}" for each in by)}
+
+
+def test_tables_are_standardised_by_training_rows_alone(waves):
+    root, study, ledger = waves
+    tables = read_tables(job(study.cells[0], root, ledger))
+    assert [len(each[0]) for each in (tables.train, tables.validation, tables.test)] == [
+        54,
+        6,
+        20,
+    ]
+    for each in tables.train:
+        torch.testing.assert_close(each.mean(0), torch.zeros_like(each[0]), **EXACT)
+        torch.testing.assert_close(
+            each.std(0, correction=0), torch.ones_like(each[0]), **EXACT
+        )
+    with pytest.raises(DataError, match="Check --data"):
+        read_tables(job(study.cells[0], root, ledger, seed=7))
+
+
+def test_the_noise_of_the_point_estimate_is_that_of_validation_data(waves):
+    root, study, ledger = waves
+    cell = study.cells[0]
+    tables = read_tables(job(cell, root, ledger))
+    weights = load_file(ledger.artifact(cell) / "model.safetensors")
+    hidden = tables.validation[0]
+    for layer in (0, 2, 4):
+        hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
+        hidden = torch.nn.functional.leaky_relu(hidden) if layer < 4 else hidden
+    noise = float((hidden - tables.validation[1]).square().mean())
+    found = ledger.record(cell).results["levels"][0]["noise"]
+    assert math.isclose(found, noise, rel_tol=EXACT["rtol"])
+
+
+def test_every_record_has_a_page_and_the_study_has_one(letters, waves, capsys):
+    for root, _, ledger in (letters, waves):
+        for path in (ledger.folder / "records").glob("*.json"):
+            if Record.load(path).results.get("methods"):
+                assert "<h1>" in render(Record.load(path))
+        words = ["study", "report", str(root / "study.toml"), "--out", str(ledger.folder)]
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        said = capsys.readouterr()
+        assert left.value.code == 0, said.err
+        assert "the lowest mean NLL" in " ".join(said.out.split())
+        assert "What we found" in (ledger.folder / "report.html").read_text()
+
+
+def test_every_kind_refuses_settings_it_does_not_have(letters):
+    cell = letters[1]["map"][0]
+    for name in KINDS:
+        strange = type(cell)("x", name, {}, 0, {"strange": 1})
+        with pytest.raises(ArgumentError, match="no setting 'strange'"):
+            check_settings(strange)
+    with pytest.raises(ArgumentError, match="kind must be one of"):
+        check_settings(type(cell)("x", "no-such-kind", {}, 0))

@@ -1,0 +1,157 @@
+"""Many records side by side: means, intervals, paired differences and what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import fmean
+
+import pytest
+from scipy.stats import ttest_1samp
+from tests.study_records import (
+    DATA,
+    SEEDS,
+    make_level_records,
+    make_study_records,
+    method,
+    record,
+)
+from tests.tolerances import EXACT
+
+from smidgen.cli import main
+from smidgen.errors import DataError
+from smidgen.report import About, render_many
+from smidgen.report.across import gather, spread
+from smidgen.report.findings import findings
+
+
+def scores(records, data, name, score="nll"):
+    """The plain way: read every record for one number of each seed."""
+    found = {}
+    for each in records:
+        for one in each.results["methods"]:
+            if each.config["data"]["name"] == data and one["name"] == name:
+                found[each.seed] = one["scores"][score]["value"]
+    return [found[seed] for seed in sorted(found)]
+
+
+def test_means_and_intervals_are_students_over_seeds():
+    records = make_study_records()
+    across = gather(records)
+    for data in DATA:
+        for name in ("map", "sparse-kfac"):
+            values = scores(records, data, name)
+            assert len(values) == len(SEEDS)
+            found = across.mean(data, name, "nll")
+            low, high = ttest_1samp(values, 0).confidence_interval(0.95)
+            assert found.value == pytest.approx(fmean(values), rel=EXACT["rtol"])
+            assert (found.low, found.high) == pytest.approx((low, high), rel=EXACT["rtol"])
+
+
+def test_differences_are_of_the_same_seed():
+    records = make_study_records()
+    across = gather(records)
+    data = DATA[0]
+    ours, theirs = (scores(records, data, n) for n in ("sparse-kfac", "temperature"))
+    gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+    found = across.difference("sparse-kfac", "temperature", "nll", data)
+    low, high = ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert found.value == pytest.approx(fmean(gaps), rel=EXACT["rtol"])
+    assert (found.low, found.high) == pytest.approx((low, high), rel=EXACT["rtol"])
+    # Seeds differ by more than the methods do: unpaired intervals would overlap.
+    assert found.below_zero
+    assert across.best(data, "temperature") == "sparse-kfac"
+
+
+def test_one_seed_claims_nothing():
+    records = [
+        each
+        for each in make_study_records()
+        if each.seed == 0 and each.config["data"]["name"] == DATA[0]
+    ]
+    across = gather(records)
+    assert spread([1.0]).low is None
+    assert across.best(DATA[0], "temperature") is None
+    text = " ".join(findings(across, "temperature"))
+    assert "not clearly below" in text
+    assert "clearly better than" not in text.replace("clearly better in NLL than", "")
+
+
+def test_a_lead_that_may_be_chance_is_not_marked():
+    values = {"temperature": [0.5, 0.6, 0.7], "sparse-kfac": [0.49, 0.61, 0.66]}
+    records = [
+        record("X", seed, name, {"methods": [plain(name, value)]})
+        for name, own in values.items()
+        for seed, value in enumerate(own)
+    ]
+    across = gather(records)
+    assert across.lowest("X") == "sparse-kfac"
+    assert across.best("X", "temperature") is None
+    assert "No NLL is marked" in render_many(records)
+
+
+def plain(name, value):
+    return {"name": name, "label": name, "scores": {"nll": {"value": value}}}
+
+
+def test_ranks_are_means_over_data_and_seeds():
+    ranks = gather(make_study_records()).ranks("nll")
+    assert ranks["sparse-kfac"] == 1
+    assert ranks["constant"] == len(ranks)
+
+
+def test_findings_are_of_the_numbers():
+    across = gather(make_study_records())
+    lines = findings(across, "temperature")
+    assert any(line.startswith("SST-2: the lowest mean NLL is") for line in lines)
+    assert any("Sparse kfac is clearly better than Ensemble" in line for line in lines)
+    levels = findings(gather(make_level_records()), "map")
+    assert any("Laplace magnitude is clearly better than" in line for line in levels)
+
+
+def test_the_page_shows_published_figures_as_such():
+    paper = {
+        "label": "paper, DistilBERT",
+        "note": "a note",
+        "values": {"sparse-kfac": {"SST-2": {"nll": 0.28, "ece": 0.04}}},
+    }
+    page = render_many(make_study_records(), About("T", "about", "temperature", paper))
+    found = re.findall(r'data-score="paper\.(\w+)" data-value="([\d.]+)"', page)
+    assert found == [("nll", "0.28"), ("ece_equal_mass", "0.04")]
+    assert "paper, DistilBERT: a note" in page
+
+
+def test_records_without_methods_are_refused():
+    with pytest.raises(DataError, match="at least one method"):
+        render_many([record("X", 0, "cell", {"methods": []})])
+
+
+def test_report_takes_several_records_and_folders(tmp_path, capsys):
+    for place, each in enumerate(make_study_records()):
+        each.save(tmp_path / "records" / f"{place}.json")
+    page = tmp_path / "page.html"
+    words = ["report", str(tmp_path / "records"), "--out", str(page)]
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--json", str(tmp_path / "found.json")])
+    assert left.value.code == 0
+    assert "clearly" in capsys.readouterr().out
+    assert "What we found" in page.read_text()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found["findings"]) > 3
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(tmp_path / "empty"), "--out", str(tmp_path / "other.html")])
+    assert left.value.code == 1
+
+
+def test_of_a_method_that_two_records_have_the_first_counts():
+    first, second = (
+        record("X", 0, cell, {"methods": [method("map", value, NoNoise())]})
+        for cell, value in (("one", 0.5), ("two", 0.7))
+    )
+    assert gather([first, second]).mean("X", "map", "nll").value == 0.5
+
+
+class NoNoise:
+    def uniform(self, low, high):
+        return (low + high) / 2

@@ -1,0 +1,279 @@
+"""Studies: what their files mean, which cells are missing, and that none is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from smidgen.cli import main
+from smidgen.errors import ArgumentError
+from smidgen.study.definition import Resources, profiles_of, read_study, shipped
+from smidgen.study.engines.base import Place
+from smidgen.study.engines.local import LocalEngine, room_for
+from smidgen.study.kinds import check_settings
+from smidgen.study.ledger import Ledger, state_of
+from smidgen.study.running import missing_cells, run_study
+
+ROOT = Path(__file__).parents[2]
+FILE = """
+title = "A study of nothing"
+[[data]]
+name = "one"
+[[data]]
+name = "two"
+size = 3
+[[cells]]
+name = "base"
+kind = "tests.study_kinds"
+diary = "{diary}"
+leaves = true
+seconds = {seconds}
+[[cells]]
+name = "leaf"
+kind = "tests.study_kinds"
+needs = ["base"]
+diary = "{diary}"
+fails_without = "{wanted}"
+each = {{ seconds = [{seconds}, {longer}] }}
+[profiles.small]
+seeds = [0, 1]
+[profiles.full]
+about = "more"
+seeds = [0, 1, 2]
+data.two.size = 5
+cells.leaf.only = ["one"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    return written(tmp_path)
+
+
+def written(folder, *, seconds=0.0, wanted=""):
+    path = folder / "nothing.toml"
+    told = {"diary": folder / "diary", "seconds": seconds, "longer": seconds + 0.01}
+    path.write_text(FILE.format(**told, wanted=wanted))
+    return path
+
+
+def run(path, folder, workers=2, **changes):
+    study, ledger = read_study(str(path)), Ledger(folder)
+    engine = LocalEngine(Place(folder), Resources(), workers)
+    return study, ledger, run_study(study, ledger, engine, **changes)
+
+
+def ends(folder):
+    lines = (folder / "diary").read_text().splitlines()
+    return Counter(line.split(" ", 1)[1] for line in lines)
+
+
+def test_a_file_makes_cells_of_data_seeds_and_values(file):
+    study = read_study(str(file))
+    assert (study.name, study.profile, len(study.cells)) == ("nothing", "small", 12)
+    leaf = study.cells[1]
+    assert [each.name for each in leaf.needs] == ["base"]
+    assert leaf.needs[0].seed == leaf.seed
+    assert leaf.settings["seconds"] == 0.0
+    full = read_study(str(file), "full")
+    assert len(full.cells) == 3 * (1 + 2) + 3
+    assert {c.data["size"] for c in full.cells if c.data["name"] == "two"} == {5}
+    assert profiles_of(str(file)) == {"small": "", "full": "more"}
+
+
+def test_keys_are_of_what_shapes_the_result_and_of_nothing_else(file):
+    study = read_study(str(file))
+    assert len({cell.key for cell in study.cells}) == len(study.cells)
+    again = read_study(str(file))
+    assert [a.key for a in study.cells] == [b.key for b in again.cells]
+    file.write_text(file.read_text().replace('"base"', '"root"'))
+    renamed = read_study(str(file))
+    assert [a.key for a in study.cells] == [b.key for b in renamed.cells]
+    file.write_text(file.read_text().replace("leaves = true", "leaves = false"))
+    changed = read_study(str(file))
+    # What needs a changed cell has changed too.
+    assert not {a.key for a in study.cells} & {b.key for b in changed.cells}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title", "titel", "means nothing"),
+        ('needs = ["base"]', 'needs = ["bass"]', "stand above"),
+        ('name = "two"', 'name = "one"', "names of their own"),
+        ("seeds = [0, 1]", "seeds = []", "seeds"),
+        ("cells.leaf.only", "cells.twig.only", "'twig', which is not there"),
+        ("title =", "title", "must be TOML"),
+    ],
+)
+def test_files_that_mean_nothing_are_refused(file, old, new, message):
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(ArgumentError, match=message):
+        read_study(str(file), "full" if "twig" in new else None)
+
+
+def test_unknown_names_are_refused(file):
+    with pytest.raises(ArgumentError, match="glue-table2"):
+        read_study("glue-tabel2")
+    with pytest.raises(ArgumentError, match="one of small, full"):
+        read_study(str(file), "tiny")
+    file.write_text(file.read_text().replace("leaves", "leave"))
+    with pytest.raises(ArgumentError, match="no setting 'leave'"):
+        check_settings(read_study(str(file)).cells[0])
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_studies_can_be_read_and_their_settings_are_known(name):
+    for profile in profiles_of(name):
+        study = read_study(name, profile)
+        for cell in {(c.kind, c.name): c for c in study.cells}.values():
+            check_settings(cell)
+
+
+@pytest.mark.slow
+def test_every_cell_is_done_once_and_needs_come_first(file, tmp_path):
+    study, ledger, finished = run(file, tmp_path / "out")
+    assert len(finished.done) == 12
+    assert not finished.failed
+    assert set(ends(tmp_path).values()) == {3}
+    for cell in study.cells:
+        record = ledger.record(cell)
+        assert record.kind == "cell"
+        assert record.config["key"] == cell.key
+        own = f"{cell.data['name']} {cell.seed}"
+        assert record.results["found"] == ([own] if cell.needs else [])
+    assert not missing_cells(study, ledger)
+    assert not any((tmp_path / "out" / "work").iterdir())
+    run(file, tmp_path / "out")
+    assert set(ends(tmp_path).values()) == {3}
+
+
+@pytest.mark.slow
+def test_failed_cells_stop_no_others_and_are_tried_again(tmp_path):
+    wanted = tmp_path / "wanted"
+    path = written(tmp_path, wanted=wanted)
+    study, ledger, finished = run(path, tmp_path / "out")
+    assert (len(finished.done), len(finished.failed)) == (4, 8)
+    state = state_of(study.cells, ledger)
+    assert (len(state.done), len(state.failed), len(state.left)) == (4, 8, 0)
+    failure = ledger.failure(state.failed[0])
+    assert failure["error"] == "ValueError('not yet')"
+    assert failure["tries"] == 1
+    assert "study_kinds.py" in failure["trace"]
+    wanted.touch()
+    _, _, finished = run(path, tmp_path / "out")
+    assert (len(finished.done), len(finished.failed)) == (8, 0)
+    assert not state_of(study.cells, ledger).failed
+
+
+@pytest.mark.slow
+def test_a_cell_whose_worker_was_killed_is_tried_once_more(tmp_path):
+    path = written(tmp_path)
+    died = tmp_path / "died"
+    text = path.read_text().replace(
+        "leaves = true", f'leaves = true\ndies_without = "{died}"'
+    )
+    path.write_text(text)
+    _, _, finished = run(path, tmp_path / "out", workers=1)
+    assert len(finished.done) == 12
+    assert died.exists()
+
+
+@pytest.mark.slow
+def test_what_a_lost_artifact_is_needed_for_makes_it_again(file, tmp_path):
+    study, ledger, _ = run(file, tmp_path / "out")
+    base, leaf = study.cells[:2]
+    (ledger.artifact(base) / "left.txt").unlink()
+    ledger.artifact(base).rmdir()
+    assert not missing_cells(study, ledger)
+    ledger.record_path(leaf).unlink()
+    assert [each.name for each in missing_cells(study, ledger)] == [base.name, leaf.name]
+    run(file, tmp_path / "out")
+    assert ledger.can_be_used(leaf)
+    assert ledger.can_be_used(base)
+
+
+def started(path, folder):
+    words = ["study", "run", str(path), "--out", str(folder), "--workers", "2"]
+    code = f"from smidgen.cli import main; main({words!r})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def alive(pid):
+    try:
+        # A zombie that its new parent has not read yet is dead.
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_and_repeats_nothing(tmp_path):
+    path, folder = written(tmp_path, seconds=0.3), tmp_path / "out"
+    diary = tmp_path / "diary"
+    study, ledger = read_study(str(path)), Ledger(folder)
+    for wanted in (2, 7):
+        deadline = time.monotonic() + 300
+        with started(path, folder) as process:
+            while len(state_of(study.cells, ledger).done) < wanted:
+                assert time.monotonic() < deadline
+                assert process.poll() is None, process.stdout.read()
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        # Its workers end with it, and what they were doing is nobody's any more.
+        workers = {int(each.split()[0]) for each in diary.read_text().splitlines()}
+        while any(alive(pid) for pid in workers):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        state = state_of(study.cells, ledger)
+        assert not state.running
+        assert not state.failed
+    kept = {p: p.read_bytes() for p in (folder / "records").glob("*.json")}
+    assert len(kept) >= 7
+    with started(path, folder) as process:
+        said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert len(state_of(study.cells, ledger).done) == 12
+    for file, content in kept.items():
+        assert file.read_bytes() == content
+    records = [json.loads(p.read_text()) for p in (folder / "records").glob("*.json")]
+    assert len(records) == 12
+
+
+def test_status_and_list_tell_where_a_study_stands(file, tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["study", "status", str(file), "--out", str(tmp_path / "out")])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.split()[-5:] == ["all", "0", "0", "0", "12"]
+    with pytest.raises(SystemExit):
+        main(["study", "list"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in shipped())
+    with pytest.raises(SystemExit) as left:
+        main(["study", "run", str(file), "--data", str(tmp_path / "no")])
+    assert left.value.code == 1
+    assert "--data must be a folder" in capsys.readouterr().err
+
+
+def test_workers_follow_cores_and_memory(monkeypatch):
+    monkeypatch.setenv("SMIDGEN_MEMORY", "5e9")
+    assert room_for(Resources(threads=1, memory=4e9)) == 1
+    assert room_for(Resources(threads=1, memory=9e9)) == 1
+    cores = len(os.sched_getaffinity(0))
+    assert room_for(Resources(threads=1, memory=1)) == cores
+    assert room_for(Resources(threads=cores, memory=1)) == 1

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smidgen import fit
-from smidgen.fit.finetune import Criterion
+from smidgen.fit.stopping import Criterion
 from smidgen.integrations.huggingface import load_classifier, save_model
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem

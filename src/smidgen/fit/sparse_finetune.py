@@ -97,7 +97,7 @@ def sparse_finetune(
     about = {
         "what": "sparse fine-tuning",
         "model": fingerprint(given.model),
-        "weights": subset.size,
+        "weights": subset.digest(),
         "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
     }
     with untouched(given.model):

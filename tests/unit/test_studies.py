@@ -168,6 +168,10 @@ def test_failed_cells_stop_no_others_and_are_tried_again(tmp_path):
     assert failure["error"] == "ValueError('not yet')"
     assert failure["tries"] == 1
     assert "study_kinds.py" in failure["trace"]
+    with pytest.raises(SystemExit) as left:
+        main(["study", "run", str(path), "--out", str(tmp_path / "out"), "--workers", "2"])
+    assert left.value.code == 1
+    assert ledger.failure(state.failed[0])["tries"] == 2
     wanted.touch()
     _, _, finished = run(path, tmp_path / "out")
     assert (len(finished.done), len(finished.failed)) == (8, 0)

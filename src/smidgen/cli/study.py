@@ -78,6 +78,7 @@ def run(
     missing = missing_cells(study, ledger)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
     left = len(missing)
+    failed: tuple[Cell, ...] = ()
 
     def tell(cell: Cell, error: str) -> None:
         nonlocal left
@@ -90,8 +91,10 @@ def run(
 
     if missing:
         work = _engine(engine, study, ledger, data, (workers, threads, address))
-        run_study(study, ledger, work, tell=tell)
+        failed = run_study(study, ledger, work, tell=tell).failed
     _show(study, ledger)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: [bold]smidgen study status uci[/bold]")

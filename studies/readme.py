@@ -288,6 +288,7 @@ TABLES = {
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
+    "ssvi-short": ssvi_tables.short_table,
     "ssvi-main": ssvi_tables.main_table,
     "ssvi-criteria": ssvi_tables.criteria_table,
     "ssvi-grid": ssvi_tables.grid_table,

@@ -51,6 +51,14 @@ def main_table() -> str:
     return "\n".join(_table({name: rows[name] for name in order}, base))
 
 
+def short_table() -> str:
+    """SSVI beside its dense twins, for the README."""
+    base, kept = cells("main dense VI"), ("accuracy", "NLL", "ECE", "stored / dense VI")
+    rows = {name: cells(f"main {name}") for name in (*_ROWS[:3], "dense")}
+    lines = _table(rows, base, kept)
+    return "\n".join(["Fashion-MNIST, MLP 784-256-256-10. " + lines[0], *lines[1:]])
+
+
 def criteria_table() -> str:
     """The removal scores at 5 %, over seeds."""
     names = ("magnitude", "snr", "expected", "exponential", "exponential-snr")

@@ -80,6 +80,7 @@ class Memo:
         # How many calls of each module this pass has seen: a shared one runs again.
         self.turn: dict[nn.Module, int] = {}
         self.filled = False
+        self.reused = 0
 
     def forget(self) -> None:
         """Drop all that is kept: the next pass is a first one."""
@@ -122,6 +123,7 @@ class Memo:
                 calls.append((inputs, results) if known else None)  # type: ignore[arg-type]
                 return output
             if turn < len(calls) and _holds(calls[turn], args, kwargs):
+                self.reused += 1
                 return calls[turn][1].whole()  # type: ignore[index]
             # What comes after a change differs in every pass.
             del calls[turn:]

@@ -335,8 +335,9 @@ def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
     columns = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
     options = {k: v for k, v in SWAG.items() if k != "select"}
     given = [word for k, v in options.items() for word in (f"--{k}", v)]
-    given += ["--fractions", "0.1,0.3", "--out", tmp_path / "ramp"]
-    command = ("ramp", world / "map", *files, *columns, *given)
+    given += ["--out", tmp_path / "ramp"]
+    plain = ("ramp", world / "map", *files, *columns, *given)
+    command = (*plain, "--fractions", "0.1,0.3")
     assert run(*command, "--schemes", "max-mlp,magnitude") == 0
     first = Record.load(tmp_path / "ramp" / "record.json")
     points = first.results["ramp"]["points"]
@@ -358,14 +359,15 @@ def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
     names = [each["name"] for each in second.results["methods"]]
     assert names == ["map", "temperature", "max-mlp", "magnitude", "full"]
     # Other settings or other data are another study; fewer schemes are not.
-    assert run(*command, "--overwrite", "--schemes", "magnitude", "--fractions", "0.1") == 0
+    fewer = ("--schemes", "magnitude", "--fractions", "0.1")
+    assert run(*plain, "--overwrite", *fewer) == 0
     third = Record.load(tmp_path / "ramp" / "record.json")
     assert [p["level"] for p in third.results["ramp"]["points"]] == [0.1]
     assert run(*command, "--overwrite", "--steps", 33) == 1
     assert "is of another study" in capsys.readouterr().err
     assert run(*command, "--overwrite", "--train", world / "val.tsv") == 1
     assert "is of another study" in capsys.readouterr().err
-    assert run(*command, "--overwrite", "--fractions", "10%") == 1
+    assert run(*plain, "--overwrite", "--fractions", "10%") == 1
     assert "--fractions must be numbers in (0, 1], got '10%'" in capsys.readouterr().err
     assert run(*command, "--overwrite", "--percents", 10) == 1
     assert "--percents is not for --method swag" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def evaluate(
     from smidgen.study.evaluation import evaluate_posterior
 
     check_free(overwrite, json_file, page)
-    network, tokenizer = texts.load_model(model)
+    network, tokenizer = texts.load_model(model, test)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
     shifted = {}

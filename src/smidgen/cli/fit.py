@@ -63,7 +63,7 @@ def fit(
     kept_as = wanted.structure(structure)
     given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
     say = Steps()
-    network, tokenizer = texts.load_model(model)
+    network, tokenizer = texts.load_model(model, train, val)
     columns = (text, text_pair, label, texts.label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
@@ -81,7 +81,7 @@ def fit(
         tuning = {"what": tune, "scope": scope}
         found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
     smidgen.save(found, folder, overwrite=overwrite)
-    swag.forget(folder, say)
+    swag.forget(folder, method, say)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**chosen, **show_posterior(found)})
 

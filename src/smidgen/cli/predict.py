@@ -37,7 +37,7 @@ def predict(
     from smidgen.study.predicting import predicted
 
     check_free(overwrite, json_file)
-    network, tokenizer = texts.load_model(model)
+    network, tokenizer = texts.load_model(model, data)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
     table = texts.read_table(data, text, text_pair, None)

@@ -96,7 +96,7 @@ class _Inputs:
             The model, and batches by the file's name.
         """
         say = Steps()
-        network, tokenizer = texts.load_model(self.model)
+        network, tokenizer = texts.load_model(self.model, *self.files.values())
         columns = (*self.columns, texts.label_names(network))
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
         counts = ", ".join(f"{len(each):,} {name}" for name, each in tables.items())

@@ -47,7 +47,7 @@ _OF_SWAG = {
     "samples": 32,
     "fractions": None,
 }
-CHECKPOINT_EVERY = 100
+CHECKPOINT_EVERY = 50
 """Steps between checkpoints."""
 
 
@@ -156,11 +156,13 @@ def collect(
     return smidgen.fit.tune_samples(posterior, network, validation, samples=given.samples)
 
 
-def forget(folder: Path, say: Callable[[str], None]) -> None:
+def forget(folder: Path, method: str, say: Callable[[str], None]) -> None:
     """Drop the state of a run whose posterior is saved, and say where that is."""
-    _checkpoint(folder).unlink(missing_ok=True)
+    if method == "swag":
+        _checkpoint(folder).unlink(missing_ok=True)
     say(f"Saved the posterior to {folder}")
 
 
 def _checkpoint(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.checkpoint")
+    whole = folder.resolve()
+    return whole.with_name(f"{whole.name}.checkpoint")

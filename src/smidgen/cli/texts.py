@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smidgen.errors import DataError
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import DataLoader
@@ -30,10 +32,26 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write the findings to
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
-def load_model(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a trained classifier and its tokenizer."""
+def load_model(model: str, *files: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a trained classifier and its tokenizer.
+
+    Args:
+        model: The model.
+        files: Data files that must be there; looked for first, a model may take long.
+
+    Returns:
+        Both.
+
+    Raises:
+        DataError: If a file is missing.
+    """
     from smidgen.integrations.huggingface import load_classifier
 
+    for path in files:
+        if not path.is_file():
+            raise DataError(
+                f"data must be a file that exists, got {str(path)!r}. Check the spelling."
+            )
     return load_classifier(model)
 
 

@@ -104,7 +104,7 @@ def load_classifier(
             )
         except _LOAD_ERRORS as error:
             raise ArgumentError(
-                f"name_or_folder must be a classifier transformers can load, got "
+                f"model must be a classifier transformers can load, got "
                 f"{str(name_or_folder)!r} ({_reason(error)}). Save it again with "
                 "save_pretrained, or give another model."
             ) from error
@@ -269,8 +269,7 @@ def _folder(name: str) -> Path:
         return folder
     if not _HUB_ID.fullmatch(name):
         raise ArgumentError(
-            f"name_or_folder must be a folder that exists, got {name!r}. Check the "
-            "spelling."
+            f"model must be a folder that exists, got {name!r}. Check the spelling."
         )
     try:
         # Fetching first keeps pickles off the disk, and fails at once when offline
@@ -282,28 +281,29 @@ def _folder(name: str) -> Path:
         )
     except (OSError, ValueError) as error:
         raise ArgumentError(
-            f"name_or_folder must be a folder that exists or a model the Hugging Face "
-            f"hub gives, got {name!r} ({_reason(error)}). Check the spelling, or fetch "
-            "the model first and give its folder."
+            f"model must be a folder that exists or a model the Hugging Face hub gives, "
+            f"got {name!r}: there is no such folder here, and the hub gave none "
+            f"({_reason(error)}). Check the spelling, or make it first with 'smidgen "
+            "finetune'."
         ) from error
 
 
 def _check_files(folder: Path, name: str) -> None:
     if not (folder / "config.json").is_file():
         raise ArgumentError(
-            f"name_or_folder must be a transformers model, got {name!r} without a "
+            f"model must be a transformers model, got {name!r} without a "
             "config.json. Give a folder made by save_pretrained."
         )
     if not any((folder / file).is_file() for file in _WEIGHTS):
         pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
         found = "with pickled weights only" if pickled else "without model.safetensors"
         raise ArgumentError(
-            f"name_or_folder must hold safetensors weights, got {name!r} {found}. "
+            f"model must hold safetensors weights, got {name!r} {found}. "
             "Convert the weights where you trust them and save them again."
         )
     if not any((folder / file).is_file() for file in _TOKENIZERS):
         raise ArgumentError(
-            f"name_or_folder must hold a tokenizer, got {name!r} without one. Save it "
+            f"model must hold a tokenizer, got {name!r} without one. Save it "
             "there with tokenizer.save_pretrained."
         )
 
@@ -323,12 +323,12 @@ def _check_weights(
         )
     if mismatched or 2 * len(missing) > len(model.state_dict()):
         raise ArgumentError(
-            f"name_or_folder must hold the weights of its config.json, got {name!r} "
+            f"model must hold the weights of its config.json, got {name!r} "
             f"where {len(missing) + len(mismatched)} do not fit. Save the model again."
         )
     if missing and labels is None:
         raise ArgumentError(
-            f"name_or_folder must be a trained classifier if labels is not given, got "
+            f"model must be a trained classifier if labels is not given, got "
             f"{name!r} without {', '.join(missing)}. Fine-tune it first "
             "(smidgen finetune), or give labels for a new head."
         )

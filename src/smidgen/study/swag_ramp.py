@@ -159,7 +159,7 @@ def _candidates(
         if scheme == "full":
             yield scheme, len(found.maps), select.sparse_kfac(model, percent=100)
         elif scheme == "magnitude":
-            for fraction in sorted(settings.fractions):
+            for fraction in sorted(set(settings.fractions)):
                 yield scheme, fraction, select.weights(model, fraction=fraction)
         else:
             order = _order(scheme, found.maps, norms, settings.seed)

@@ -169,7 +169,7 @@ class SwagPosterior:
         scale = None if spread is None else spread.sqrt()
         for centre, generator in zip(centres, generators, strict=True):
             if scale is None:
-                yield centre
+                yield centre.clone()
             else:
                 normals = torch.randn(len(mean), dtype=kind, generator=generator)
                 yield torch.addcmul(centre, scale, normals.to(mean))

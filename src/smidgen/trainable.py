@@ -99,9 +99,16 @@ class Places:
                 tensor.view(-1)[indices] = given
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
-        """Copy the tensors with other values of the chosen entries."""
-        found = {name: _copied(tensors[name]) for name in self.indices}
-        self.scatter(found, values)
+        """The tensors with other values of the chosen entries; views where all are."""
+        found = {}
+        pieces = values.split(list(self.sizes.values()))
+        for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
+            given = piece.to(tensors[name])
+            if indices is None:
+                found[name] = given.view(tensors[name].shape)
+            else:
+                found[name] = _copied(tensors[name])
+                found[name].view(-1)[indices] = given
         return found
 
 

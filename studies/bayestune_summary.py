@@ -65,11 +65,14 @@ def summary(folder: Path) -> str:
         trained[config["method"]] = record.results["trained"]
     tasks = sorted({task for each in found.values() for task in each})
     rows: dict[str, Any] = {}
+    ours = found.get("bayestune", {})
     for method, by_task in found.items():
         rows[method] = {
             "trained": trained[method],
-            "tasks": {task: _spread(list(by_task[task].values())) for task in tasks},
-            "bayestune_minus_this": _differences(found["bayestune"], by_task, tasks),
+            "tasks": {
+                task: _spread(list(by_task.get(task, {}).values())) for task in tasks
+            },
+            "bayestune_minus_this": _differences(ours, by_task, tasks),
         }
     results = {
         "metrics": "CoLA Matthews, STS-B Pearson, MRPC and RTE accuracy",
@@ -115,7 +118,7 @@ def _differences(
     pairs = {
         task: [ours[task][seed] - theirs[task][seed] for seed in theirs[task]]
         for task in tasks
-        if ours[task].keys() == theirs[task].keys()
+        if task in theirs and ours.get(task, {}).keys() == theirs[task].keys()
     }
     every = [each for found in pairs.values() for each in found]
     return {name: _interval(each) for name, each in {**pairs, "all": every}.items()}

@@ -241,6 +241,39 @@ def weight_samples() -> str:
     return "\n".join(lines)
 
 
+def swag() -> str:
+    """SWAG's schemes beside Laplace's on MRPC."""
+    kinds = {"Laplace": "mrpc-seed0.json", "SWAG": "mrpc-swag-seed0.json"}
+    found = {k: Record.load(ROOT / "results" / "ramp" / f) for k, f in kinds.items()}
+    config = found["SWAG"].config
+    lines = [
+        f"MRPC, MiniLM, one seed, {found['SWAG'].results['data']['test']:,} test pairs; "
+        "sizes, rates and temperatures chosen on validation data. SWAG with "
+        f"{config['steps']} steps, K = {config['rank']} and {config['samples']} samples: "
+        "fewer than the paper's 2,000 steps and 50 samples.",
+        "",
+        "| | weights | floats | NLL | ECE | time / forward |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, record in found.items():
+        for method in record.results["methods"]:
+            plain = method["name"] in ("map", "temperature")
+            if plain and kind == "SWAG":
+                continue
+            label = method["label"] if plain else f"{kind}: {method['label']}"
+            scores = method["scores"]
+            slower = method.get("relative_seconds")
+            cells = [
+                count(method.get("weights") or 0),
+                count(method["floats"]),
+                nll(scores["nll"]["value"]),
+                rate(scores["ece_equal_mass"]["value"]),
+                "" if slower is None else times(slower),
+            ]
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def samples() -> str:
     """The benchmark of weight samples."""
     record = Record.load(ROOT / "bench" / "records" / "samples.json")
@@ -285,6 +318,7 @@ TABLES = {
     "steps": steps,
     "weight-samples": weight_samples,
     "samples": samples,
+    "swag": swag,
     "cost": cost,
     "peers": peers,
     "ramping": ramping,

@@ -132,6 +132,27 @@ def test_accumulated_batches_are_one_larger_batch():
     torch.testing.assert_close(one.delta.difference, two.delta.difference, **SINGLE)
 
 
+def test_rates_fall_to_zero_at_the_end_and_not_before():
+    """Three batches in groups of two: two steps an epoch, the second a short group."""
+    model, rates = net(), []
+    original = SubsetAdamW.step
+
+    class Noted(SubsetAdamW):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return original(self, closure)
+
+    train, validation = loaders(batch=27)
+    assert len(train) == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smidgen.fit.sparse_finetune.SubsetAdamW", Noted)
+        fit.sparse_finetune(
+            model, train, validation, few(model), epochs=4, accumulate=2, patience=9
+        )
+    assert len(rates) == 8
+    assert all(rate > 0 for rate in rates)
+
+
 def test_over_all_weights_it_is_adamw():
     model = net().eval()
     others = deepcopy(model)

@@ -109,7 +109,8 @@ def sparse_finetune(
         optimiser = SubsetAdamW(
             tuned.tensors, subset, learning_rate, weight_decay=weight_decay, clip=1.0
         )
-        run = _Run(settled, tuned.tensors, optimiser, accumulate, epochs * len(train))
+        steps = epochs * -(-len(train) // accumulate)
+        run = _Run(settled, tuned.tensors, optimiser, accumulate, steps)
         run.epochs(train, validation, epochs, patience, rule, checkpoint, about, progress)
         optimiser.assign(run.kept)
     best = run.best
@@ -139,11 +140,11 @@ class _Run:
         tensors: Mapping[str, Tensor],
         optimiser: SubsetAdamW,
         accumulate: int,
-        batches: int,
+        steps: int,
     ) -> None:
         self.problem, self.tensors, self.optimiser = problem, tensors, optimiser
         self.accumulate = accumulate
-        self.factor = warm_up_then_fall(-(-batches // accumulate))
+        self.factor = warm_up_then_fall(steps)
         self.rate = optimiser.param_groups[0]["lr"]
         self.steps = 0
         self.history: list[Epoch] = []
@@ -182,7 +183,10 @@ class _Run:
     def _epoch(self, batches: Endless, shown: Iterable[int], length: int) -> float:
         total, seen = 0.0, 0
         for index in shown:
-            loss, rows = self._backward(next(batches))
+            # The last group of an epoch may be a short one.
+            start = index - index % self.accumulate
+            share = min(self.accumulate, length - start)
+            loss, rows = self._backward(next(batches), share)
             total += loss * rows
             seen += rows
             if not (index + 1) % self.accumulate or index + 1 == length:
@@ -192,13 +196,13 @@ class _Run:
                 self.steps += 1
         return total / max(seen, 1)
 
-    def _backward(self, batch: Batch) -> tuple[float, int]:
-        """Add a batch's gradients to those that are there; its loss and rows."""
+    def _backward(self, batch: Batch, share: int) -> tuple[float, int]:
+        """Add a batch's share of the gradients; its loss and rows."""
         return self.problem.within(
-            batch, self.tensors, lambda outputs: self._of(batch, outputs)
+            batch, self.tensors, lambda outputs: self._of(batch, outputs, share)
         )
 
-    def _of(self, batch: Batch, outputs: Tensor) -> tuple[float, int]:
+    def _of(self, batch: Batch, outputs: Tensor, share: int) -> tuple[float, int]:
         targets, kept = self.problem.read(batch, outputs.detach())
         if targets is None:
             raise DataError("fine-tuning needs labels, and a batch has none.")
@@ -212,7 +216,7 @@ class _Run:
                 "the training loss is not finite. Lower learning_rate, or check the data "
                 "of this batch."
             )
-        (loss / self.accumulate).backward()
+        (loss / share).backward()
         return float(loss.detach()), rows
 
     def _state(self, batches: Endless) -> dict[str, Tensor]:

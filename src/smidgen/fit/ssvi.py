@@ -229,8 +229,9 @@ class _Run:
         recent: deque[Batch] = deque(maxlen=self.training.passes)
         total, seen = 0.0, 0
         for batch in batches:
-            recent.append(batch)
             loss, rows = self._step(batch)
+            if rows:
+                recent.append(batch)
             total, seen = total + loss * rows, seen + rows
             move = self.alternation.advance(lambda: self._losses(recent))
             if move is not None:

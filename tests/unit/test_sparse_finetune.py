@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 
 import pytest
@@ -145,7 +146,8 @@ def test_rates_fall_to_zero_at_the_end_and_not_before():
     train, validation = loaders(batch=27)
     assert len(train) == 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smidgen.fit.sparse_finetune.SubsetAdamW", Noted)
+        # The package's name is the function; the module is behind it.
+        patch.setattr(sys.modules[fit.sparse_finetune.__module__], "SubsetAdamW", Noted)
         fit.sparse_finetune(
             model, train, validation, few(model), epochs=4, accumulate=2, patience=9
         )

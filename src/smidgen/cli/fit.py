@@ -61,7 +61,7 @@ def fit(
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
     kept_as = wanted.structure(structure)
-    given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
+    given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val)
     columns = (text, text_pair, label, texts.label_names(network))
@@ -72,7 +72,7 @@ def fit(
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
-        found = swag.collect(network, batches, loaders[1], subset, given, folder, say)
+        found = swag.collect(network, batches, loaders[1], subset, given, seed, folder, say)
     else:
         say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
         how = {"structure": kept_as, "approximation": approximation}

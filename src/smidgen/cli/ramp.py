@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, check_free, out, show_record
 from smidgen.cli.lists import numbers, some_of
 from smidgen.errors import ArgumentError
+from smidgen.fit.swag import SwagOptions
 from smidgen.record import Record
 from smidgen.store import check_free as check_folder
 from smidgen.study.schemes import SCHEMES
@@ -147,8 +148,8 @@ def ramp(
     written = [folder / name for name in _WRITTEN[:2]]
     check_free(overwrite, *written, json_file)
     if method == "swag":
-        given = swag.options(steps, every, rank, rates, trial_steps, samples, seed)
-        _show(_swag(inputs, schemes, fractions, given, folder), written, json_file)
+        given = swag.options(steps, every, rank, rates, trial_steps, samples)
+        _show(_swag(inputs, schemes, fractions, given, seed, folder), written, json_file)
         return
     from smidgen.study.ramp import PERCENTS, RampSettings
 
@@ -180,22 +181,18 @@ def _swag(
     inputs: _Inputs,
     schemes: list[str] | None,
     fractions: list[str] | None,
-    given: swag.SwagOptions,
+    given: SwagOptions,
+    seed: int,
     folder: Path,
 ) -> Record:
     settings = SwagRampSettings(
         schemes=some_of("--schemes", schemes, SWAG_SCHEMES),
         fractions=numbers("--fractions", fractions, 1, "0.03,0.1")
         or SwagRampSettings.fractions,
-        rates=given.rates,
-        steps=given.steps,
-        every=given.every,
-        rank=given.rank,
-        trial_steps=given.trial_steps,
-        samples=given.samples,
-        seed=given.seed,
+        seed=seed,
+        **asdict(given),
     )
-    network, loaders = inputs.loaded(shuffle=given.seed)
+    network, loaders = inputs.loaded(shuffle=seed)
     batches = (loaders["train"], loaders["validation"], loaders["test"])
     points = folder / "points"
     config = {**inputs.noted(), **inputs.identity()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +12,7 @@ from torch import nn
 import smidgen
 from smidgen.cli.lists import numbers
 from smidgen.errors import ArgumentError
+from smidgen.fit.swag import SwagOptions
 from smidgen.types import Batch
 
 Method = Annotated[
@@ -51,19 +51,6 @@ CHECKPOINT_EVERY = 50
 """Steps between checkpoints."""
 
 
-@dataclass(frozen=True)
-class SwagOptions:
-    """The options of a collection."""
-
-    steps: int
-    every: int
-    rank: int
-    rates: tuple[float, ...] | None
-    trial_steps: int
-    samples: int
-    seed: int
-
-
 def refuse_unused(method: str, given: Mapping[str, object]) -> None:
     """Refuse options that the method would not look at.
 
@@ -90,7 +77,6 @@ def options(
     rates: list[str] | None,
     trial_steps: int,
     samples: int,
-    seed: int,
 ) -> SwagOptions:
     """Read the options.
 
@@ -101,13 +87,12 @@ def options(
         rates: Learning rates, repeated or with commas between.
         trial_steps: Steps for each rate tried.
         samples: Samples of the weights.
-        seed: Seed of dropout and order.
 
     Returns:
         The options.
     """
     found = numbers("--rate", rates, float("inf"), "0.01,0.05") or None
-    return SwagOptions(steps, every, rank, found, trial_steps, samples, seed)
+    return SwagOptions(found, steps, every, rank, trial_steps, samples)
 
 
 def collect(
@@ -116,6 +101,7 @@ def collect(
     validation: Iterable[Batch],
     subset: smidgen.Subset,
     given: SwagOptions,
+    seed: int,
     folder: Path,
     say: Callable[[str], None],
 ) -> smidgen.SwagPosterior:
@@ -127,6 +113,7 @@ def collect(
         validation: Held-out batches that choose rate and temperature.
         subset: The weights that move.
         given: The options.
+        seed: Seed of dropout and order.
         folder: Where the posterior will go; the state of the run is kept beside it, and
             an interrupted one is taken up from there.
         say: Prints a step.
@@ -142,13 +129,8 @@ def collect(
         train,
         subset,
         validation=validation,
-        learning_rate=given.rates,
-        steps=given.steps,
-        every=given.every,
-        rank=given.rank,
-        trial_steps=given.trial_steps,
-        samples=given.samples,
-        seed=given.seed,
+        **given.arguments(),
+        seed=seed,
         checkpoint=checkpoint,
         checkpoint_every=CHECKPOINT_EVERY,
     )

@@ -199,11 +199,12 @@ def _fitted(
 ) -> Posterior | SwagPosterior:
     """Fit a posterior over the tuned weights and tune it on the held-out texts."""
     from smidgen import fit
+    from smidgen.fit.swag import SwagOptions
 
     if kind == "swag":
         steps = max(100, 2 * len(loaders[0]))
-        given = swag.options(steps, 5, 20, None, steps // 5, 32, seed)
-        return swag.collect(tuned, loaders[0], loaders[1], subset, given, folder, say)
+        given = SwagOptions(steps=steps, trial_steps=steps // 5)
+        return swag.collect(tuned, loaders[0], loaders[1], subset, given, seed, folder, say)
     # Single weights: no rows × columns to factor.
     found = fit.laplace(tuned, loaders[0], subset, structure="diag")
     return fit.tune_precision(found, tuned, loaders[1])

@@ -7,7 +7,7 @@ is constant; it can be chosen among several by the validation NLL of short runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,24 @@ from smidgen.types import Batch
 RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 """Learning rates that are tried when validation data are there to choose by."""
 _RATE = 1e-2
+
+
+@dataclass(frozen=True)
+class SwagOptions:
+    """What commands and studies tell `swag`, by the names of its arguments."""
+
+    rates: tuple[float, ...] | None = None
+    steps: int = 2000
+    every: int = 5
+    rank: int = 20
+    trial_steps: int = 400
+    samples: int = 32
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `swag`."""
+        names = [each.name for each in fields(SwagOptions) if each.name != "rates"]
+        found = {name: getattr(self, name) for name in names}
+        return {"learning_rate": self.rates, **found}
 
 
 @dataclass(frozen=True)

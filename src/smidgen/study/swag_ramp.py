@@ -25,6 +25,7 @@ from smidgen.atomic import write_text
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.fingerprint import quick_fingerprint
 from smidgen.fit.sample_tuning import HeldOut, held_out, tuned_by
+from smidgen.fit.swag import SwagOptions
 from smidgen.likelihood import Categorical
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import Problem, as_problem
@@ -41,7 +42,7 @@ _NOTES = "points.json"
 
 
 @dataclass(frozen=True)
-class SwagRampSettings:
+class SwagRampSettings(SwagOptions):
     """What a ramping study of SWAG tries.
 
     `fractions` are shares of the affine maps' weights: single weights of the largest
@@ -50,13 +51,7 @@ class SwagRampSettings:
 
     schemes: tuple[SwagScheme, ...] = SWAG_SCHEMES
     fractions: tuple[float, ...] = (0.03, 0.1)
-    rates: tuple[float, ...] | None = None
-    steps: int = 2000
-    every: int = 5
-    rank: int = 20
-    trial_steps: int = 400
     trial_samples: int = 8
-    samples: int = 32
     seed: int = 0
 
 
@@ -121,12 +116,7 @@ def swag_ramp(
             train,
             subset,
             validation=validation,
-            learning_rate=settings.rates,
-            steps=settings.steps,
-            every=settings.every,
-            rank=settings.rank,
-            trial_steps=settings.trial_steps,
-            samples=settings.trial_samples,
+            **{**settings.arguments(), "samples": settings.trial_samples},
             seed=settings.seed,
             checkpoint=kept,
             progress=progress,

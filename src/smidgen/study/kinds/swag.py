@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from smidgen.fit.swag import SwagOptions
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import LABELS
 from smidgen.study.swag_ramp import SwagRampSettings, SwagScheme, swag_ramp
@@ -18,19 +19,13 @@ from smidgen.study.text_models import needed_model
 _BASELINES = ("map", "temperature")
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(SwagOptions):
     """Which scheme, and what of `SwagRampSettings` is told otherwise."""
 
     scheme: SwagScheme
-    fractions: tuple[float, ...] = (0.03, 0.1)
-    rates: tuple[float, ...] | None = None
-    steps: int = 2000
-    every: int = 5
-    rank: int = 20
-    trial_steps: int = 400
-    trial_samples: int = 8
-    samples: int = 32
+    fractions: tuple[float, ...] = SwagRampSettings.fractions
+    trial_samples: int = SwagRampSettings.trial_samples
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
+from smidgen.fit.swag import SwagOptions
 from smidgen.prediction import predict_samples_batches
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.regression import Level, level_results, needed_problem, read_tables
 from smidgen.study.uci_subsets import By, names_of, subsets_by
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(SwagOptions):
     """Which weights, how many, and how they are collected."""
 
     by: By
     percents: tuple[float, ...] = (1, 2, 5, 8, 14, 23, 37, 61)
-    rates: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 5e-2)
+    rates: tuple[float, ...] | None = (1e-4, 1e-3, 1e-2, 5e-2)
     steps: int = 800
     every: int = 2
-    rank: int = 20
     trial_steps: int = 200
     samples: int = 64
 
@@ -40,11 +40,7 @@ def run(job: Job) -> Mapping[str, Any]:
             tables.shuffled(job.seed),
             subset,
             validation=validation,
-            learning_rate=told.rates,
-            steps=told.steps,
-            every=told.every,
-            rank=told.rank,
-            trial_steps=told.trial_steps,
+            **told.arguments(),
             seed=job.seed,
         )
         posterior = fit.tune_samples(posterior, problem, validation, samples=told.samples)

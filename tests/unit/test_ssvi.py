@@ -331,7 +331,7 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
         load_sparse(tmp_path, mlp())
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
-    with pytest.raises(StoreError, match="sparse schema 99"):
+    with pytest.raises(StoreError, match="sparse network schema 99"):
         load_sparse(folder, mlp())
     (folder / "config.json").write_text(json.dumps(config))
     with (folder / "sparse.safetensors").open("ab") as file:

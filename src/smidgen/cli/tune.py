@@ -51,7 +51,7 @@ def tune(
     json_file: texts.Json = None,
 ) -> None:
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
-    from smidgen import fit, save
+    from smidgen import fit
     from smidgen.select.top import fraction_share
 
     fraction_share(fraction)
@@ -83,9 +83,9 @@ def tune(
     summary = _summary(found, scales, folder, size)
     if posterior != "none":
         say("Fitting a posterior over the tuned weights")
-        fitted = _fitted(posterior, tuned, loaders, subset, folder / _POSTERIOR, seed, say)
-        save(fitted, folder / _POSTERIOR, overwrite=overwrite)
-        summary["posterior"] = show_posterior(fitted)
+        place = folder / _POSTERIOR
+        fitted = _fitted(posterior, tuned, loaders, subset, place, seed, say)
+        summary["posterior"] = _keep(fitted, place, posterior, overwrite, say)
     write_json(json_file, summary)
 
 
@@ -186,6 +186,17 @@ def _summary(
         "history": [asdict(each) for each in found.history],
         "chain": scales.to_dict(),
     }
+
+
+def _keep(
+    fitted: Posterior | SwagPosterior, folder: Path, kind: Kind, overwrite: bool, say: Steps
+) -> dict[str, Any]:
+    """Save the posterior, drop what would have resumed it, and show it."""
+    from smidgen import save
+
+    save(fitted, folder, overwrite=overwrite)
+    swag.forget(folder, kind, say)
+    return show_posterior(fitted)
 
 
 def _fitted(

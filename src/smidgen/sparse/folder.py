@@ -7,7 +7,6 @@ pickle; written whole or not at all; a load checks hash, shapes and bounds.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.sparse.maps import matrix_of
@@ -52,7 +52,7 @@ def save_sparse(
         config = {
             "schema": SCHEMA,
             "method": "ssvi",
-            "tensors_sha256": _file_hash(work / _TENSORS),
+            HASH: file_hash(work / _TENSORS),
             **header_of(network),
         }
         text = json.dumps(config, indent=1, allow_nan=False) + "\n"
@@ -75,27 +75,14 @@ def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
         StoreError: If the folder is missing, damaged, or of another model.
     """
     folder = Path(folder)
+    config = read_config(
+        folder / _CONFIG,
+        schema=SCHEMA,
+        what="sparse network",
+        made_by="smidgen.sparse.save_sparse or 'smidgen train-sparse'",
+    )
+    tensors = read_tensors(folder / _TENSORS, config, what="sparse network")
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        schema = config["schema"]
-        intact = _file_hash(folder / _TENSORS) == config["tensors_sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{folder} is not a saved sparse network ({error}). Make one with "
-            "smidgen.sparse.save_sparse or 'smidgen train-sparse'."
-        ) from error
-    if schema != SCHEMA:
-        raise StoreError(
-            f"{folder} has sparse schema {schema}, this smidgen reads {SCHEMA}. Use the "
-            "version that wrote it."
-        )
-    if not intact:
-        raise StoreError(
-            f"{folder / _TENSORS} was truncated or edited: its hash is not the one in "
-            f"{_CONFIG}. Save the network again."
-        )
-    try:
-        tensors = load_file(str(folder / _TENSORS))
         network = assembled(
             model,
             weights_of(tensors, config),
@@ -240,11 +227,6 @@ def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern
         raise StoreError(f"columns must be in [0, {columns}).")
     starts = torch.arange(rows).repeat_interleave(counts.long()) * columns
     return Pattern(rows, columns, starts + inner)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _card(network: SparseNetwork) -> str:

@@ -6,17 +6,16 @@ shapes, all index bounds and the hash of the base model's weights.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import nn
 
+from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
@@ -35,7 +34,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "temperature": float,
     "num_data": int,
     "fingerprint": str,
-    "tensors_sha256": str,
+    HASH: str,
     "likelihood": dict,
     "subset": dict,
 }
@@ -79,7 +78,7 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPost
     """
     folder = Path(folder)
     config = _read_config(folder)
-    tensors = _read_tensors(folder, config)
+    tensors = read_tensors(folder / _TENSORS, config, what="posterior")
     base = as_problem(model).model
     found = fingerprint(base)
     if config["fingerprint"] != found:
@@ -137,7 +136,7 @@ def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
         },
         "num_data": posterior.num_data,
         "fingerprint": posterior.fingerprint,
-        "tensors_sha256": _file_hash(folder / _TENSORS),
+        HASH: file_hash(folder / _TENSORS),
         "tuning": asdict(posterior.tuning) if posterior.tuning else None,
         "subset": header,
     }
@@ -148,19 +147,12 @@ def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        schema = config["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{folder} is not a saved posterior ({error}). Make one with smidgen.save or "
-            "'smidgen fit'."
-        ) from error
-    if schema != SCHEMA:
-        raise StoreError(
-            f"{folder} has posterior schema {schema}, this smidgen reads {SCHEMA}. Use the "
-            "version that wrote it."
-        )
+    config = read_config(
+        folder / _CONFIG,
+        schema=SCHEMA,
+        what="posterior",
+        made_by="smidgen.save or 'smidgen fit'",
+    )
     if config.get("method") not in KINDS_OF_POSTERIOR:
         raise StoreError(
             f"{folder / _CONFIG} must have 'method' one of "
@@ -176,22 +168,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 f"{' or '.join(each.__name__ for each in kinds)}, got "
                 f"{config.get(name)!r}. Save the posterior again."
             )
-    return dict(config)
-
-
-def _read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    path = folder / _TENSORS
-    try:
-        intact = _file_hash(path) == config["tensors_sha256"]
-        tensors = load_file(str(path)) if intact else {}
-    except (OSError, SafetensorError) as error:
-        raise StoreError(f"{path} cannot be read ({error}). Save it again.") from error
-    if not intact:
-        raise StoreError(
-            f"{path} was truncated or edited: its hash is not the one in {_CONFIG}. Save "
-            "the posterior again."
-        )
-    return tensors
+    return config
 
 
 def _likelihood(config: Mapping[str, Any]) -> Likelihood:
@@ -199,8 +176,3 @@ def _likelihood(config: Mapping[str, Any]) -> Likelihood:
     if settings.get("relative") is not None:
         settings["relative"] = tuple(settings["relative"])
     return KINDS[settings.pop("kind")](**settings)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

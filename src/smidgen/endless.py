@@ -67,7 +67,7 @@ class Endless:
         Yields:
             Nothing.
         """
-        found = _generators(self.loader)
+        found = generators_of(self.loader)
         before = {name: each.get_state() for name, each in found.items()}
         try:
             for each in found.values():
@@ -90,17 +90,21 @@ class Endless:
             return
         now = torch.get_rng_state()
         torch.set_rng_state(self._start["global"])
-        for name, generator in _generators(self.loader).items():
+        for name, generator in generators_of(self.loader).items():
             if name in self._start:
                 generator.set_state(self._start[name])
         self._iterator = iter(self.loader)
         for self.position in range(1, position + 1):
-            next(self._iterator)
+            if next(self._iterator, _END) is _END:
+                raise DataError(
+                    f"the training loader has {self.position - 1} batches, fewer than the "
+                    f"{position} its interrupted run had read. Resume with the same loader."
+                )
         torch.set_rng_state(now)
 
     def _begin(self) -> None:
         self._start = {"global": torch.get_rng_state()}
-        for name, generator in _generators(self.loader).items():
+        for name, generator in generators_of(self.loader).items():
             self._start[name] = generator.get_state()
         self._iterator = iter(self.loader)
 
@@ -114,13 +118,13 @@ _PLACES = (
 )
 
 
-def _generators(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
-    """The random generators that a torch loader draws its order from."""
+def generators_of(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
+    """Find the random generators that a torch loader draws from, each once."""
     found = {}
     for path in _PLACES:
         each: Any = loader
         for part in path.split("."):
             each = getattr(each, part, None)
-        if isinstance(each, torch.Generator):
+        if isinstance(each, torch.Generator) and each not in found.values():
             found[path] = each
     return found

@@ -211,6 +211,37 @@ class Problem:
         found[kept] = checked
         return found, kept
 
+    def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
+        """Compute what training lowers: the mean NLL of a batch's labelled rows.
+
+        Args:
+            batch: The batch.
+            outputs: Its outputs, one row each, (R, C).
+
+        Returns:
+            The loss, for autograd, and the number of labelled rows; None without any.
+
+        Raises:
+            DataError: If the batch has no labels at all, or the loss is not finite.
+        """
+        targets, kept = self.read(batch, outputs.detach())
+        if targets is None:
+            raise DataError(
+                "training needs labels, and a batch has none. Name them "
+                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
+            )
+        rows = int(kept.sum())
+        if not rows:
+            return None
+        assert self.likelihood is not None
+        loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
+        if not torch.isfinite(loss):
+            raise DataError(
+                "the training loss is not finite. Lower learning_rate, or check the data "
+                "of this batch."
+            )
+        return loss, rows
+
     def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:
         """Infer the likelihood from the first batch, and give all batches back.
 

@@ -14,6 +14,7 @@ from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError
 from smidgen.fit.chain import Chain, Course
 from smidgen.fit.langevin import Langevin, Settings
+from smidgen.fit.preparation import training_size
 from smidgen.largest import overlap
 from smidgen.scale_prior import ScalePrior
 from smidgen.trainable import Trainable
@@ -222,11 +223,39 @@ def test_the_model_is_a_guest_on_every_case(case, update, unchanged):
 def test_a_failing_chain_leaves_the_model_alone(unchanged):
     problem, loader, _ = sparse_task(inputs=10, rows=20)
     batches = list(loader)
-    with unchanged(problem.model), pytest.raises(DataError, match="num_data must be given"):
+    with (
+        unchanged(problem.model),
+        pytest.raises(ArgumentError, match="num_data must be given"),
+    ):
         fit.langevin(problem, batches, head="none")
     batches[0][1][0] = float("inf")
     with unchanged(problem.model), pytest.raises(DataError, match="finite"):
         fit.langevin(problem, batches, head="none", num_data=20)
+
+
+def test_a_loader_is_left_as_it_was_and_equal_seeds_give_equal_chains():
+    problem, loader, _ = sparse_task(inputs=10, rows=20)
+    before = loader.generator.get_state()
+    few = {"steps": 20, "burn_in": 10, "thin": 5, "head": "none"}
+    first, again = (fit.langevin(problem, loader, **few) for _ in range(2))
+    assert torch.equal(loader.generator.get_state(), before)
+    assert torch.equal(first.means["weight"], again.means["weight"])
+
+
+def test_the_prior_counts_against_labelled_tokens():
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(3, 4)
+
+        def forward(self, x):
+            return self.map(x)
+
+    labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
+    data = TensorDataset(torch.randn(2, 3, 3), labels)
+    problem = smidgen.Problem(Tagger(), smidgen.Categorical(4))
+    assert training_size(problem, DataLoader(data, 1), None) == 3
+    assert training_size(problem, DataLoader(data, 1), 7) == 7
 
 
 class Branches(nn.Module):

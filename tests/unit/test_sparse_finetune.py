@@ -71,6 +71,17 @@ def test_the_delta_gives_the_tuned_model_bitwise():
             assert torch.equal(value, tuned.model.state_dict()[name])
 
 
+def test_a_loader_is_left_as_it_was_and_equal_seeds_tune_equally():
+    train, validation = loaders()
+    before = train.generator.get_state()
+    first, again = (
+        fit.sparse_finetune(net(), train, validation, few(net()), epochs=2).model
+        for _ in range(2)
+    )
+    assert torch.equal(train.generator.get_state(), before)
+    assert torch.equal(first[0].weight, again[0].weight)
+
+
 def test_an_interrupted_run_goes_on_bitwise(tmp_path):
     class Stopped(Exception):
         pass

@@ -389,7 +389,7 @@ def test_wrong_training_is_refused():
         SparseTraining(epochs=0)
     with pytest.raises(ArgumentError, match="removal must be one of"):
         fit.ssvi(mlp(), blobs(), training=SparseTraining(removal="luck"))
-    with pytest.raises(ArgumentError, match="num_data must be the number"):
+    with pytest.raises(ArgumentError, match="num_data must be given"):
         fit.ssvi(mlp(), list(blobs()), training=QUICK)
     with pytest.raises(DataError, match="length of 1 or more"):
         fit.ssvi(mlp(), [], training=QUICK)

@@ -176,7 +176,7 @@ class Chain:
 
     def run(
         self,
-        loader: Iterable[Batch],
+        batches: Endless,
         about: Mapping[str, Any],
         checkpoint: str | Path | None,
         every: int,
@@ -184,7 +184,7 @@ class Chain:
         progress: bool,
     ) -> Scales:
         """Take all steps, or those that an interrupted run has left."""
-        batches, done = Endless(loader), 0
+        done = 0
         if checkpoint is not None:
             done = self._resume(read_checkpoint(checkpoint, about), batches)
         steps = range(done + 1, self.course.steps + 1)
@@ -211,7 +211,7 @@ class Chain:
             DataError: If it has no label, or the loss is not finite.
         """
         nll = self.problem.within(
-            batch, self.tensors, lambda outputs: self._backward(batch, outputs, step)
+            batch, self.tensors, lambda outputs: self._backward(batch, outputs)
         )
         with torch.no_grad():
             self.mover.move(step)
@@ -219,17 +219,11 @@ class Chain:
             tensor.grad = None
         return nll
 
-    def _backward(self, batch: Batch, outputs: Tensor, step: int) -> float:
-        targets, kept = self.problem.read(batch, outputs.detach())
-        if targets is None or not kept.any():
-            raise DataError("a chain needs labels, and a batch has none.")
-        assert self.problem.likelihood is not None
-        loss = -self.problem.likelihood.log_prob(outputs[kept], targets[kept]).mean()
-        if not torch.isfinite(loss):
-            raise DataError(
-                f"the loss is not finite at step {step}. Lower learning_rate, or check "
-                "the data of this batch."
-            )
+    def _backward(self, batch: Batch, outputs: Tensor) -> float:
+        found = self.problem.mean_nll(batch, outputs)
+        if found is None:
+            raise DataError("a chain needs labels, and a batch has none but −100.")
+        loss, _ = found
         loss.backward()
         return float(loss.detach())
 

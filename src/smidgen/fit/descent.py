@@ -135,15 +135,12 @@ class Descent:
         self.snapshots.restore(state)
 
     def _backward(self, batch: Batch, outputs: Tensor) -> int:
-        likelihood = self.problem.likelihood
-        assert likelihood is not None
         self._require_finite(outputs, "outputs")
-        targets, kept = self.problem.read(batch, outputs.detach())
-        if targets is None:
-            raise DataError("SWAG needs labels, and a training batch has none.")
-        count = int(kept.sum())
-        if count:
-            (-likelihood.log_prob(outputs[kept], targets[kept]).mean()).backward()
+        found = self.problem.mean_nll(batch, outputs)
+        if found is None:
+            return 0
+        loss, count = found
+        loss.backward()
         return count
 
     def _require_finite(self, values: Tensor, what: str) -> None:

@@ -122,28 +122,19 @@ class _Run:
         self.trained = trained
 
     def epoch(self, batches: Iterable[Batch]) -> float:
-        model, likelihood = self.problem.model, self.problem.likelihood
-        assert likelihood is not None
-        model.train()
+        self.problem.model.train()
         total, seen = 0.0, 0
         for batch in batches:
             outputs = self.problem.training_outputs(batch)
-            targets, kept = self.problem.read(batch, outputs.detach())
-            if targets is None:
-                raise DataError("fine-tuning needs labels, and a batch has none.")
-            if not kept.any():
+            found = self.problem.mean_nll(batch, outputs)
+            if found is None:
                 continue
-            loss = -likelihood.log_prob(outputs[kept], targets[kept]).mean()
-            if not torch.isfinite(loss):
-                raise DataError(
-                    "the training loss is not finite. Lower learning_rate, or check the "
-                    "data of this batch."
-                )
+            loss, rows = found
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(self.trained, 1.0)
             self.optimiser.step()
             self.schedule.step()
-            total += float(loss.detach()) * int(kept.sum())
-            seen += int(kept.sum())
+            total += float(loss.detach()) * rows
+            seen += rows
         return total / max(seen, 1)

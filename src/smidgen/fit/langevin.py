@@ -23,9 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.affine import affine_coverage
+from smidgen.endless import Endless
 from smidgen.errors import ArgumentError, DataError
 from smidgen.fingerprint import fingerprint
 from smidgen.fit.chain import Chain, Course, Mover, Scales
+from smidgen.fit.preparation import training_size
 from smidgen.fit.published import Published
 from smidgen.guard import untouched
 from smidgen.problem import Problem, as_problem
@@ -114,21 +116,21 @@ def langevin(
     settings = Settings(learning_rate, temperature, noise_discount, preconditioned, clip)
     _check(course, settings, update)
     moving, free = _parts(given.model, among, head)
-    size = num_data if num_data is not None else _length(train)
-    if size < 1:
-        raise ArgumentError(f"num_data must be 1 or more, got {size}.")
-    about = {
-        "what": f"scales by {update}",
-        "model": fingerprint(given.model),
-        "num_data": size,
-        "among": sorted(moving.parts),
-        "head": sorted(free),
-        "displacement": displacement,
-        "seed": seed,
-        **{"course": asdict(course), "settings": asdict(settings), "prior": asdict(prior)},
-    }
-    with untouched(given.model), torch.enable_grad():
+    batches = Endless(train)
+    with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
         settled, _, _ = given.settled(train)
+        size = training_size(settled, train, num_data)
+        about = {
+            "what": f"scales by {update}",
+            "model": fingerprint(given.model),
+            "num_data": size,
+            "among": sorted(moving.parts),
+            "head": sorted(free),
+            "displacement": displacement,
+            "seed": seed,
+            **{"course": asdict(course), "settings": asdict(settings)},
+            "prior": asdict(prior),
+        }
         torch.manual_seed(seed)
         tensors = Trainable(given.model, moving).tensors
         ranked = [name for name in tensors if name not in free]
@@ -141,7 +143,7 @@ def langevin(
         chain = Chain(
             settled, tensors, ranked, prior, course, mover, keep_displacement=displacement
         )
-        return chain.run(train, about, checkpoint, checkpoint_every, progress=progress)
+        return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -347,14 +349,3 @@ def _parts(
     if not ranked:
         raise ArgumentError("among must hold more than the head. Pass head='none'.")
     return among, free
-
-
-def _length(train: Iterable[Batch]) -> int:
-    """The number of examples behind a loader."""
-    try:
-        return len(train.dataset)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        raise DataError(
-            "num_data must be given for a loader whose data set has no length: the prior "
-            "counts against so many examples."
-        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 from math import log, pi
 
@@ -15,9 +15,9 @@ from smidgen.curvature.factors import APPROXIMATIONS
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
-from smidgen.likelihood import Gaussian, Likelihood
+from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.operators import STRUCTURES, Operator
-from smidgen.problem import Problem
+from smidgen.problem import IGNORED, Problem
 from smidgen.subset import Subset
 from smidgen.types import Batch
 
@@ -29,6 +29,47 @@ def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
     # Relative noises multiply to one, so they leave no trace in the log determinant.
     terms = found.squared_residual / likelihood.noise + log(2 * pi * likelihood.noise)
     return -0.5 * found.num_data * likelihood.outputs * terms
+
+
+def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -> int:
+    """N, what a prior counts against: as many terms as the likelihood has.
+
+    Args:
+        problem: The problem.
+        train: The loader; for labels of tokens it is read once.
+        given: N if the caller knows it.
+
+    Returns:
+        Examples, or labelled tokens where every token has a label.
+
+    Raises:
+        ArgumentError: If it is not given and cannot be told.
+    """
+    dataset = getattr(train, "dataset", None)
+    if given is None and isinstance(dataset, Sized):
+        given = len(dataset) if not _by_token(problem, train) else _tokens(problem, train)
+    if given is None:
+        raise ArgumentError(
+            "num_data must be given for a loader whose data set has no length: the prior "
+            "counts against so many examples."
+        )
+    if given < 1:
+        raise ArgumentError(f"num_data must be 1 or more, got {given}.")
+    return given
+
+
+def _by_token(problem: Problem, train: Iterable[Batch]) -> bool:
+    targets = problem.targets(next(iter(train)))
+    return (
+        targets is not None
+        and targets.dim() > 1
+        and isinstance(problem.likelihood, Categorical)
+    )
+
+
+def _tokens(problem: Problem, train: Iterable[Batch]) -> int:
+    labels = (problem.targets(batch) for batch in train)
+    return sum(int((each != IGNORED).sum()) for each in labels if each is not None)
 
 
 def without_mixing(

@@ -100,10 +100,15 @@ def sparse_finetune(
         "weights": subset.digest(),
         "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
     }
-    with untouched(given.model):
-        settled, _, _ = given.settled(train)
-    rule = criterion(stop_on, settled.likelihood)
-    with untouched(given.model, dropout=True), torch.enable_grad():
+    batches = Endless(train)
+    with (
+        batches.borrowed(seed),
+        untouched(given.model, dropout=True),
+        torch.enable_grad(),
+    ):
+        with untouched(given.model):
+            settled, _, _ = given.settled(train)
+        rule = criterion(stop_on, settled.likelihood)
         torch.manual_seed(seed)
         tuned = Trainable(given.model, subset)
         optimiser = SubsetAdamW(
@@ -111,7 +116,7 @@ def sparse_finetune(
         )
         steps = epochs * -(-len(train) // accumulate)
         run = _Run(settled, tuned.tensors, optimiser, accumulate, steps)
-        run.epochs(train, validation, epochs, patience, rule, checkpoint, about, progress)
+        run.epochs(batches, validation, epochs, patience, rule, checkpoint, about, progress)
         optimiser.assign(run.kept)
     best = run.best
     assert best is not None
@@ -153,7 +158,7 @@ class _Run:
 
     def epochs(
         self,
-        train: Iterable[Batch],
+        batches: Endless,
         validation: Iterable[Batch],
         epochs: int,
         patience: int,
@@ -163,16 +168,16 @@ class _Run:
         progress: bool,
     ) -> None:
         """Run what is left of the epochs."""
-        assert isinstance(train, Sized)
-        batches = Endless(train)
+        assert isinstance(batches.loader, Sized)
+        length = len(batches.loader)
         if checkpoint is not None:
             self._resume(read_checkpoint(checkpoint, about), batches)
         for number in range(len(self.history) + 1, epochs + 1):
             if self.best is not None and number - 1 - self.best.number >= patience:
                 break
             label = f"tuning, epoch {number} of {epochs}"
-            shown = track(range(len(train)), label, show=progress)
-            nll = self._epoch(batches, shown, len(train))
+            shown = track(range(length), label, show=progress)
+            nll = self._epoch(batches, shown, length)
             epoch = Epoch(number, nll, *evaluated(self.problem, validation, self.tensors))
             self.history.append(epoch)
             if self.best is None or epoch.gains(self.best, rule):
@@ -203,19 +208,10 @@ class _Run:
         )
 
     def _of(self, batch: Batch, outputs: Tensor, share: int) -> tuple[float, int]:
-        targets, kept = self.problem.read(batch, outputs.detach())
-        if targets is None:
-            raise DataError("fine-tuning needs labels, and a batch has none.")
-        assert self.problem.likelihood is not None
-        rows = int(kept.sum())
-        if not rows:
+        found = self.problem.mean_nll(batch, outputs)
+        if found is None:
             return 0.0, 0
-        loss = -self.problem.likelihood.log_prob(outputs[kept], targets[kept]).mean()
-        if not torch.isfinite(loss):
-            raise DataError(
-                "the training loss is not finite. Lower learning_rate, or check the data "
-                "of this batch."
-            )
+        loss, rows = found
         (loss / share).backward()
         return float(loss.detach()), rows
 

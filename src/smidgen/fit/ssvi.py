@@ -25,7 +25,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from smidgen.endless import generators_of
 from smidgen.errors import ArgumentError, DataError, StoreError
+from smidgen.fit.preparation import training_size
 from smidgen.guard import untouched
 from smidgen.likelihood import Categorical, Likelihood
 from smidgen.problem import Problem, as_problem
@@ -175,12 +177,12 @@ def ssvi(
     problem = replace(given, model=network.model)
     with untouched(network):
         problem, _, _ = problem.settled(train)
-    count = _num_data(train, num_data)
+    count = training_size(problem, train, num_data)
     with torch.random.fork_rng(), torch.enable_grad(), torch.inference_mode(False):
         torch.manual_seed(seed)
         run = _Run(network, problem, training, len(train), count)
         place = None if checkpoint is None else Path(checkpoint)
-        generators = _generators(train)
+        generators = generators_of(train)
         if place is not None and has_checkpoint(place):
             run.resume(place, generators)
         for number in range(len(run.history) + 1, training.epochs + 1):
@@ -261,11 +263,6 @@ class _Run:
         if found is None:
             return 0.0, 0
         loss, rows = found
-        if not torch.isfinite(loss):
-            raise DataError(
-                "the training loss is not finite. Lower learning_rate, or check the data "
-                "of this batch."
-            )
         objective = loss
         if self.network.stochastic and training.temperature > 0:
             warm = min(1.0, (step + 1) / max(1.0, training.warm_up * self.steps))
@@ -337,15 +334,7 @@ def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.
 
 def _loss(problem: Problem, batch: Batch) -> tuple[Tensor, int] | None:
     """Mean NLL of a batch and its labelled rows; None without any."""
-    outputs = problem.training_outputs(batch)
-    targets, kept = problem.read(batch, outputs.detach())
-    if targets is None:
-        raise DataError("training needs labels, and a batch has none.")
-    rows = int(kept.sum())
-    if not rows:
-        return None
-    assert problem.likelihood is not None
-    return -problem.likelihood.log_prob(outputs[kept], targets[kept]).mean(), rows
+    return problem.mean_nll(batch, problem.training_outputs(batch))
 
 
 def _scored(
@@ -369,21 +358,3 @@ def _scored(
         raise DataError("the validation loader yielded no labelled example.")
     classes = isinstance(problem.likelihood, Categorical)
     return nll / seen, hits / seen if classes else None
-
-
-def _num_data(train: Iterable[Batch], given: int | None) -> int:
-    if given is None:
-        dataset = getattr(train, "dataset", None)
-        given = len(dataset) if isinstance(dataset, Sized) else None
-    if given is None or given < 1:
-        raise ArgumentError(
-            f"num_data must be the number of training examples, got {given}. The loader "
-            "has no dataset with a length: pass num_data."
-        )
-    return given
-
-
-def _generators(train: Iterable[Batch]) -> dict[str, torch.Generator]:
-    """The loader's own source of order, so that a resumed training reads on."""
-    held = getattr(train, "generator", None)
-    return {"loader": held} if isinstance(held, torch.Generator) else {}

@@ -120,7 +120,7 @@ _PLACES = (
 
 def generators_of(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
     """Find the random generators that a torch loader draws from, each once."""
-    found = {}
+    found: dict[str, torch.Generator] = {}
     for path in _PLACES:
         each: Any = loader
         for part in path.split("."):

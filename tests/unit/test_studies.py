@@ -89,6 +89,17 @@ def test_a_file_makes_cells_of_data_seeds_and_values(file):
     assert profiles_of(str(file)) == {"small": "", "full": "more"}
 
 
+def test_cells_of_one_seed_serve_all_seeds(file):
+    text = file.read_text().replace("leaves = true", "leaves = true\nseed = 7")
+    file.write_text(text)
+    study = read_study(str(file))
+    bases = [cell for cell in study.cells if cell.name == "base"]
+    assert [(cell.data["name"], cell.seed) for cell in bases] == [("one", 7), ("two", 7)]
+    leaves = [cell for cell in study.cells if cell.name != "base"]
+    assert {cell.seed for cell in leaves} == {0, 1}
+    assert {cell.needs[0].key for cell in leaves} == {cell.key for cell in bases}
+
+
 def test_keys_are_of_what_shapes_the_result_and_of_nothing_else(file):
     study = read_study(str(file))
     assert len({cell.key for cell in study.cells}) == len(study.cells)

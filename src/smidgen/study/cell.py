@@ -34,7 +34,7 @@ class Cell:
         data: The data set's description, its name among it.
         seed: The seed, or the number of the split.
         settings: What the kind is told.
-        needs: Cells that must be done before, of the same data and seed.
+        needs: Cells that must be done before, of the same data.
     """
 
     name: str

@@ -3,7 +3,7 @@
 title = "..."
 [[data]]             each data set: a name, and what its kind of cells read
 [[cells]]            name, kind, needs; `each` makes a cell of each value; `only` of
-                     some data; all else is the kind's
+                     some data; `seed` one for all seeds; all else is the kind's
 [profiles.small]     seeds, and under data.NAME and cells.NAME what is told otherwise
 [paper]              published figures, to stand beside ours
 """
@@ -24,7 +24,7 @@ from smidgen.study.cell import Cell, read_settings
 _SHIPPED = resources.files("smidgen.study") / "shipped"
 _TOP = ("title", "about", "data", "cells", "profiles", "resources", "baseline", "paper")
 _PROFILE = ("about", "seeds", "data", "cells")
-_OWN = ("name", "kind", "needs", "each", "only")
+_OWN = ("name", "kind", "needs", "each", "only", "seed")
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _cells(
                 name="-".join([name, *map(str, values)]),
                 kind=str(template["kind"]),
                 data=data,
-                seed=seed,
+                seed=int(template.get("seed", seed)),
                 settings={**common, **dict(zip(axes, values, strict=True))},
                 needs=tuple(cell for each in needs for cell in made[each]),
             )

@@ -6,14 +6,16 @@ noise, and `samples=0`, give the point prediction of the means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.guard import untouched
+from smidgen.likelihood import Likelihood
 from smidgen.prediction.asking import joined, refuse_loader
 from smidgen.predictive import Predictive
 from smidgen.problem import Problem, as_problem
@@ -21,6 +23,8 @@ from smidgen.progress import track
 from smidgen.samples import SAMPLES
 from smidgen.sparse import SparseNetwork
 from smidgen.types import Batch
+
+Found = TypeVar("Found")
 
 
 def predict_sparse(
@@ -44,7 +48,8 @@ def predict_sparse(
         The mean of the draws' probabilities, or mean and variance of their outputs.
     """
     refuse_loader(batch, "predict_sparse_batches")
-    return _predictives(network, [batch], samples, temperature, generator)[0]
+    mixed = _mixture(temperature)
+    return _each(network, [batch], samples, generator, mixed)[0]
 
 
 def predict_sparse_batches(
@@ -70,16 +75,52 @@ def predict_sparse_batches(
         One predictive for all examples, in the loader's order.
     """
     followed = track(batches, "predicting", show=progress)
-    return joined(_predictives(network, followed, samples, temperature, generator))
+    return joined(_each(network, followed, samples, generator, _mixture(temperature)))
 
 
-def _predictives(
+def sparse_outputs(
+    network: SparseNetwork | Problem,
+    batches: Iterable[Batch],
+    *,
+    samples: int = SAMPLES,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+) -> Tensor:
+    """Compute the outputs of all batches under each draw, before they are averaged.
+
+    Args:
+        network: The network, or its `Problem`. It is left as it was.
+        batches: Any iterable of batches, read once.
+        samples: As in `predict_sparse`.
+        generator: As in `predict_sparse`.
+        progress: Draw a progress bar on a terminal.
+
+    Returns:
+        The outputs, (samples, N, C), in fp64 on the CPU; (2, N, C), twice the same, of
+        a network without noise.
+
+    Raises:
+        DataError: If there is no batch.
+    """
+    followed = track(batches, "predicting", show=progress)
+    found = _each(network, followed, samples, generator, lambda _, outputs: outputs)
+    if not found:
+        raise DataError("the data loader yielded no batch. Check the dataset's length.")
+    return torch.cat(found, 1)
+
+
+def _mixture(temperature: float) -> Callable[[Likelihood, Tensor], Predictive]:
+    return lambda likelihood, outputs: likelihood.mixture(outputs, temperature)
+
+
+def _each(
     network: SparseNetwork | Problem,
     batches: Iterable[Batch],
     samples: int,
-    temperature: float,
     generator: torch.Generator | None,
-) -> list[Predictive]:
+    made: Callable[[Likelihood, Tensor], Found],
+) -> list[Found]:
+    """What is made of the outputs of every batch, (S, R, C)."""
     problem = as_problem(network)
     held = problem.model
     if not isinstance(held, SparseNetwork):
@@ -103,7 +144,7 @@ def _predictives(
             outputs = _outputs(problem, held, batch, seeds)
             for each in outputs:
                 problem.likelihood.check_outputs(each)
-            found.append(problem.likelihood.mixture(outputs, temperature))
+            found.append(made(problem.likelihood, outputs))
     return found
 
 

@@ -19,6 +19,7 @@ KINDS: dict[str, str] = {
     "ensemble": "smidgen.study.kinds.ensemble",
     "finetune": "smidgen.study.kinds.finetune",
     "laplace": "smidgen.study.kinds.laplace",
+    "sparse-training": "smidgen.study.kinds.sparse_training",
     "swag": "smidgen.study.kinds.swag",
     "uci-laplace": "smidgen.study.kinds.uci_laplace",
     "uci-map": "smidgen.study.kinds.uci_map",

@@ -1,0 +1,90 @@
+"""What a sparse network costs beside dense VI: bytes, operations, measured time.
+
+The twin is a dense Gaussian network of the same model. Steps of both are timed turn by
+turn in this process, so that whatever else the machine does falls on both.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from copy import deepcopy
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.fit import SparseTraining
+from smidgen.sparse import SparseNetwork, save_sparse
+from smidgen.sparse.flops import Counted, step_flops
+
+_FIRST_ROUNDS, _ROUNDS = 3, 25
+# The timed steps must not change what is timed.
+_NO_RATE = 1e-12
+
+
+def stored_bytes(network: SparseNetwork) -> int:
+    """Bytes of the file that a network is saved in."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = save_sparse(network, Path(folder) / "network")
+        return (saved / "sparse.safetensors").stat().st_size
+
+
+def costs(
+    network: SparseNetwork,
+    twin: SparseNetwork,
+    batch: tuple[Tensor, Tensor],
+    training: SparseTraining,
+) -> dict[str, float | int | list[str]]:
+    """Count and measure a network beside its dense twin.
+
+    Args:
+        network: The network, as trained; left as it was.
+        twin: Dense VI of the same model; left as it was.
+        batch: Inputs and labels of one training batch.
+        training: How it was trained: how often its active set moved.
+
+    Returns:
+        Bytes, operations of a step as done and of active weights alone, the paths taken,
+        and ratios of bytes, operations and seconds to those of dense VI.
+    """
+    sides = {"own": deepcopy(network), "dense": deepcopy(twin)}
+    seconds = step_seconds(sides, batch)
+
+    def counted(name: str, by: Counted) -> float:
+        given = {"passes": training.passes, "every": training.every}
+        return step_flops(sides[name], batch[0], **given, until=training.until, by=by).total
+
+    whole = counted("dense", "active")
+    taken, active = counted("own", "path"), counted("own", "active")
+    return {
+        "operations": taken,
+        "active_operations": active,
+        "operations_ratio": taken / whole,
+        "active_operations_ratio": active / whole,
+        "seconds_ratio": seconds,
+        "paths": [part.taken_path for part in sides["own"].maps.values()],
+    }
+
+
+def step_seconds(sides: dict[str, SparseNetwork], batch: tuple[Tensor, Tensor]) -> float:
+    """Median ratio of the time of a training step, the first side's to the second's."""
+    inputs, labels = batch
+    optimisers = {
+        name: torch.optim.AdamW(side.train().parameters(), _NO_RATE, fused=True)
+        for name, side in sides.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(_FIRST_ROUNDS + _ROUNDS):
+        for name, side in sides.items():
+            started = time.perf_counter()
+            loss = nn.functional.cross_entropy(side(inputs), labels)
+            if side.stochastic:
+                loss = loss + side.kl() / len(labels)
+            optimisers[name].zero_grad(set_to_none=True)
+            loss.backward()
+            optimisers[name].step()
+            times[name].append(time.perf_counter() - started)
+    own, dense = (found[_FIRST_ROUNDS:] for found in times.values())
+    return median(ours / theirs for ours, theirs in zip(own, dense, strict=True))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tolerances import EXACT
+from tests.tolerances import ADAM_STEP, EXACT, SINGLE
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -119,6 +119,40 @@ def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
     assert part.log_scales.tolist() == pytest.approx([logs.get(i, fresh) for i in new])
     found = optimiser.state[part.means]["momentum_buffer"].tolist()
     assert found == [momentum.get(i, 0.0) for i in new]
+
+
+@pytest.mark.parametrize(
+    "options", [{"amsgrad": False}, {"amsgrad": True}], ids=["adam", "amsgrad"]
+)
+def test_new_weights_take_steps_of_about_the_rate_under_adam(options):
+    """Late in training Adam no longer corrects for moments that start at zero."""
+    rate = 1e-3
+    network = sparse_bayesian(nn.Linear(6, 5, bias=False), density=0.4)
+    part = network.maps[""]
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.0, **options)
+
+    def steps(count):
+        for _ in range(count):
+            for held in (part.means, part.log_scales):
+                held.grad = torch.full_like(held, 0.3)
+            optimiser.step()
+
+    steps(3000)
+    old = part.pattern.listed().tolist()
+    wanted = [*old[2:], *(i for i in range(30) if i not in old)][: len(old)]
+    moved(part, torch.tensor(wanted), optimiser)
+    for held in (part.means, part.log_scales):
+        state = optimiser.state[held]
+        for key in [k for k in state if k.endswith("exp_avg_sq")]:
+            expected = state[key].mean().expand_as(held)
+            torch.testing.assert_close(state[key], expected, **SINGLE)
+    new = torch.tensor([i not in old for i in part.pattern.listed().tolist()])
+    assert int(new.sum()) == 2
+    for _ in range(30):
+        before = [part.means.detach().clone(), part.log_scales.detach().clone()]
+        steps(1)
+        for was, held in zip(before, (part.means, part.log_scales), strict=True):
+            assert ((was - held.detach()).abs()[new] <= ADAM_STEP * rate).all()
 
 
 @pytest.mark.parametrize("path", ["dense", "sparse"])

@@ -3,8 +3,10 @@
 Every Δ steps a share f(t) = (α/2)(1 + cos(π t / t_end)) of the active weights goes, the
 lowest scores first (`removal`), and as many come, the largest gradients first
 (`addition`); after t_end the set stays. A weight that comes starts at μ = 0 with the mean
-scale of its map and without momentum. One that goes and is at once wanted back stays as
-it was. The number of active weights never changes.
+scale of its map, without momentum and with its map's mean second moment: an optimiser
+such as Adam divides by the root of that, and corrects for a start at zero only in its own
+first steps. One that goes and is at once wanted back stays as it was. The number of active
+weights never changes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ from smidgen.sparse.maps import GaussianMap
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.removal import SCORES, Removal, kept, log_score
+
+# As torch's optimisers name what they divide by: zero there would be a step of many rates.
+_SECOND_MOMENTS = frozenset(
+    ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "sum")
+)
 
 
 @dataclass(frozen=True)
@@ -233,10 +240,10 @@ def refill(
 def _carry_state(
     optimiser: torch.optim.Optimizer,
     held: nn.Parameter,
-    carried: Callable[[Tensor], Tensor],
+    carried: Callable[[Tensor, Tensor | float], Tensor],
 ) -> None:
     state = optimiser.state.get(held, {})
     for key, value in state.items():
         # Counters stay; whatever has an entry for each weight follows it.
         if isinstance(value, Tensor) and value.dim() and value.shape == held.shape:
-            state[key] = carried(value)
+            state[key] = carried(value, value.mean() if key in _SECOND_MOMENTS else 0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from smidgen.errors import ArgumentError
@@ -73,7 +72,7 @@ def choose(
         raise ArgumentError(
             f"needs must be trials, cells with report = false, got {strange[0]!r}."
         )
-    known = {n: t for n, t in found.items() if t and isfinite(t["validation_nll"])}
+    known = {n: t for n, t in found.items() if t and t["validation_nll"] is not None}
     if not known:
         raise ArgumentError(
             f"needs must have a trial with a finite validation NLL, got {list(found)}. "

@@ -2,12 +2,11 @@
 
 Density 1 is dense VI, `deterministic` sparse training without noise, both at once plain
 training; `pruned` cuts the trained network down as well. With `report = false` the cell is
-a trial: validation data are scored and test data are not read at all.
+a trial: validation data are scored, test data never.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import evaluate, fit
+from smidgen.errors import DataError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.integrations.plain_networks import mlp, small_resnet
@@ -95,46 +95,66 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Train and score on validation data, and if it is to be reported on test data."""
+    """Train and score on validation data, and if it is to be reported on test data.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The choice and the training, and a trial's scores or the scored methods.
+
+    Raises:
+        DataError: If the loss is not finite; of a trial that is a result.
+    """
     told = read_settings(Settings, job.settings, "sparse-training")
     data = read_images(job)
-    choice = choose({name: getattr(told, name) for name in _DEFAULTS}, job.needs, _DEFAULTS)
+    given = {name: getattr(told, name) for name in _DEFAULTS}
+    choice = choose(given, job.needs, _DEFAULTS)
     model = _model(told, data, job.seed)
-    network = sparse_bayesian(
+    network = _network(told, model, choice.values["scale"], job.seed)
+    training = told.training(choice.values)
+    batches = data.shuffled(told.batch, job.seed, told.images)
+    noted: dict[str, Any] = {"choice": choice.to_dict()}
+    try:
+        found = fit.ssvi(
+            network,
+            batches,
+            training=training,
+            seed=job.seed,
+            checkpoint=job.work / "checkpoint",
+            progress=False,
+        )
+    except DataError:
+        if told.report:
+            raise
+        return {**noted, "trial": _trial(told, choice)}
+    noted["training"] = {
+        **vars(training),
+        "images": len(batches.dataset),
+        "train_nll": found.history[-1].train_nll,
+        "state_bytes": found.state_bytes,
+        "seconds": sum(epoch.seconds for epoch in found.history),
+        "median_scale": _median_scale(found.network, choice.values["scale"]),
+    }
+    held = _outputs(found.network, data.validation, told)
+    if not told.report:
+        scores = _validation(held, data.validation.labels)
+        scores["median_scale"] = noted["training"]["median_scale"]
+        return {**noted, "trial": {**_trial(told, choice), **scores}}
+    twin = sparse_bayesian(model, density=1.0, seed=job.seed)
+    return {**noted, **_reported(told, found.network, twin, held, data, training)}
+
+
+def _network(told: Settings, model: nn.Module, scale: float, seed: int) -> SparseNetwork:
+    return sparse_bayesian(
         model,
         density=told.density,
         budget=told.budget,
         start=told.start,
-        scale=choice.values["scale"],
+        scale=scale,
         deterministic=told.deterministic,
-        seed=job.seed,
+        seed=seed,
     )
-    training = told.training(choice.values)
-    started = time.perf_counter()
-    found = fit.ssvi(
-        network,
-        data.shuffled(told.batch, job.seed, told.images),
-        training=training,
-        seed=job.seed,
-        checkpoint=job.work / "checkpoint",
-        progress=False,
-    )
-    noted = {
-        "choice": choice.to_dict(),
-        "training": {
-            **vars(training),
-            "images": told.images or len(data.train),
-            "train_nll": found.history[-1].train_nll,
-            "state_bytes": found.state_bytes,
-            "seconds": time.perf_counter() - started,
-            "median_scale": _median_scale(found.network, choice.values["scale"]),
-        },
-    }
-    held = _outputs(found.network, data.validation, told)
-    if not told.report:
-        return {**noted, "trial": _trial(told, choice, held, data, noted["training"])}
-    twin = sparse_bayesian(model, density=1.0, seed=job.seed)
-    return {**noted, **_reported(told, found.network, twin, held, data, training)}
 
 
 def _model(told: Settings, data: Images, seed: int) -> nn.Module:
@@ -150,25 +170,26 @@ def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
     return sparse_outputs(network, scoring(arrays), samples=told.samples, progress=False)
 
 
-def _trial(
-    told: Settings,
-    choice: Choice,
-    held: Tensor,
-    data: Images,
-    training: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What a trial is compared by; `told` names what was varied or fixed, not chosen."""
-    predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
-    labels = data.validation.labels
+def _trial(told: Settings, choice: Choice) -> dict[str, Any]:
+    """What a trial tried; `told` names what was varied or fixed, not chosen."""
     name, label = names_of(told)
     return {
         "method": name,
         "label": label,
         "told": [each for each in _DEFAULTS if getattr(told, each) is not None],
         "values": dict(choice.values),
+        # What a training that has no finite loss comes to.
+        "validation_nll": None,
+        "validation_accuracy": None,
+        "median_scale": None,
+    }
+
+
+def _validation(held: Tensor, labels: Tensor) -> dict[str, float | None]:
+    predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
+    return {
         "validation_nll": float(evaluate.nll(predictive, labels).mean()),
         "validation_accuracy": float(evaluate.correct(predictive, labels).mean()),
-        "median_scale": training["median_scale"],
     }
 
 

@@ -7,6 +7,7 @@ import re
 from statistics import fmean
 
 import pytest
+from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 from tests.study_records import (
     DATA,
@@ -21,7 +22,7 @@ from tests.tolerances import EXACT
 from smidgen.cli import main
 from smidgen.errors import DataError
 from smidgen.report import About, render_many
-from smidgen.report.across import gather, spread
+from smidgen.report.across import gather, spread, stratified
 from smidgen.report.findings import findings
 
 
@@ -61,6 +62,17 @@ def test_differences_are_of_the_same_seed():
     # Seeds differ by more than the methods do: unpaired intervals would overlap.
     assert found.below_zero
     assert across.best(data, "temperature") == "sparse-kfac"
+
+
+def test_data_sets_count_alike_and_their_seeds_vary_within_them():
+    steady, wide = [-0.1, -0.1, -0.1, -0.1], [-2.0, 1.0]
+    found = stratified([steady, wide])
+    assert found.value == pytest.approx((-0.1 - 0.5) / 2)
+    # All variance is of the second, with one degree of freedom: s²/n = 4.5/2, halved twice.
+    half = student.ppf(0.975, 1) * (4.5 / 2 / 4) ** 0.5
+    assert found.high == pytest.approx(found.value + half)
+    assert stratified([steady, [1.0]]).low is None
+    assert stratified([wide]) == spread(wide)
 
 
 def test_one_seed_claims_nothing():

@@ -1,7 +1,8 @@
 """Many records side by side: means over seeds, and differences of what shares a seed.
 
 Intervals are Student's, over seeds (or splits): what another draw of the data would change.
-Two methods are compared by the differences within each seed, on the same test rows.
+Two methods are compared by the differences within each seed, on the same test rows. Over
+all data sets each counts alike and only its seeds vary: nothing is said of other data sets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean, variance
 from typing import Any
 
 from scipy.stats import t as student
@@ -45,12 +46,32 @@ class Spread:
 
 def spread(values: Sequence[float]) -> Spread:
     """Mean and Student's interval of numbers that are one for each seed."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return Spread(mean, None, None, len(values))
-    reach = float(student.ppf((1 + LEVEL) / 2, len(values) - 1))
-    half = reach * stdev(values) / sqrt(len(values))
-    return Spread(mean, mean - half, mean + half, len(values))
+    return stratified([values])
+
+
+def stratified(groups: Sequence[Sequence[float]]) -> Spread:
+    """Mean of the means of groups, which count alike, and its interval.
+
+    Its variance is Σ s²_g/n_g / G², its degrees of freedom Satterthwaite's.
+
+    Args:
+        groups: Numbers that are one for each seed, by data set.
+
+    Returns:
+        The mean; without an interval if a group has but one number.
+    """
+    mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
+    if any(len(group) < 2 for group in groups):
+        return Spread(mean, None, None, count)
+    shares = [variance(group) / len(group) / len(groups) ** 2 for group in groups]
+    error = sum(shares)
+    if not error:
+        return Spread(mean, mean, mean, count)
+    spent = sum(
+        share**2 / (len(group) - 1) for share, group in zip(shares, groups, strict=True)
+    )
+    half = float(student.ppf((1 + LEVEL) / 2, error**2 / spent)) * sqrt(error)
+    return Spread(mean, mean - half, mean + half, count)
 
 
 @dataclass(frozen=True)
@@ -99,12 +120,14 @@ class Across:
         self, method: str, other: str, score: str, data: str | None = None
     ) -> Spread | None:
         """A method less another, within each seed; over all data sets if none is named."""
-        found = []
+        found: dict[str, list[float]] = {}
         for pair in self.pairs(data):
             ours, theirs = (self.value(pair, each, score) for each in (method, other))
             if ours is not None and theirs is not None:
-                found.append(ours - theirs)
-        return spread(found) if found and method != other else None
+                found.setdefault(pair[0], []).append(ours - theirs)
+        if not found or method == other:
+            return None
+        return stratified(list(found.values()))
 
     def ranks(self, score: str) -> dict[str, float]:
         """Mean rank by a score, lowest first, of methods that every pair has."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from smidgen.report.across import Across, Spread, spread
+from smidgen.report.across import Across, Spread, data_of, spread
 from smidgen.report.figures import place_axes
 from smidgen.report.palette import PAPER, SOFT, Look
 from smidgen.report.ramp_figures import (
@@ -36,38 +36,35 @@ _LABELS = {
 
 
 def interval_figure(
-    means: Mapping[str, Spread],
+    gaps: Mapping[str, Spread],
     labels: Mapping[str, str],
     looks: Mapping[str, Look],
     *,
-    reference: float | None,
     xlabel: str,
     name: str,
 ) -> str:
-    """Draw means over seeds with their intervals, a line for each method.
+    """Draw differences to a baseline with their intervals, a line for each method.
 
     Args:
-        means: By method, from top to bottom.
+        gaps: By method, from top to bottom.
         labels: Names for people.
         looks: How each is drawn.
-        reference: Where a dashed line goes down: the baseline's mean.
         xlabel: What is measured.
         name: A name for the figure that no other has.
 
     Returns:
         The SVG.
     """
-    ends = [x for each in means.values() for x in _ends(each)]
+    ends = [0.0, *(x for each in gaps.values() for x in _ends(each))]
     low, high = min(ends), max(ends)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-    height = _ROW * len(means)
+    height = _ROW * len(gaps)
     with drawing():
         figure = sheet(_WIDTH, height + 46)
         across = _WIDTH - _NAMES - 16
         axes = place_axes(figure, left=_NAMES, top=4, width=across, height=height)
-        if reference is not None:
-            axes.axvline(reference, color=SOFT, linewidth=0.9, dashes=(3, 2.5))
-        for row, (method, found) in enumerate(means.items()):
+        axes.axvline(0.0, color=SOFT, linewidth=0.9, dashes=(3, 2.5))
+        for row, (method, found) in enumerate(gaps.items()):
             look, y = looks[method], row + 0.5
             axes.hlines(y, *_ends(found), look.colour, linewidth=1.6)
             axes.plot(
@@ -77,11 +74,11 @@ def interval_figure(
             text = labels[method]
             text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
             axes.text(
-                -6 / across, 1 - y / len(means), text,
+                -6 / across, 1 - y / len(gaps), text,
                 transform=axes.transAxes, ha="right", va="center",
             )  # fmt: skip
         axes.set_xlim(low - room, high + room)
-        axes.set_ylim(len(means), 0)
+        axes.set_ylim(len(gaps), 0)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=_STEPS))
@@ -139,76 +136,91 @@ def _marked(line: Line) -> Line:
     return replace(line, chosen=only)
 
 
-def level_figure(
+def level_figures(
     across: Across, data: str, looks: Mapping[str, Look], baseline: str, name: str
-) -> str | None:
-    """Draw test NLL against the percentage of stochastic weights, means over seeds.
+) -> dict[str, str]:
+    """Draw what ever more stochastic weights change in test NLL, within each seed.
 
     Args:
         across: The records.
         data: Which data set.
         looks: How each method is drawn.
-        baseline: The method drawn level across.
+        baseline: The method that each is compared with, drawn level across at zero.
         name: A name for the figure that no other has.
 
     Returns:
-        The SVG, or None if no record has levels.
+        An SVG for each family of methods; none without levels.
     """
-    values: dict[str, dict[float, list[float]]] = {}
-    for levels in across.parts(data, "levels"):
-        for level in levels:
-            if level["level"] > 0:
-                own = values.setdefault(level["scheme"], {})
-                own.setdefault(level["level"], []).append(level["scores"]["nll"]["value"])
-    if not values:
-        return None
-    drawn = []
-    for scheme, own in values.items():
+    families: dict[str, list[Line]] = {}
+    for scheme, own in _level_gaps(across, data, baseline).items():
         found = {percent: spread(each) for percent, each in sorted(own.items())}
         ends = [_ends(each) for each in found.values()]
-        drawn.append(
-            Line(
-                scheme,
-                _short(across.labels.get(scheme, scheme)),
-                tuple(found),
-                tuple(each.value for each in found.values()),
-                tuple(low for low, _ in ends),
-                tuple(high for _, high in ends),
-                None,
-            )
+        line = Line(
+            scheme,
+            _end_name(across.labels.get(scheme, scheme)),
+            tuple(found),
+            tuple(each.value for each in found.values()),
+            tuple(low for low, _ in ends),
+            tuple(high for _, high in ends),
+            None,
         )
-    drawn = [_marked(line) for line in drawn]
-    level = across.mean(data, baseline, "nll")
-    levels = {baseline: level.value} if level else {}
-    # Bands may reach far where seeds disagree; the means are what must be seen.
-    means = [_narrow(line) for line in drawn]
-    axis = (float_limits(means), score_limits(means, levels))
-    return score_figure(
-        drawn,
-        levels,
-        looks,
-        axis,
-        ylabel="NLL on test data",
-        xlabel="percent of weights stochastic",
-        name=name,
-    )
+        family, _, _ = across.labels.get(scheme, scheme).partition(", ")
+        families.setdefault(family, []).append(_marked(line))
+    levels = {baseline: 0.0}
+    return {
+        family: score_figure(
+            drawn,
+            levels,
+            looks,
+            (float_limits(drawn), _seen_limits(drawn, levels)),
+            ylabel=f"test NLL less that of {across.labels.get(baseline, baseline)}",
+            xlabel="percent of weights stochastic",
+            name=f"{name}-{place}",
+        )
+        for place, (family, drawn) in enumerate(families.items())
+    }
+
+
+def _seen_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[float, float]:
+    """Ends of an axis for the means: bands may leave it where seeds disagree."""
+    low, high = score_limits([_narrow(line) for line in drawn], levels)
+    ends = score_limits(drawn, levels)
+    room = high - low
+    return max(ends[0], low - room), min(ends[1], high + room)
+
+
+def _level_gaps(
+    across: Across, data: str, baseline: str
+) -> dict[str, dict[float, list[float]]]:
+    """Test NLL less the baseline's of the same seed, by scheme and percentage."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for record in across.records:
+        pair = (data, record.seed or 0)
+        level = across.value(pair, baseline, "nll")
+        if data_of(record) != data or level is None:
+            continue
+        for each in record.results.get("levels") or ():
+            if each["level"] > 0:
+                own = found.setdefault(each["scheme"], {})
+                gap = each["scores"]["nll"]["value"] - level
+                own.setdefault(each["level"], []).append(gap)
+    return found
 
 
 def _narrow(line: Line) -> Line:
     return replace(line, low=line.value, high=line.value)
 
 
-def _short(label: str) -> str:
+def _end_name(label: str) -> str:
+    """What stands at a line's end: the label without its family, and short."""
+    own = label.partition(", ")[2] or label
     for long, brief in (
-        ("Laplace, ", "LA "),
-        ("SWAG, ", "SW "),
         ("largest weights", "magnitude"),
         ("largest variances", "variance"),
-        ("random weights", "random"),
-        ("all weights", "all"),
+        (" weights", ""),
     ):
-        label = label.replace(long, brief)
-    return label if len(label) <= _LONGEST_END else label[: _LONGEST_END - 1] + "…"
+        own = own.replace(long, brief)
+    return own if len(own) <= _LONGEST_END else own[: _LONGEST_END - 1] + "…"
 
 
 def pooled_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:

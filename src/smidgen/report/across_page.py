@@ -18,7 +18,7 @@ from smidgen.report import figures, reading, tables
 from smidgen.report.across import Across, Spread, gather
 from smidgen.report.across_figures import (
     interval_figure,
-    level_figure,
+    level_figures,
     pooled_bins,
     ramp_curves,
     ramp_figures,
@@ -195,27 +195,26 @@ def _figures(
     name: str,
 ) -> dict[str, Any]:
     intervals = []
-    for score, text in (
-        ("nll", "NLL on test data"),
-        ("ece_equal_mass", "ECE on test data"),
-    ):
-        means = {m: each for m in own if (each := across.mean(data, m, score))}
-        if means:
-            middle = means.get(baseline)
+    for score, text in (("nll", "NLL"), ("ece_equal_mass", "ECE")):
+        gaps = {
+            m: each
+            for m in own
+            if (each := across.difference(m, baseline, score, data)) is not None
+        }
+        if gaps:
             svg = interval_figure(
-                means,
+                gaps,
                 across.labels,
                 method_looks,
-                reference=middle.value if middle else None,
-                xlabel=text,
+                xlabel=f"test {text} less that of {across.labels[baseline]}",
                 name=f"{name}-{score}",
             )
             intervals.append(Markup(svg))
-    levels = level_figure(across, data, method_looks, baseline, f"{name}-levels")
+    levels = level_figures(across, data, method_looks, baseline, f"{name}-levels")
     norms = next(iter(across.parts(data, "norms")), ())
     return {
         "intervals": intervals,
-        "levels": levels and Markup(levels),
+        "levels": {family: Markup(svg) for family, svg in levels.items()},
         "ramps": _ramps(across, data, method_looks, name),
         "reliability": _reliability(across, data, method_looks, name),
         "norms": norm_figures(norms, method_looks, f"{name}-norms"),

@@ -14,7 +14,7 @@ from smidgen.prediction import predict_batches
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import posterior_settings
 from smidgen.study.regression import Level, level_results, needed_problem, read_tables
-from smidgen.study.uci_subsets import By, names_of, subsets_by
+from smidgen.study.single_weights import By, names_of, subsets_by
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -45,16 +45,36 @@ def subsets_by(
             f"by must be one of {get_args(By)} and percents in (0, 100], got {by!r} and "
             f"{list(percents)}."
         )
-    network = problem.model
-    scores: Ranking = "magnitude"
-    if by == "variance":
-        everything = select.sparse_kfac(network, percent=100)
-        plain = fit.laplace(problem, train, everything, structure="diag", progress=False)
-        scores = select.scores.variance(plain, problem)
-    elif by == "random":
-        scores = select.scores.random(network, torch.Generator().manual_seed(seed))
+    scores = ranked_by(problem, train, by, seed)
     for percent in sorted(percents):
-        yield percent, select.weights(network, fraction=percent / 100, by=scores)
+        yield percent, select.weights(problem.model, fraction=percent / 100, by=scores)
+
+
+def ranked_by(problem: Problem, train: Iterable[Batch], by: str, seed: int) -> Ranking:
+    """Score single weights: what `select.weights` takes.
+
+    Args:
+        problem: The trained network.
+        train: Training batches; only "variance" looks at them.
+        by: The score.
+        seed: Seed of a random one.
+
+    Returns:
+        The scores, or what names them.
+
+    Raises:
+        ArgumentError: If there is no such score.
+    """
+    if by == "variance":
+        everything = select.sparse_kfac(problem.model, percent=100)
+        plain = fit.laplace(problem, train, everything, structure="diag", progress=False)
+        return select.scores.variance(plain, problem)
+    if by == "random":
+        generator = torch.Generator().manual_seed(seed)
+        return select.scores.random(problem.model, generator)
+    if by != "magnitude":
+        raise ArgumentError(f"by must be one of {', '.join(get_args(By))}, got {by!r}.")
+    return "magnitude"
 
 
 def names_of(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:

@@ -99,16 +99,64 @@ def at_temperatures(
     if link == "laplace-bridge":
         full = centred(covariance)
         return lambda temperature: laplace_bridge(logits / deeper(temperature, 2), full)
+    drawn = draws_at_temperatures(contrasts, covariance, normals)
+    return lambda temperature: log_mean(drawn(temperature).log_softmax(-1))
+
+
+def targets_at_temperatures(
+    link: str,
+    logits: Tensor,
+    covariance: Tensor,
+    targets: Tensor,
+    *,
+    normals: Tensor | None = None,
+) -> Callable[[float | Tensor], Tensor]:
+    """Prepare a link for one class of each example.
+
+    Args:
+        link: One of `LINKS`.
+        logits: Mean logits, (B, C).
+        covariance: Covariance of the link's directions, (..., B, K, K).
+        targets: The class of each example, (B,).
+        normals: Standard normals (S, C−1), for sampling.
+
+    Returns:
+        A function from temperatures to log-probabilities (..., B).
+    """
+    if link != "sampling":
+        at = at_temperatures(link, logits, covariance)
+        return lambda temperature: _picked(at(temperature), targets)
+    drawn = draws_at_temperatures(logits[..., 1:] - logits[..., :1], covariance, normals)
+
+    def sampled(temperature: float | Tensor) -> Tensor:
+        # The other classes' probabilities are never made.
+        found = drawn(temperature)
+        own = _picked(found, targets[:, None])
+        return log_mean((own - found.logsumexp(-1))[..., None])[..., 0]
+
+    return sampled
+
+
+def draws_at_temperatures(
+    contrasts: Tensor, covariance: Tensor, normals: Tensor | None
+) -> Callable[[float | Tensor], Tensor]:
+    """Prepare draws of the logits, (..., S, C), whose noise no temperature changes."""
     if normals is None:
         normals = standard_normals(DRAWS, contrasts.shape[-1])
     noise = noise_draws(covariance, normals)
+    return lambda temperature: with_first_class(
+        contrasts[..., None, :] / deeper(temperature, 3) + noise
+    )
 
-    def sampled(temperature: float | Tensor) -> Tensor:
-        means = contrasts[..., None, :] / deeper(temperature, 3)
-        drawn = with_first_class(means + noise)
-        return drawn.log_softmax(-1).logsumexp(-2) - log(noise.shape[-2])
 
-    return sampled
+def log_mean(draws: Tensor) -> Tensor:
+    """Logarithm of the mean of exponentials over draws, (..., S, C) to (..., C)."""
+    return draws.logsumexp(-2) - log(draws.shape[-2])
+
+
+def _picked(values: Tensor, places: Tensor) -> Tensor:
+    """One value of each last axis."""
+    return values.gather(-1, places.expand(values.shape[:-1])[..., None]).squeeze(-1)
 
 
 def deeper(temperature: float | Tensor, axes: int) -> float | Tensor:

@@ -88,6 +88,27 @@ def test_no_variance_is_a_plain_softmax_with_temperature(link):
     torch.testing.assert_close(found, (logits / 1.7).log_softmax(-1), **EXACT)
 
 
+@pytest.mark.parametrize("link", ["sampling", "diagonal-probit", "laplace-bridge"])
+def test_the_tuned_nll_is_that_of_the_predictive(link):
+    likelihood, logits = Categorical(5), normal(6, 5)
+    size = len(directions(link, 5))
+    root = normal(3, 6, size, size, seed=1)
+    covariances, targets = root @ root.mT, torch.tensor([0, 1, 2, 3, 4, 0])
+    normals = standard_normals(16, 4)
+    curve = likelihood.nll_of_temperature(
+        logits, covariances, targets, link=link, normals=normals
+    )
+    temperatures = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
+    for found, covariance, each in zip(
+        curve(temperatures), covariances, temperatures, strict=True
+    ):
+        whole = class_log_probs(
+            link, logits, covariance, temperature=float(each), normals=normals
+        )
+        wanted = -whole[torch.arange(6), targets].mean()
+        torch.testing.assert_close(found, wanted, **EXACT)
+
+
 def test_links_refuse_what_they_cannot_serve():
     assert resolve("auto", 2) == "probit"
     assert resolve("auto", 3) == "sampling"

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood.base import Likelihood
-from smidgen.links import at_temperatures, centred, directions, resolve
+from smidgen.links import (
+    at_temperatures,
+    centred,
+    directions,
+    resolve,
+    targets_at_temperatures,
+)
 from smidgen.predictive import CategoricalPredictive, mixture_information
 from smidgen.top_classes import TopClasses
 
@@ -128,6 +134,11 @@ class Categorical(Likelihood):
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""
+        if top is None:
+            own = targets_at_temperatures(
+                link, outputs, covariance, targets, normals=normals
+            )
+            return lambda temperature: -own(temperature).mean(-1)
         at = _at_temperatures(link, outputs, covariance, normals, top)
 
         def nll(temperature: float | Tensor) -> Tensor:

@@ -22,6 +22,13 @@ _PAIRS = (
     ("laplace-magnitude", "laplace-full"),
     ("swag-magnitude", "swag-variance"),
     ("swag-magnitude", "laplace-magnitude"),
+    ("laplace-bayestune", "laplace-random"),
+    ("laplace-ssvi", "laplace-random"),
+    ("laplace-variance", "laplace-random"),
+    ("laplace-sparse-kfac", "laplace-random"),
+    ("laplace-last-layer", "laplace-random"),
+    ("swag-bayestune", "swag-random"),
+    ("swag-ssvi", "swag-random"),
 )
 _CONSTANT = "constant"
 

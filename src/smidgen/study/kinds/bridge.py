@@ -21,6 +21,7 @@ from smidgen.affine import affine_coverage
 from smidgen.fit import SparseTraining
 from smidgen.fit.swag import SwagOptions
 from smidgen.likelihood import Categorical
+from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.sparse import sparse_bayesian
 from smidgen.study.cell import Job, read_settings
@@ -29,6 +30,7 @@ from smidgen.study.image_data import Images, read_images, scoring
 from smidgen.study.kinds.image_map import needed_networks
 from smidgen.study.single_weights import ranked_by
 from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 
 CHOICES = {
     "random": "random weights",
@@ -81,7 +83,7 @@ def run(job: Job) -> Mapping[str, Any]:
         seed=job.seed,
         progress=False,
     )
-    posteriors = {
+    posteriors: dict[str, Posterior | SwagPosterior] = {
         "laplace": fit.tune_precision(laplace, problem, validation, progress=False),
         "swag": fit.tune_samples(swag, problem, validation, samples=told.samples),
     }

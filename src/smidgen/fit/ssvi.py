@@ -40,7 +40,8 @@ from smidgen.sparse.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
-from smidgen.sparse.network import SparseNetwork, sparse_bayesian
+from smidgen.sparse.making import sparse_bayesian
+from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.removal import Removal
 from smidgen.types import Batch
 

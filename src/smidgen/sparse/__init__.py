@@ -8,7 +8,8 @@ with them, `removal` and `addition` say which weights go and come, `alternation`
 
 from smidgen.sparse.alternation import Alternation, Schedule
 from smidgen.sparse.folder import load_sparse, save_sparse
-from smidgen.sparse.network import SparseNetwork, sparse_bayesian
+from smidgen.sparse.making import sparse_bayesian
+from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pruning import pruned
 
 __all__ = [

@@ -149,7 +149,10 @@ class Alternation:
             total = sum(each.numel() for each in scores.values())
             stay = total - floor(share * total)
         masks = kept(scores, stay)
-        return {name: maps[name].pattern.listed()[mask] for name, mask in masks.items()}
+        return {
+            name: maps[name].pattern.listed(mask.device)[mask]
+            for name, mask in masks.items()
+        }
 
     def _coming(
         self,

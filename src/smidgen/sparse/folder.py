@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
+from smidgen.sparse.making import Weights, assembled
 from smidgen.sparse.maps import matrix_of
-from smidgen.sparse.network import SparseNetwork, Weights, assembled
+from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 
 SCHEMA = 1
@@ -136,7 +137,7 @@ def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
         if part.pattern.indices is not None:
             counts, columns = _packed(part.pattern)
             found[f"row_counts/{name}"], found[f"columns/{name}"] = counts, columns
-    for name, value in _rest(network.model).items():
+    for name, value in network.rest().items():
         found[f"rest/{name}"] = value
     return {key: value.detach().cpu().contiguous() for key, value in found.items()}
 
@@ -188,7 +189,7 @@ def fill(
     """
     for name, part in network.maps.items():
         part.path, part.noise = header["maps"][name]["path"], header["maps"][name]["noise"]
-    for name, value in _rest(network.model).items():
+    for name, value in network.rest().items():
         stored = tensors[f"rest/{name}"]
         if stored.shape != value.shape:
             raise StoreError(
@@ -196,17 +197,6 @@ def fill(
             )
         with torch.no_grad():
             value.copy_(stored)
-
-
-def _rest(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that are not values of a Gaussian map, each once."""
-    own = ("means", "log_scales")
-    found: dict[str, Tensor] = {
-        name: value
-        for name, value in model.named_parameters()
-        if name.rpartition(".")[2] not in own
-    }
-    return {**found, **dict(model.named_buffers())}
 
 
 def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ from copy import deepcopy
 
 import pytest
 import torch
+from tests.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
 from tests.tiny import bert_config
 from tests.tolerances import EXACT, STATE_RATIO
 from torch import nn
 from torch.distributions import Normal, kl_divergence
-from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertForSequenceClassification
 
@@ -22,55 +22,6 @@ from smidgen.fit import SparseTraining
 from smidgen.problem import Problem
 from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
 from smidgen.sparse.flops import step_flops
-
-
-def mlp(width=32):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
-
-
-def resnet():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1, bias=False),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Conv2d(6, 8, 3, stride=2),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.Dropout(0.1),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
-
-
-def blobs(count=300, *, image=False, shuffle=True, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count) % 3
-    centres = torch.eye(3, 36 if image else 6) * 3
-    inputs = centres[labels] + torch.randn(count, centres.shape[1], generator=generator)
-    inputs = inputs.view(count, 1, 6, 6) if image else inputs
-    order = torch.Generator().manual_seed(1) if shuffle else None
-    data = TensorDataset(inputs, labels)
-    return DataLoader(data, batch_size=30, shuffle=shuffle, generator=order)
-
-
-QUICK = SparseTraining(epochs=4, learning_rate=0.02, every=4, temperature=0.1)
-
-
-def everything(network, optimiser_free=True):
-    return {
-        **{n: p.detach() for n, p in network.named_parameters()},
-        **dict(network.named_buffers()),
-        **{f"{n} indices": part.pattern.listed() for n, part in network.maps.items()},
-    }
-
-
-def assert_same(left, right):
-    left, right = everything(left), everything(right)
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        assert torch.equal(value, right[name]), name
 
 
 @pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
@@ -95,62 +46,6 @@ def test_a_plain_model_is_enough(unchanged):
         found = fit.ssvi(model, blobs(), density=0.3, training=QUICK)
     assert found.network.subset().size == found.network.count
     assert found.network.density == pytest.approx(0.3, abs=0.01)
-
-
-@pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_resuming_is_bitwise(tmp_path, image, kind):
-    model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=0.3, budget="global", path="sparse")
-    training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
-    whole = fit.ssvi(network, blobs(image=image), training=training)
-
-    loader = blobs(image=image)
-    stop = _StopsAfter(loader, epochs=2)
-    with pytest.raises(KeyboardInterrupt):
-        fit.ssvi(network, stop, training=training, checkpoint=tmp_path / "run")
-    resumed = fit.ssvi(
-        network, blobs(image=image), training=training, checkpoint=tmp_path / "run"
-    )
-    assert_same(whole.network, resumed.network)
-    assert [m.step for m in whole.moves] == [m.step for m in resumed.moves]
-    assert len(resumed.history) == 4
-    assert [e.train_nll for e in whole.history] == [e.train_nll for e in resumed.history]
-
-
-class _StopsAfter:
-    """A loader that is interrupted in the epoch after some whole ones."""
-
-    def __init__(self, loader, epochs):
-        self.loader, self.left = loader, epochs
-        self.dataset, self.generator = loader.dataset, loader.generator
-
-    def __len__(self):
-        return len(self.loader)
-
-    def __iter__(self):
-        for place, batch in enumerate(self.loader):
-            if self.left <= 0 and place == 3:
-                raise KeyboardInterrupt
-            yield batch
-        self.left -= 1
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "run")
-    other = SparseTraining(epochs=5)
-    with pytest.raises(StoreError, match="with other settings"):
-        fit.ssvi(mlp(), blobs(), training=other, checkpoint=tmp_path / "run")
-    (tmp_path / "run" / "training.json").write_text("{}")
-    with pytest.raises(StoreError, match="is not a checkpoint"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "run")
-
-
-def test_a_checkpoint_never_replaces_something_else(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StoreError, match="holds 'thesis.txt'"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path)
-    assert (tmp_path / "thesis.txt").exists()
 
 
 @pytest.mark.parametrize("noise", ["local", "weights"])

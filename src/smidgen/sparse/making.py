@@ -213,7 +213,7 @@ def _gaussian(
         made = GaussianConv2d.like(plain, *given)
     else:
         made = GaussianLinear(*given)
-    if made.bias is not None:
+    if made.bias is not None and plain.bias is not None:
         made.bias.requires_grad_(plain.bias.requires_grad)
     return made
 

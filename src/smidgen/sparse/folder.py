@@ -1,5 +1,7 @@
 """A sparse posterior is a folder: `config.json`, `sparse.safetensors`, `README.md`.
 
+A network made from a `PlainNetwork` says so in its config and is built again from that.
+
 Of each map it holds k means, k log-scales and k columns (two bytes each where they fit)
 with a count for each row; of the rest of the model, its parameters and buffers. No
 pickle; written whole or not at all; a load checks hash, shapes and bounds.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from smidgen.sparse.making import Weights, assembled
 from smidgen.sparse.maps import matrix_of
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
+from smidgen.sparse.plain_networks import PlainNetwork
 
 SCHEMA = 1
 _CONFIG, _TENSORS, _CARD = "config.json", "sparse.safetensors", "README.md"
@@ -31,13 +35,20 @@ _SHORT = 2**16
 
 
 def save_sparse(
-    network: SparseNetwork, folder: str | Path, *, overwrite: bool = False
+    network: SparseNetwork,
+    folder: str | Path,
+    *,
+    plain: PlainNetwork | None = None,
+    about: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a sparse network to a folder, whole or not at all.
 
     Args:
         network: The network.
         folder: Where to; it must not exist yet, or `overwrite` must be given.
+        plain: The plain model it was made from: then a load needs none.
+        about: What else to note, as JSON takes it: likelihood, seed, data.
         overwrite: Replace a sparse network that is there already.
 
     Returns:
@@ -54,20 +65,25 @@ def save_sparse(
             "schema": SCHEMA,
             "method": "ssvi",
             HASH: file_hash(work / _TENSORS),
+            "model": None if plain is None else asdict(plain),
+            "about": dict(about or {}),
             **header_of(network),
         }
         text = json.dumps(config, indent=1, allow_nan=False) + "\n"
         (work / _CONFIG).write_text(text, encoding="utf-8")
-        (work / _CARD).write_text(_card(network), encoding="utf-8")
+        card = _card(network, whole=plain is not None)
+        (work / _CARD).write_text(card, encoding="utf-8")
     return folder
 
 
-def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
+def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNetwork:
     """Read a sparse network into a copy of a model of the same shape.
 
     Args:
-        folder: What `save_sparse` wrote.
-        model: The model it was made from, with any weights; never changed.
+        folder: What `save_sparse` or `smidgen train-sparse` wrote.
+        model: The model it was made from, with any weights; never changed. Not needed
+            for what `smidgen train-sparse` wrote: that is built again, and takes raw
+            inputs.
 
     Returns:
         The network, in evaluation mode.
@@ -83,7 +99,14 @@ def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
         made_by="smidgen.sparse.save_sparse or 'smidgen train-sparse'",
     )
     tensors = read_tensors(folder / _TENSORS, config, what="sparse network")
+    if model is None and config.get("model") is None:
+        raise StoreError(
+            f"model must be given: {folder} does not say what its network was made from. "
+            "Pass a model of the same shape, with any weights."
+        )
     try:
+        if model is None:
+            model = PlainNetwork(**config["model"]).build()
         network = assembled(
             model,
             weights_of(tensors, config),
@@ -219,8 +242,11 @@ def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern
     return Pattern(rows, columns, starts + inner)
 
 
-def _card(network: SparseNetwork) -> str:
+def _card(network: SparseNetwork, *, whole: bool) -> str:
     kind = "Gaussian" if network.stochastic else "deterministic"
+    call = 'load_sparse("this-folder")  # takes raw inputs'
+    if not whole:
+        call = 'load_sparse("this-folder", model)  # a model of the same shape, any weights'
     return f"""---
 library_name: smidgen
 tags: [bayesian, variational-inference, sparse]
@@ -233,7 +259,7 @@ tags: [bayesian, variational-inference, sparse]
 ```python
 from smidgen.sparse import load_sparse
 
-network = load_sparse("this-folder", model)  # a model of the same shape, any weights
+network = {call}
 state = network.densified()  # a plain state dict of the means
 ```
 """

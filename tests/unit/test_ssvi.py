@@ -214,7 +214,7 @@ class Counting(nn.Sequential):
 def test_a_move_has_as_many_passes_as_asked():
     training = replace(QUICK, every=1, epochs=2, passes=4)
     data = list(blobs(90))
-    found = fit.ssvi(Counting(*mlp()), data, density=0.3, training=training, num_data=90)
+    found = fit.ssvi(Counting(*mlp(100)), data, density=0.3, training=training, num_data=90)
     first, second, third = (float(x[0, 0]) for x, _ in data)
     # Six steps; moves after the first four, the fourth in a new epoch.
     assert [move.step for move in found.moves] == [1, 2, 3, 4]

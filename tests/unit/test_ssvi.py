@@ -58,7 +58,7 @@ def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
 
 def test_a_plain_model_is_enough(unchanged):
     model = mlp()
-    with unchanged(model):
+    with unchanged(model), torch.inference_mode():
         found = fit.ssvi(model, blobs(), density=0.3, training=QUICK)
     assert found.network.subset().size == found.network.count
     assert found.network.density == pytest.approx(0.3, abs=0.01)

@@ -114,7 +114,9 @@ def ssvi(
     place = _place(checkpoint)
     training = training or SparseTraining()
     given = as_problem(model)
-    network = _network(given.model, density, start, seed)
+    # Inside a caller's inference mode nothing made could be trained.
+    with torch.inference_mode(False):
+        network = _network(given.model, density, start, seed)
     problem = replace(given, model=network.model)
     batches = Endless(train)
     with batches.borrowed(seed), untouched(network):

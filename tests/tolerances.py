@@ -26,3 +26,5 @@ ROUNDED = {"rtol": 5e-7, "atol": 0.0}
 DRIFT = {"rtol": 2e-3, "atol": 0.0}
 # Training state and stored bytes of a sparse network at 5 to 10 percent, against dense VI.
 STATE_RATIO = 0.15
+# The first steps of a weight that has just come, in learning rates.
+ADAM_STEP = 1.5

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tolerances import EXACT
+from tests.tolerances import ADAM_STEP, EXACT, SINGLE
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
@@ -121,6 +122,40 @@ def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
     assert found == [momentum.get(i, 0.0) for i in new]
 
 
+@pytest.mark.parametrize(
+    "options", [{"amsgrad": False}, {"amsgrad": True}], ids=["adam", "amsgrad"]
+)
+def test_new_weights_take_steps_of_about_the_rate_under_adam(options):
+    """Late in training Adam no longer corrects for moments that start at zero."""
+    rate = 1e-3
+    network = sparse_bayesian(nn.Linear(6, 5, bias=False), density=0.4)
+    part = network.maps[""]
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.0, **options)
+
+    def steps(count):
+        for _ in range(count):
+            for held in (part.means, part.log_scales):
+                held.grad = torch.full_like(held, 0.3)
+            optimiser.step()
+
+    steps(3000)
+    old = part.pattern.listed().tolist()
+    wanted = [*old[2:], *(i for i in range(30) if i not in old)][: len(old)]
+    moved(part, torch.tensor(wanted), optimiser)
+    for held in (part.means, part.log_scales):
+        state = optimiser.state[held]
+        for key in [k for k in state if k.endswith("exp_avg_sq")]:
+            expected = state[key].mean().expand_as(held)
+            torch.testing.assert_close(state[key], expected, **SINGLE)
+    new = torch.tensor([i not in old for i in part.pattern.listed().tolist()])
+    assert int(new.sum()) == 2
+    for _ in range(30):
+        before = [part.means.detach().clone(), part.log_scales.detach().clone()]
+        steps(1)
+        for was, held in zip(before, (part.means, part.log_scales), strict=True):
+            assert ((was - held.detach()).abs()[new] <= ADAM_STEP * rate).all()
+
+
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 @pytest.mark.parametrize("noise", ["local", "none"])
 def test_layers_that_work_in_place_are_no_obstacle(path, noise):
@@ -160,6 +195,66 @@ def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
         expected = gradient.topk(7)
         assert found.indices.tolist() == expected.indices.tolist()
         torch.testing.assert_close(found.scores, expected.values, **EXACT)
+
+
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(path):
+    """μ x + b + √(σ² x²) ε with the same ε, differentiated in all of μ."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+    network = sparse_bayesian(model, density=0.4, path=path, scale=0.7)
+    batches = [(torch.randn(6, 7).double(), torch.arange(6) % 4) for _ in range(3)]
+    network.generator.manual_seed(3)
+    taps = tapped(network.model, network.maps, losses_of(network, batches))
+
+    source = torch.Generator().manual_seed(3)
+    dense = {n: part.weight().requires_grad_() for n, part in network.maps.items()}
+
+    def noisy(name, x):
+        part = network.maps[name]
+        variance = x.square() @ part.weight(part.scales).square().T
+        noise = torch.empty(len(dense[name]), len(x), dtype=x.dtype)
+        spread = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+        drawn = noise.normal_(generator=source).T
+        return x @ dense[name].T + part.bias.detach() + spread * drawn
+
+    for x, y in batches:
+        nn.functional.cross_entropy(noisy("2", noisy("0", x).tanh()), y).backward()
+    for name, part in network.maps.items():
+        gradient = dense[name].grad.abs().flatten()
+        kept = part.pattern.listed()
+        gradient[kept.long()] = -1
+        found = largest_gradients(part, taps[name], kept, 5)
+        expected = gradient.topk(5)
+        assert found.indices.tolist() == expected.indices.tolist()
+        torch.testing.assert_close(found.scores, expected.values, **EXACT)
+
+
+def test_growing_sees_every_pass_once_under_activation_checkpointing():
+    class Recomputing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 4)
+            self.asked = False
+
+        def forward(self, x):
+            if not self.asked:
+                return self.last(self.first(x).tanh())
+            inner = checkpoint(lambda x: self.first(x).tanh(), x, use_reentrant=False)
+            return checkpoint(self.last, inner, use_reentrant=False)
+
+    x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
+    found = []
+    for asked in (False, True):
+        network = sparse_bayesian(Recomputing().double(), density=0.5, noise="none")
+        network.model.asked = asked
+        network.set_path("dense")
+        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)] * 2))
+        assert all(len(tap.outers) == 2 for tap in taps.values())
+        found.append([outer for tap in taps.values() for outer in tap.outers])
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, **EXACT)
 
 
 def test_growing_leaves_buffers_and_gradients_alone():

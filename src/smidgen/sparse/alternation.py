@@ -3,8 +3,10 @@
 Every Δ steps a share f(t) = (α/2)(1 + cos(π t / t_end)) of the active weights goes, the
 lowest scores first (`removal`), and as many come, the largest gradients first
 (`addition`); after t_end the set stays. A weight that comes starts at μ = 0 with the mean
-scale of its map and without momentum. One that goes and is at once wanted back stays as
-it was. The number of active weights never changes.
+scale of its map, without momentum and with its map's mean second moment: an optimiser
+such as Adam divides by the root of that, and corrects for a start at zero only in its own
+first steps. One that goes and is at once wanted back stays as it was. The number of active
+weights never changes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ from smidgen.sparse.maps import GaussianMap
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.removal import SCORES, Removal, kept, log_score
+
+# As torch's optimisers name what they divide by: zero there would be a step of many rates.
+_SECOND_MOMENTS = frozenset(
+    ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "sum")
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Alternation:
                 batch without the KL term, with fresh noise each.
 
         Returns:
-            What moved, or None.
+            What moved, or None; also if there is no loss.
         """
         self.step += 1
         share = self.schedule.replaced(self.step)
@@ -123,7 +130,11 @@ class Alternation:
         staying = self._kept(maps, share)
         if not any(len(staying[name]) < part.pattern.count for name, part in maps.items()):
             return None
-        taps = tapped(self.network.model, maps, losses())
+        passes = list(losses())
+        if not passes:
+            # Without a loss there is nothing to tell who may come.
+            return None
+        taps = tapped(self.network.model, maps, passes)
         came = self._coming(maps, taps, staying)
         went = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
         for name, part in maps.items():
@@ -142,7 +153,10 @@ class Alternation:
             total = sum(each.numel() for each in scores.values())
             stay = total - floor(share * total)
         masks = kept(scores, stay)
-        return {name: maps[name].pattern.listed()[mask] for name, mask in masks.items()}
+        return {
+            name: maps[name].pattern.listed(mask.device)[mask]
+            for name, mask in masks.items()
+        }
 
     def _coming(
         self,
@@ -233,10 +247,10 @@ def refill(
 def _carry_state(
     optimiser: torch.optim.Optimizer,
     held: nn.Parameter,
-    carried: Callable[[Tensor], Tensor],
+    carried: Callable[[Tensor, Tensor | float], Tensor],
 ) -> None:
     state = optimiser.state.get(held, {})
     for key, value in state.items():
         # Counters stay; whatever has an entry for each weight follows it.
         if isinstance(value, Tensor) and value.dim() and value.shape == held.shape:
-            state[key] = carried(value)
+            state[key] = carried(value, value.mean() if key in _SECOND_MOMENTS else 0.0)

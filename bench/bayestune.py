@@ -20,7 +20,7 @@ from torch import nn
 
 import smidgen
 from smidgen.fit.chain import Chain, Course
-from smidgen.fit.langevin import Langevin, Settings
+from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.guard import untouched
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record

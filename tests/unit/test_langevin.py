@@ -13,7 +13,7 @@ from smidgen import fit, select
 from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError
 from smidgen.fit.chain import Chain, Course
-from smidgen.fit.langevin import Langevin, Settings
+from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.fit.preparation import training_size
 from smidgen.largest import overlap
 from smidgen.scale_prior import ScalePrior
@@ -49,13 +49,8 @@ def chosen(problem, scores, count):
     return set(subset.indices("weight").tolist())
 
 
-SHORT = {
-    "steps": 1500,
-    "burn_in": 500,
-    "thin": 10,
-    "temperature": 1.0,
-    "noise_discount": 1.0,
-}
+COURSE = {"steps": 1500, "burn_in": 500, "thin": 10}
+SHORT = {**COURSE, "temperature": 1.0, "noise_discount": 1.0}
 
 
 def test_a_known_sparse_support_is_found():
@@ -83,7 +78,7 @@ def test_the_published_update_does_not_find_it():
         update="published",
         learning_rate=1e-3,
         displacement=True,
-        **SHORT,
+        **COURSE,
     )
     found = chosen(problem, scales.means, len(support))
     assert len(found & support) / len(support) <= 0.5
@@ -183,7 +178,7 @@ def test_an_interrupted_chain_goes_on_bitwise(update, tmp_path):
             steps=20,
             burn_in=8,
             thin=2,
-            temperature=1.0,
+            temperature=1.0 if update == "langevin" else None,
             update=update,
             checkpoint=checkpoint,
             checkpoint_every=3,
@@ -207,8 +202,9 @@ def test_the_model_is_a_guest_on_every_case(case, update, unchanged):
     if len(coverage(model).maps) < 2:
         pytest.skip("nothing is left beside the head")
     with unchanged(model):
+        size = {"num_data": 8} if update == "langevin" else {}
         scales = fit.langevin(
-            problem, [batch], num_data=8, steps=6, burn_in=2, thin=1, update=update
+            problem, [batch], steps=6, burn_in=2, thin=1, update=update, **size
         )
     last = coverage(model).last().parts
     assert scales.means.keys() == coverage(model).universe.keys() - last.keys()

@@ -127,13 +127,14 @@ class ScalePrior:
         # Below the core the density is flat, far above 1/β it is gone.
         lowest = 0.5 * log(rounding / max(power, 1.0)) - 20
         highest = max(log(1e6 / self.rate), lowest + 40)
-        logs = np.linspace(lowest, highest, int(highest - lowest) * _PER_UNIT)
+        logs = np.linspace(lowest, highest, int(highest - lowest) * 4 * _PER_UNIT)
         root = np.sqrt(self.rate * np.sqrt(np.exp(2 * logs) + rounding))
         with np.errstate(all="ignore"):
             bessel = np.log(kve(abs(self.shape - 1), 2 * root)) - 2 * root
         exponent = power * ((self.shape - 1) * np.log(root) + bessel) + logs
-        mass = np.exp(exponent - np.nanmax(exponent))
-        above = np.cumsum(np.nan_to_num(mass)[::-1])[::-1]
+        mass = np.nan_to_num(np.exp(exponent - np.nanmax(exponent)))
+        # By the trapezoidal rule: of its own cell a point has half above it.
+        above = np.cumsum(mass[::-1])[::-1] - mass / 2
         found = np.interp(np.log(np.asarray(distances)), logs, above / above[0])
         return [float(each) for each in found]
 

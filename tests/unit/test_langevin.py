@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.tolerances import COARSE, SHORT_STEP, Z
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import smidgen
 from smidgen import fit, select
@@ -513,6 +513,17 @@ def test_broken_gradients_and_weights_are_called_so():
     # In the last step, after which no loss is computed.
     with pytest.raises(DataError, match="'weight' are not finite after 6 steps"):
         run(5)
+
+
+def test_a_stream_without_a_length_will_do():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from zip(torch.eye(4), torch.ones(4, 1), strict=True)
+
+    problem = smidgen.Problem(linear(torch.zeros(4)), smidgen.Gaussian(1))
+    loader = DataLoader(Stream(), 2)
+    few = {"steps": 6, "burn_in": 2, "thin": 2, "head": "none", "num_data": 4}
+    assert fit.langevin(problem, loader, **few).size == 4
 
 
 def test_the_prior_counts_against_labelled_tokens():

@@ -115,13 +115,16 @@ def langevin(
     batches = Endless(train)
     with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
         settled, _, _ = given.settled(train)
-        published = update == "published"
-        size = None if published else training_size(settled, train, num_data)
+        # The published update has no N. It is counted where it can be all the same: that
+        # reads the loader, and both updates shall see one order of batches.
+        sized = isinstance(getattr(train, "dataset", None), Sized)
+        counted = sized or update == "langevin"
+        size = training_size(settled, train, num_data) if counted else 0
         about = {
             "what": f"scales by {update}",
             "model": fingerprint(given.model),
             "num_data": size,
-            "batches": len(train) if isinstance(train, Sized) else None,
+            "batches": _batches(train),
             "among": sorted(moving.parts),
             "head": sorted(free),
             "displacement": displacement,
@@ -134,7 +137,7 @@ def langevin(
         ranked = [name for name in tensors if name not in free]
         base = {n: p.detach() for n, p in given.model.named_parameters() if n in ranked}
         mover: Mover
-        if size is None:
+        if update == "published":
             mover = Published(tensors, base, prior, course.burn_in, learning_rate, seed)
         else:
             mover = Langevin(tensors, base, prior, settings, size, course.burn_in, seed)
@@ -142,6 +145,15 @@ def langevin(
             settled, tensors, ranked, prior, course, mover, keep_displacement=displacement
         )
         return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
+
+
+def _batches(train: Iterable[Batch]) -> int | None:
+    """The number of batches, where that is known."""
+    try:
+        return len(train) if isinstance(train, Sized) else None
+    except TypeError:
+        # A torch loader over a stream has a length only to say that it has none.
+        return None
 
 
 def _settings(

@@ -115,11 +115,7 @@ def langevin(
     batches = Endless(train)
     with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
         settled, _, _ = given.settled(train)
-        # The published update has no N. It is counted where it can be all the same: that
-        # reads the loader, and both updates shall see one order of batches.
-        sized = isinstance(getattr(train, "dataset", None), Sized)
-        counted = sized or update == "langevin"
-        size = training_size(settled, train, num_data) if counted else 0
+        size = _size(settled, train, num_data, update)
         about = {
             "what": f"scales by {update}",
             "model": fingerprint(given.model),
@@ -145,6 +141,17 @@ def langevin(
             settled, tensors, ranked, prior, course, mover, keep_displacement=displacement
         )
         return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
+
+
+def _size(
+    problem: Problem, train: Iterable[Batch], num_data: int | None, update: Update
+) -> int:
+    """N; 0 where the published update, which has none, cannot be told it."""
+    # It is counted where it can be all the same: that reads the loader, and both updates
+    # shall see one order of batches.
+    sized = isinstance(getattr(train, "dataset", None), Sized)
+    counted = sized or update == "langevin"
+    return training_size(problem, train, num_data) if counted else 0
 
 
 def _batches(train: Iterable[Batch]) -> int | None:

@@ -1,5 +1,6 @@
 """Fitting: posteriors, their tuning, and the point estimates they are compared with."""
 
+from smidgen.fit.agreement import Agreement, agreement
 from smidgen.fit.chain import Scales
 from smidgen.fit.collector import SwagCollector
 from smidgen.fit.evidence import log_evidence, tune_by_evidence
@@ -17,6 +18,7 @@ from smidgen.fit.tuning import tune_precision
 from smidgen.sparse.training import SparseTraining
 
 __all__ = [
+    "Agreement",
     "Finetuned",
     "Scales",
     "SparselyFinetuned",
@@ -24,6 +26,7 @@ __all__ = [
     "SwagCollector",
     "SparseFit",
     "SparseTraining",
+    "agreement",
     "finetune",
     "langevin",
     "laplace",

@@ -24,6 +24,10 @@ INTEGRATED = {"rtol": 1e-8, "atol": 0.0}
 ROUNDED = {"rtol": 5e-7, "atol": 0.0}
 # The prior's drift by a rational function, against the table.
 DRIFT = {"rtol": 2e-3, "atol": 0.0}
+# A chain of short steps against the law that ever shorter ones approach.
+SHORT_STEP = {"rel": 0.02}
+# The same where a step is as long as the law is wide.
+COARSE = {"rel": 0.25}
 # Training state and stored bytes of a sparse network at 5 to 10 percent, against dense VI.
 STATE_RATIO = 0.15
 # The first steps of a weight that has just come, in learning rates.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,7 +24,7 @@ from smidgen.atomic import write_bytes
 from smidgen.errors import ArgumentError, SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
 from smidgen.subset import Subset
-from smidgen.trainable import Places, parameters_of
+from smidgen.trainable import Places, parameters_of, put
 
 SCHEMA = 1
 _KEY = "smidgen-delta"
@@ -39,7 +40,8 @@ class Delta:
             fp16 for half the size.
         replaced: Parameters given whole, by name: those the base model has no pretrained
             values for, such as a new head.
-        fingerprint: Hash of the base model without `replaced`.
+        fingerprint: Hash of the base model without `replaced` and `left_out`.
+        left_out: Other parameters that the hash leaves out: a head that was taken off.
 
     Raises:
         ArgumentError: If the differences are not as many as the chosen weights.
@@ -49,6 +51,7 @@ class Delta:
     difference: Tensor
     replaced: Mapping[str, Tensor]
     fingerprint: str
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if tuple(self.difference.shape) != (self.subset.size,):
@@ -67,12 +70,15 @@ class Delta:
 
     def half(self) -> Delta:
         """The same with differences in fp16: another tuned model, very near."""
-        return Delta(
-            self.subset,
-            self.difference.to(torch.float16),
-            self.replaced,
-            self.fingerprint,
-        )
+        return replace(self, difference=self.difference.to(torch.float16))
+
+    def without_head(self) -> Delta:
+        """The same without what is given whole: the model keeps a head of its own."""
+        return replace(self, replaced={}, left_out=self._free())
+
+    def _free(self) -> tuple[str, ...]:
+        """All that may differ in the base."""
+        return tuple(sorted({*self.replaced, *self.left_out}))
 
     def apply(self, model: nn.Module) -> Applied:
         """Write the tuned weights into the base model itself.
@@ -84,14 +90,15 @@ class Delta:
             What can be asked to take them off again.
 
         Raises:
-            StoreError: If this is not the model the delta belongs to.
+            StoreError: If this is not the model the delta belongs to, or a delta is on
+                it already.
         """
-        found = fingerprint(model, without=self.replaced)
+        _refuse_second(model)
+        found = fingerprint(model, without=self._free())
         if found != self.fingerprint:
             raise StoreError(
                 f"the delta belongs to another base model, of hash {self.fingerprint[:12]}…"
-                f"; this one has {found[:12]}…. Load that base, or remove the delta that "
-                "is on it; to put two deltas on one base, merge them first."
+                f"; this one has {found[:12]}…. Load that base."
             )
         known = dict(model.named_parameters())
         for name, value in self.replaced.items():
@@ -125,7 +132,12 @@ class Delta:
         tensors, header = self.subset.to_tensors()
         tensors["difference"] = self.difference
         tensors.update({f"replaced/{n}": t for n, t in self.replaced.items()})
-        about = {"schema": SCHEMA, "fingerprint": self.fingerprint, "subset": header}
+        about = {
+            "schema": SCHEMA,
+            "fingerprint": self.fingerprint,
+            "left_out": self.left_out,
+            "subset": header,
+        }
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         return write_bytes(path, save(plain, metadata={_KEY: json.dumps(about)}))
 
@@ -156,13 +168,19 @@ class Delta:
             replaced = {
                 n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)
             }
-            return cls(subset, tensors["difference"], replaced, about["fingerprint"])
+            known = about["fingerprint"], tuple(about.get("left_out", ()))
+            return cls(subset, tensors["difference"], replaced, *known)
         except StoreError:
             raise
         except (OSError, SafetensorError, KeyError, ValueError, SmidgenError) as error:
             raise StoreError(
                 f"{path} is not a delta file ({error}). Write one with Delta.save."
             ) from error
+
+
+# Names, places and values that a delta wrote. It holds no model, so that one can go.
+_Written = list[tuple[str, Tensor | None, Tensor]]
+_ON: WeakKeyDictionary[nn.Module, _Written] = WeakKeyDictionary()
 
 
 class Applied:
@@ -177,42 +195,75 @@ class Applied:
         self.model = model
         known = dict(model.named_parameters())
         touched = parameters_of(model, delta.subset)
-        self._tensors = {**touched, **{name: known[name] for name in delta.replaced}}
-        self._places = Places(delta.subset, touched)
+        places = Places(delta.subset, touched)
+        self._indices = {**places.indices, **dict.fromkeys(delta.replaced)}
         # In each parameter's own type, so that what is put back is bitwise the same.
-        self._before = [
-            (
-                tensor.detach().clone()
-                if indices is None
-                else tensor.detach().view(-1)[indices]
-            )
-            for tensor, indices in self._entries()
-        ]
-        self._whole = {name: known[name].detach().clone() for name in delta.replaced}
-        base = self._places.gathered(touched)
+        self._before = self._values(known)
+        base = places.gathered(touched)
         with torch.no_grad():
             added = delta.difference.to(base.device, base.dtype)
-            self._places.scatter(touched, base + added)
+            places.scatter(touched, base + added)
             for name, value in delta.replaced.items():
                 known[name].copy_(value)
+        written = zip(self._indices.items(), self._values(known), strict=True)
+        self._written = [(name, indices, value) for (name, indices), value in written]
+        _ON[model] = self._written
 
     def remove(self) -> None:
-        """Put the base model's weights back, bitwise; a second call does nothing."""
+        """Put the base model's weights back, bitwise; a second call does nothing.
+
+        Raises:
+            StoreError: If the weights are no longer those the delta wrote.
+        """
+        if not self._before:
+            return
+        changed = _changed(self.model, self._written)
+        if changed is not None:
+            raise StoreError(
+                f"the model must be as the delta left it, got other values of {changed!r}: "
+                "the base cannot be put back. Load the base model again."
+            )
+        known = dict(self.model.named_parameters())
         with torch.no_grad():
-            for (tensor, indices), value in zip(
-                self._entries(), self._before, strict=False
+            for (name, indices), value in zip(
+                self._indices.items(), self._before, strict=True
             ):
+                tensor = known[name]
                 if indices is None:
                     tensor.copy_(value)
                 else:
-                    tensor.view(-1)[indices] = value
-            for name, value in self._whole.items():
-                self._tensors[name].copy_(value)
-        self._before, self._whole = [], {}
+                    put(tensor, indices.to(tensor.device), value.to(tensor))
+        self._before, self._written = [], []
+        _ON.pop(self.model, None)
 
-    def _entries(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for name, indices in self._places.indices.items():
-            yield self._tensors[name], indices
+    def _values(self, known: Mapping[str, Tensor]) -> list[Tensor]:
+        return [_entries(known[name], each) for name, each in self._indices.items()]
+
+
+def _entries(tensor: Tensor, indices: Tensor | None) -> Tensor:
+    """A copy of some entries, or of all."""
+    if indices is None:
+        return tensor.detach().clone()
+    return tensor.detach().flatten()[indices.to(tensor.device)]
+
+
+def _changed(model: nn.Module, written: _Written) -> str | None:
+    """The first parameter that is not as a delta wrote it."""
+    known = dict(model.named_parameters())
+    for name, indices, value in written:
+        now = _entries(known[name], indices) if name in known else None
+        if now is None or not torch.equal(now, value.to(now)):
+            return name
+    return None
+
+
+def _refuse_second(model: nn.Module) -> None:
+    """Refuse a model that has a delta on it, unless other weights were loaded since."""
+    if model in _ON and _changed(model, _ON[model]) is None:
+        raise StoreError(
+            "a delta is on this model already. Call remove() on what apply returned; to "
+            "put two deltas on one base, merge them first."
+        )
 
 
 def delta_of(
@@ -232,8 +283,23 @@ def delta_of(
         The delta.
 
     Raises:
-        ArgumentError: If nothing but replaced parameters changed.
+        ArgumentError: If the numbers are not as many as the weights, a replaced parameter
+            is not the model's, or nothing but those changed.
     """
+    if tuple(difference.shape) != (subset.size,):
+        raise ArgumentError(
+            f"difference must have one number for each of {subset.size:,} weights of the "
+            f"subset, got shape {tuple(difference.shape)}. Give them in its order."
+        )
+    known = dict(base.named_parameters())
+    for name, value in replaced.items():
+        if name not in known or known[name].shape != value.shape:
+            there = f"of shape {tuple(known[name].shape)}" if name in known else "missing"
+            raise ArgumentError(
+                f"replaced must hold parameters of the base in their shapes, got {name!r} "
+                f"of shape {tuple(value.shape)}, there {there}. Take them by the names "
+                "of base.named_parameters()."
+            )
     pieces = difference.split(list(subset.sizes().values()))
     kept = {
         name: piece
@@ -259,7 +325,8 @@ def merge(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> De
     """Add several deltas of one base up, where they overlap too.
 
     Args:
-        deltas: Two or more, of one base model and without heads or with the same one.
+        deltas: Two or more, of one base model. Runs have a head each, and a model can
+            have one: take it off all others with `Delta.without_head`.
         weights: A factor for each; all 1 if left out.
 
     Returns:
@@ -274,26 +341,43 @@ def merge(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> De
             f"weights must be as many as the deltas, {len(deltas)}, got {len(factors)}."
         )
     first = deltas[0]
-    for other in deltas[1:]:
-        if other.fingerprint != first.fingerprint:
-            raise ArgumentError("deltas must be of one base model, got two.")
-        for name in {*first.replaced, *other.replaced}:
-            mine, theirs = first.replaced.get(name), other.replaced.get(name)
-            if mine is None or theirs is None or not torch.equal(mine, theirs):
-                raise ArgumentError(
-                    f"deltas must replace the same parameters by the same values, got two "
-                    f"of {name!r}. Merge deltas without heads."
-                )
+    heads = _one_head(deltas)
     subset = first.subset
     for other in deltas[1:]:
         subset = subset | other.subset
-    total = torch.zeros(subset.size)
+    kind = torch.float32
+    for delta in deltas:
+        kind = torch.promote_types(kind, delta.difference.dtype)
+    total = torch.zeros(subset.size, dtype=kind)
     starts, place = {}, 0
     for name, size in subset.sizes().items():
         starts[name], place = place, place + size
     for delta, factor in zip(deltas, factors, strict=True):
-        pieces = delta.difference.float().split(list(delta.subset.sizes().values()))
+        pieces = delta.difference.to(kind).split(list(delta.subset.sizes().values()))
         for name, piece in zip(delta.subset.parts, pieces, strict=True):
             where = torch.searchsorted(subset.indices(name), delta.subset.indices(name))
             total[starts[name] + where] += factor * piece
-    return Delta(subset, total, first.replaced, first.fingerprint)
+    left_out = tuple(name for name in first._free() if name not in heads)
+    return Delta(subset, total, heads, first.fingerprint, left_out)
+
+
+def _one_head(deltas: Sequence[Delta]) -> dict[str, Tensor]:
+    """What the deltas replace together, where they are of one base and do not differ."""
+    found: dict[str, Tensor] = {}
+    first = deltas[0]
+    for delta in deltas:
+        if delta.fingerprint != first.fingerprint:
+            raise ArgumentError("deltas must be of one base model, got two.")
+        for name in {*delta._free()} ^ {*first._free()}:
+            raise ArgumentError(
+                "deltas must leave the same parameters out of their base's hash, got one "
+                f"with and one without {name!r}. Make them of runs with the same head."
+            )
+        for name, value in delta.replaced.items():
+            if name in found and not torch.equal(found[name], value):
+                raise ArgumentError(
+                    f"deltas must replace the same parameters by the same values, got two "
+                    f"of {name!r}. Take the head off all but one: delta.without_head()."
+                )
+            found[name] = value
+    return found

@@ -12,6 +12,7 @@ and P(Δ > d) = 2 (βd)^{α/2} K_α(2√(βd)) / Γ(α).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gamma, inf, log
@@ -97,12 +98,45 @@ class ScalePrior:
         return above.div_((root * (below * scale)).add_(1).mul_(squares))
 
     def beyond(self, distance: float) -> float:
-        """P(Δ > distance) of a weight that the data say nothing about."""
+        """P(Δ > distance) under the prior."""
         if distance <= 0:
             return 1.0
         half = (self.rate * distance) ** 0.5
         bessel = float(kve(self.shape, 2 * half)) * np.exp(-2 * half)
         return float(min(1.0, 2 * half**self.shape * bessel / gamma(self.shape)))
+
+    def rounded_beyond(
+        self, distances: Sequence[float], rounding: float, power: float
+    ) -> list[float]:
+        """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding.
+
+        That is what a chain samples whose steps cannot see the spike, by quadrature over
+        log Δ.
+
+        Args:
+            distances: Where the tail is wanted, all > 0.
+            rounding: What is added to Δ², > 0.
+            power: Of the density, 1/γ² for noise that is discounted by γ; infinite for
+                no noise.
+
+        Returns:
+            The tails.
+        """
+        if power == inf:
+            return [0.0] * len(distances)
+        # Below the core the density is flat, far above 1/β it is gone.
+        lowest = 0.5 * log(rounding / max(power, 1.0)) - 20
+        highest = max(log(1e6 / self.rate), lowest + 40)
+        logs = np.linspace(lowest, highest, int(highest - lowest) * 4 * _PER_UNIT)
+        root = np.sqrt(self.rate * np.sqrt(np.exp(2 * logs) + rounding))
+        with np.errstate(all="ignore"):
+            bessel = np.log(kve(abs(self.shape - 1), 2 * root)) - 2 * root
+        exponent = power * ((self.shape - 1) * np.log(root) + bessel) + logs
+        mass = np.nan_to_num(np.exp(exponent - np.nanmax(exponent)))
+        # By the trapezoidal rule: of its own cell a point has half above it.
+        above = np.cumsum(mass[::-1])[::-1] - mass / 2
+        found = np.interp(np.log(np.asarray(distances)), logs, above / above[0])
+        return [float(each) for each in found]
 
 
 class _Table(NamedTuple):
@@ -186,7 +220,10 @@ def _bit_table(shape: float, rate: float) -> Tensor:
     first, middle, last = ScalePrior(shape, rate).mean(values)
     square = 2 * (first - 2 * middle + last) / width**2
     slope = (last - first) / width - square * width
-    return torch.stack([square, slope, first], 1).float().contiguous()
+    table = torch.stack([square, slope, first], 1).float()
+    # Infinity and NaN, of a chain that broke, are NaN.
+    broken = table.new_full(((1 << 31) // width - len(table), 3), torch.nan)
+    return torch.cat([table, broken]).contiguous()
 
 
 def _by_bits(table: Tensor, displacement: Tensor) -> Tensor:
@@ -196,8 +233,8 @@ def _by_bits(table: Tensor, displacement: Tensor) -> Tensor:
     pieces = table.to(flat.device)
     for x, target in zip(flat.split(_CHUNK), found.split(_CHUNK), strict=True):
         bits = x.view(torch.int32)
-        # Infinity and NaN, of a chain that broke, have no piece of their own.
-        index = (bits >> _LOW_BITS).clamp_(0, len(pieces) - 1)
+        # Without the sign, which NaN may have.
+        index = (bits >> _LOW_BITS).bitwise_and_(len(pieces) - 1)
         rows = pieces.index_select(0, index)
         offset = (bits & ((1 << _LOW_BITS) - 1)).float()
         torch.addcmul(rows[:, 1], rows[:, 0], offset, out=target)
@@ -213,7 +250,7 @@ def _looked_up(table: _Table, ratios: Tensor) -> Tensor:
     for x, target in zip(flat.split(_CHUNK), found.split(_CHUNK), strict=True):
         logs = x.double().log_()
         # log 0 is −∞: any finite value serves, the caller fills in the limit.
-        within = logs.clamp(_LOWEST, _HIGHEST)
+        within = logs.nan_to_num(0.0, neginf=_LOWEST).clamp_(_LOWEST, _HIGHEST)
         index = within.sub(_LOWEST).mul_(_PER_UNIT).long().clamp_(max=len(pieces) - 1)
         offset = within - (index.double() / _PER_UNIT + _LOWEST)
         rows = pieces.index_select(0, index)

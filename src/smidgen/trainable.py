@@ -95,8 +95,7 @@ class Places:
             if indices is None:
                 tensor.copy_(given.view(tensor.shape))
             else:
-                # A view of a contiguous tensor, so this writes to the tensor itself.
-                tensor.view(-1)[indices] = given
+                put(tensor, indices, given)
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
         """The tensors with other values of the chosen entries; views where all are."""
@@ -110,6 +109,21 @@ class Places:
                 found[name] = _copied(tensors[name])
                 found[name].view(-1)[indices] = given
         return found
+
+
+def put(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
+    """Write entries of a tensor in place, whatever its strides are.
+
+    Args:
+        tensor: The tensor.
+        indices: Flat indices, counted along its axes and not along its memory.
+        values: As many values, of its type.
+    """
+    if tensor.is_contiguous():
+        tensor.view(-1)[indices] = values
+    else:
+        # Channels-last weights have no flat view in the order of their axes.
+        tensor[torch.unravel_index(indices, tensor.shape)] = values
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ A new link is tested by its name in `smidgen.links.LINKS`; another way gets a ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -35,6 +35,21 @@ def linearised(name, **options):
     return Way(name, one, partial(smidgen.predict_batches, **options))
 
 
+def sparsely(call):
+    """With Gaussian weights in a sparse network, the narrower the higher the precision."""
+
+    def predicted(posterior, problem, batch, **options):
+        # Of weights much wider than that all draws may be sure of the same.
+        scale = 0.05 * posterior.precision**-0.5
+        network = smidgen.sparse_bayesian(
+            problem.model, density=1.0, prior=1.0, scale=scale, path="dense"
+        )
+        given = replace(problem, model=network, likelihood=posterior.likelihood)
+        return call(given, batch, samples=6, temperature=posterior.temperature, **options)
+
+    return predicted
+
+
 WAYS = [
     linearised("auto"),
     *(linearised(link, link=link) for link in LINKS),
@@ -44,6 +59,11 @@ WAYS = [
         partial(smidgen.predict_samples, samples=6),
         partial(smidgen.predict_samples_batches, samples=6),
     ),
+    Way(
+        "sparse",
+        sparsely(smidgen.predict_sparse),
+        sparsely(smidgen.predict_sparse_batches),
+    ),
 ]
 
 
@@ -51,7 +71,7 @@ def draws(way, case):
     """Whether a generator has anything to say."""
     if way.name == "auto":
         return case.kind == "categorical" and case.outputs > 2
-    return way.name in ("sampling", "top-2", "samples")
+    return way.name in ("sampling", "top-2", "samples", "sparse")
 
 
 REFUSED = {

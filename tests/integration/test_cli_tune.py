@@ -56,10 +56,16 @@ def tune(root, out, *more):
 def test_one_command_gives_delta_model_and_posterior(world, capsys):
     found = world / "tuned.json"
     assert tune(world, "tuned", "--fraction", 0.05, "--json", found) == 0
-    assert "halves of the chain agree" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for words in ("halves of the chain agree", "mean displacement", "acceptance of"):
+        assert words in shown
     told = json.loads(found.read_text())
     assert told["best"] in told["history"]
-    assert 0 <= told["chain"]["overlap_of_halves"] <= 1
+    chain = told["chain"]
+    assert chain["fraction"] == 0.05
+    assert 0 <= chain["overlap_of_halves"] <= 1
+    assert len(chain["traces"]) == chain["samples"]
+    assert 0 <= chain["acceptance"] <= 1
     delta = Delta.load(world / "tuned" / "delta.safetensors")
     tuned, _ = load_classifier(world / "tuned" / "model")
     # Another seed of the head: what is shipped does not depend on it.
@@ -93,7 +99,54 @@ def test_swag_over_the_tuned_weights(world):
     assert posterior.subset.size == delta.subset.size + whole
 
 
+def test_a_tenth_is_held_out_and_chains_on_halves_are_compared(world, capsys):
+    found = world / "held-out.json"
+    words = ["--text", "sentence", "--label", "verdict", "--max-length", 12, "--elbow"]
+    words += ["--posterior", "none", "--epochs", 1, "--agreement", "--json", found]
+    words += ["--train", world / "train.tsv", "--out", world / "held-out"]
+    assert run("tune", world / "encoder", *words) == 0
+    assert "two halves of the data agree" in capsys.readouterr().out
+    told = json.loads(found.read_text())
+    assert told["agreement"]["fraction"] == told["chain"]["fraction"] < 1
+    assert told["agreement"]["chance"] < 1
+
+
+def test_regression_has_one_output_and_no_accuracy(world, capsys):
+    lines = [f"{text}\t{label + 0.5}" for text, label in rows(64, 3)]
+    (world / "numbers.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
+    words = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
+    words += ["--train", world / "numbers.tsv", "--val", world / "numbers.tsv"]
+    words += ["--epochs", 1, "--fraction", 0.05, "--out", world / "regression"]
+    assert run("tune", world / "encoder", *words) == 0
+    assert "accuracy" not in capsys.readouterr().out
+    tuned, _ = load_classifier(world / "regression" / "model")
+    posterior = smidgen.load(world / "regression" / "posterior", tuned)
+    assert posterior.likelihood.kind == "gaussian"
+
+
+def test_an_interrupted_run_goes_on(world, monkeypatch):
+    more = ("--posterior", "none", "--fraction", 0.05, "--epochs", 1)
+    assert tune(world, "whole", *more) == 0
+    state = world / "state"
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(smidgen.fit, "sparse_finetune", stopped)
+        assert tune(world, "resumed", *more, "--checkpoint", state) != 0
+    assert (state / "chain.safetensors").exists()
+    assert tune(world, "resumed", *more, "--checkpoint", state) == 0
+    assert not list(state.iterdir())
+    whole, again = (
+        Delta.load(world / name / "delta.safetensors") for name in ("whole", "resumed")
+    )
+    assert torch.equal(whole.difference, again.difference)
+
+
 def test_refusals_come_before_the_work(world, capsys):
     assert tune(world, "never", "--fraction", 2) == 1
     assert "fraction must be in (0, 1], got 2.0" in capsys.readouterr().err
+    assert tune(world, "never", "--fraction", 0.1, "--elbow") == 1
+    assert "one of --fraction, --threshold and --elbow" in capsys.readouterr().err
     assert not (world / "never").exists()

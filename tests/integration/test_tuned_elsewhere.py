@@ -9,13 +9,14 @@ import torch
 from peft import PeftModel
 from tests.tiny import bert_config
 from tests.tolerances import SINGLE
+from torch import nn
 from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 
 import smidgen
 from smidgen import fit, select
 from smidgen.delta import delta_of
 from smidgen.errors import ArgumentError
-from smidgen.integrations.peft_adapter import save_peft
+from smidgen.integrations.peft_adapter import peft_model, save_peft
 from smidgen.subset import Entries
 
 
@@ -94,6 +95,35 @@ def test_peft_holds_single_weights_and_a_head(tmp_path, unchanged):
             loaded(input_ids=ids).logits, found.model(input_ids=ids).logits, **SINGLE
         )
         assert not torch.allclose(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+class Alike(nn.Module):
+    """Names that end as others do."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.inner = nn.Linear(6, 6), nn.Module()
+        self.inner.query, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.inner.query(torch.tanh(self.query(x)))))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_peft_changes_no_module_whose_name_only_ends_alike(kind):
+    torch.manual_seed(0)
+    model, x = Alike().to(kind), torch.ones(2, 6, dtype=kind)
+    part = Entries(torch.tensor([1, 7]))
+    subset = smidgen.Subset({"query.weight": (6, 6)}, {"query.weight": part})
+    delta = delta_of(model, subset, torch.full((2,), 1 / 3, dtype=kind), {})
+    found = peft_model(delta, model)(x)
+    with delta.applied(model):
+        torch.testing.assert_close(found, model(x), **SINGLE)
+    head = {f"query.{name}": p + 1 for name, p in model.query.named_parameters()}
+    rest = smidgen.Subset({"inner.query.weight": (6, 6)}, {"inner.query.weight": part})
+    with pytest.raises(ArgumentError, match="got 'query' beside 'inner.query'"):
+        peft_model(delta_of(model, rest, torch.ones(2), head), model)
 
 
 def test_what_peft_cannot_hold_is_refused_by_name(tmp_path):

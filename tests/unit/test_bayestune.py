@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from smidgen import select
+from smidgen import fit, select
 from smidgen.errors import ArgumentError
 from smidgen.subset import Whole
 
@@ -33,6 +33,44 @@ def test_the_head_is_whole_and_outside_the_budget():
     # Scores of the head change nothing.
     more = scores(model, ("0.weight", "0.bias", "2.weight"))
     assert select.bayestune(model, more, fraction=0.1) == found
+
+
+class Tied(nn.Module):
+    """The outputs come from a map that shares the embedding's weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.out(self.norm(torch.tanh(self.hidden(self.embed(ids)))))
+
+
+def test_a_pretrained_map_is_not_taken_for_a_head():
+    model = Tied()
+    given = {"hidden.weight": torch.rand(4, 4)}
+    said = "'out' comes after the last affine map 'hidden'.*tied to embed"
+    with pytest.raises(ArgumentError, match=said):
+        select.bayestune(model, given)
+    ids = [(torch.tensor([1, 2]), torch.tensor([1, 2]))]
+    with pytest.raises(ArgumentError, match=said):
+        fit.langevin(model, ids, num_data=2)
+    assert select.bayestune(model, given, fraction=0.5, head="none").size == 8
+    # What makes no outputs does not count: here a norm is last.
+    normed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2), nn.LayerNorm(2))
+    found = select.bayestune(normed, {"0.weight": torch.rand(3, 3)})
+    assert "1.weight" in found.parts
+    # Tuned whole it is still given as differences, not as new.
+    subset = select.named(model, ["hidden.*", "norm.weight"])
+    tuned = fit.sparse_finetune(model, ids, ids, subset, epochs=1)
+    assert not tuned.delta.replaced
+    other = select.named(net(), "2.*")
+    with pytest.raises(ArgumentError, match="head must hold parameters .* '2.bias'"):
+        select.bayestune(model, given, head=other)
 
 
 def test_half_a_percent_is_the_default():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -114,9 +117,76 @@ def test_a_second_delta_needs_the_base_and_a_swap_works():
     there = first.apply(model)
     with pytest.raises(StoreError, match="merge them first"):
         second.apply(model)
+    with pytest.raises(StoreError, match="another base"):
+        second.apply(deepcopy(model))
     there.remove()
     second.apply(model).remove()
     assert same(model, net())
+
+
+def test_deltas_never_stack_and_a_changed_model_is_not_called_the_base():
+    """A hash leaves heads out, so it alone would let a tuned head pass for a base."""
+    model, base = net(), net()
+    tuned = made(model)
+    other = delta_of(model, subset_of(model), torch.ones(11), {"2.bias": torch.ones(2)})
+    headed = Delta(
+        subset_of(model, {"2.bias": Whole()}),
+        torch.ones(2),
+        {},
+        tuned.fingerprint,
+        left_out=("2.bias",),
+    )
+    there = headed.apply(model)
+    for each in (tuned, other, headed):
+        with pytest.raises(StoreError, match="already"):
+            each.apply(model)
+    there.remove()
+    assert same(model, base)
+    there = tuned.apply(model)
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1
+    with pytest.raises(StoreError, match=r"other values of '0.weight'"):
+        there.remove()
+    # Loaded anew it is free again, and the old delta has nothing to take off.
+    model.load_state_dict(base.state_dict())
+    tuned.apply(model).remove()
+    assert same(model, base)
+
+
+def test_a_model_with_a_delta_on_it_can_be_forgotten():
+    model = net()
+    watch = weakref.ref(model)
+    made(model).apply(model)
+    del model
+    gc.collect()
+    assert watch() is None
+
+
+@pytest.mark.parametrize("part", [Entries(torch.tensor([1, 7, 20])), Whole()])
+def test_channels_last_weights_are_written_by_their_axes(part):
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 4, 3)
+    subset = subset_of(model, {"weight": part})
+    delta = delta_of(model, subset, torch.arange(1.0, subset.size + 1), {})
+    strided = deepcopy(model).to(memory_format=torch.channels_last)
+    before = deepcopy(strided)
+    assert not strided.weight.is_contiguous()
+    there = delta.apply(strided)
+    delta.apply(model)
+    assert torch.equal(strided.weight, model.weight)
+    there.remove()
+    assert same(strided, before)
+
+
+def test_tied_weights_are_written_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    base = deepcopy(model)
+    delta = delta_of(model, subset_of(model, {"0.weight": Whole()}), torch.ones(9), {})
+    there = delta.apply(model)
+    assert torch.equal(model[1].weight, base[0].weight + 1)
+    there.remove()
+    assert same(model, base)
 
 
 def test_merging_adds_up_where_they_overlap():
@@ -135,6 +205,32 @@ def test_merging_adds_up_where_they_overlap():
     assert same(model, net())
 
 
+def test_heads_come_off_so_that_runs_can_be_merged(tmp_path):
+    model, base = net(), net()
+    first, second = made(model), made(model, parts={"0.bias": Whole(), "2.bias": Whole()})
+    second = replace(second, replaced={"2.bias": torch.tensor([1.0, 2.0])})
+    with pytest.raises(ArgumentError, match=r"two of '2.bias'.*without_head"):
+        merge([first, second])
+    bare = second.without_head()
+    assert Delta.load(bare.save(tmp_path / "bare")).left_out == ("2.bias",)
+    there = merge([first, bare]).apply(model)
+    assert torch.equal(model[2].bias, torch.tensor([7.0, -7.0]))
+    assert torch.equal(model[0].bias, base[0].bias + second.difference)
+    there.remove()
+    there = merge([first.without_head(), bare]).apply(model)
+    assert torch.equal(model[2].bias, base[2].bias)
+    there.remove()
+    assert same(model, base)
+
+
+def test_double_precision_survives_merging():
+    model = net(torch.float64)
+    subset = subset_of(model, {"0.bias": Whole()})
+    third = torch.full((4,), 1 / 3, dtype=torch.float64)
+    one = delta_of(model, subset, third, {})
+    assert torch.equal(merge([one, one]).difference, 2 * third)
+
+
 def test_what_cannot_be_merged_is_named():
     model = net()
     other = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
@@ -142,7 +238,7 @@ def test_what_cannot_be_merged_is_named():
         merge([made(model), made(other)])
     plain = made(model, parts={"2.weight": Whole()})
     headless = Delta(plain.subset, plain.difference, {}, made(model).fingerprint)
-    with pytest.raises(ArgumentError, match="same parameters .* '2.bias'"):
+    with pytest.raises(ArgumentError, match="same parameters out of .* '2.bias'"):
         merge([made(model), headless])
     with pytest.raises(ArgumentError, match="weights must be as many as the deltas, 2"):
         merge([made(model), made(model)], [1.0])
@@ -162,6 +258,18 @@ def test_half_a_percent_of_minilm_is_under_a_megabyte(tmp_path):
     ]
     assert sizes[0] < 1e6
     assert sizes[1] < 0.8 * sizes[0]
+
+
+def test_a_delta_of_what_does_not_fit_is_refused_by_name():
+    model = net()
+    subset = subset_of(model)
+    with pytest.raises(ArgumentError, match=r"difference must .* each of 11 .* \(3,\)"):
+        delta_of(model, subset, torch.ones(3), {})
+    ones = torch.ones(subset.size)
+    with pytest.raises(ArgumentError, match=r"replaced must .* got 'head' .* missing"):
+        delta_of(model, subset, ones, {"head": torch.ones(2)})
+    with pytest.raises(ArgumentError, match=r"got '2.bias' of shape \(3,\), there of"):
+        delta_of(model, subset, ones, {"2.bias": torch.ones(3)})
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):

@@ -56,8 +56,13 @@ def test_single_precision_agrees_and_is_monotone(shape, rate):
     torch.testing.assert_close(
         found.double(), prior.mean(displacements.double()), **ROUNDED
     )
-    exact = prior.mean(displacements.double())
-    assert (exact.diff() >= -EXACT["rtol"] * exact[1:]).all()
+    assert (found.diff() >= -ROUNDED["rtol"] * found[1:]).all()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_what_is_no_number_stays_none(kind):
+    broken = torch.tensor([torch.nan, -torch.nan, 1.0], dtype=kind)
+    assert ScalePrior().mean(broken).isnan().tolist() == [True, True, False]
 
 
 @priors
@@ -110,6 +115,29 @@ def test_the_mean_scale_under_the_prior_is_alpha_over_beta():
     found = (prior.mean(middles) * (tails[:-1] - tails[1:])).sum()
     assert float(found) == pytest.approx(0.8 / 5.0, rel=DRIFT["rtol"])
     assert prior.beyond(0.0) == pytest.approx(1.0, **{"rel": EXACT["rtol"]})
+
+
+@priors
+def test_hardly_rounded_the_tails_are_the_priors(shape, rate):
+    prior, distances = ScalePrior(shape, rate), [0.01 / rate, 1 / rate, 5 / rate]
+    # The spike of a small shape keeps mass however little is rounded off.
+    rounding = 1e-300 if shape > 0.2 else 1e-12
+    found = prior.rounded_beyond(distances, rounding, 1.0)
+    wanted = [prior.beyond(each) for each in distances]
+    if shape > 0.2:
+        assert found == pytest.approx(wanted, rel=DRIFT["rtol"])
+    else:
+        assert all(mine > 5 * stated for mine, stated in zip(found, wanted, strict=True))
+    assert prior.rounded_beyond(distances, rounding, float("inf")) == [0, 0, 0]
+
+
+def test_to_a_high_power_the_rounded_prior_is_normal():
+    """Near zero log p(r) is −(1 − α) log r: a normal of variance rounding·γ²/(1 − α)."""
+    prior, rounding, power = ScalePrior(), 1e-20, 1e4
+    deviation = (rounding / power / (1 - prior.shape)) ** 0.5
+    wanted = [1 - torch.erf(torch.tensor(z / 2**0.5)).item() for z in (0.5, 1.0, 2.0)]
+    found = prior.rounded_beyond([z * deviation for z in (0.5, 1, 2)], rounding, power)
+    assert found == pytest.approx(wanted, rel=DRIFT["rtol"])
 
 
 @pytest.mark.parametrize(("shape", "rate"), [(0, 1), (11, 1), (1, 0), (1, float("inf"))])

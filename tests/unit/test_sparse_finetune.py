@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from copy import deepcopy
+from math import isnan
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen import Subset, fit, select
-from smidgen.errors import ArgumentError, DataError, SubsetError
+from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
 from smidgen.fit import SubsetAdamW
 from smidgen.subset import Entries, Whole
 
@@ -116,6 +117,82 @@ def test_an_interrupted_run_goes_on_bitwise(tmp_path):
     found = run(path)
     assert found.history == whole.history
     assert torch.equal(found.delta.difference, whole.delta.difference)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    path, model = tmp_path / "run.safetensors", net()
+    fit.sparse_finetune(model, *loaders(), few(model), epochs=1, checkpoint=path)
+
+    def again(batch=10, **changes):
+        settings = {"epochs": 1, "checkpoint": path, **changes}
+        return fit.sparse_finetune(model, *loaders(batch), few(model), **settings)
+
+    with pytest.raises(StoreError, match="stop_on is 'accuracy', here 'nll'"):
+        again(stop_on="nll")
+    with pytest.raises(StoreError, match="batches is 8, here 4"):
+        again(batch=20)
+
+
+def test_without_validation_data_the_last_epoch_is_kept(tmp_path):
+    model = net()
+    path = tmp_path / "run.safetensors"
+    settings = {"epochs": 3, "patience": 1, "learning_rate": 0.05}
+    found = smidgen.finetune(model, loaders()[0], few(model), checkpoint=path, **settings)
+    assert [each.number for each in found.history] == [1, 2, 3]
+    assert found.best is found.history[-1]
+    assert isnan(found.best.nll)
+    assert found.best.train_nll < found.history[0].train_nll
+    again = smidgen.finetune(model, loaders()[0], few(model), checkpoint=path, **settings)
+    assert torch.equal(again.delta.difference, found.delta.difference)
+    watched = smidgen.finetune(model, loaders()[0], few(model), loaders()[1], epochs=1)
+    assert watched.best.nll > 0
+
+
+def test_deltas_of_two_runs_go_on_one_base_together():
+    model = net()
+    before = deepcopy(model.state_dict())
+    runs = [
+        fit.sparse_finetune(
+            model, *loaders(), few(model), epochs=1, learning_rate=rate
+        ).delta
+        for rate in (0.05, 0.01)
+    ]
+    both = smidgen.merge_deltas([runs[0], runs[1].without_head()], [0.5, 0.5])
+    with both.applied(model):
+        assert torch.equal(model[4].weight, runs[0].replaced["4.weight"])
+    assert all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
+
+
+def test_a_channels_last_model_can_be_tuned():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    strided = deepcopy(model).to(memory_format=torch.channels_last)
+    x = torch.randn(8, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    batches = [(x, torch.arange(8) % 2)]
+    subset = few(model)
+    tuned = [
+        fit.sparse_finetune(each, batches, batches, subset, epochs=2)
+        for each in (model, strided)
+    ]
+    torch.testing.assert_close(
+        tuned[0].delta.difference, tuned[1].delta.difference, **SINGLE
+    )
+    optimiser = SubsetAdamW(strided, subset, lr=0.1)
+    strided(x).sum().backward()
+    optimiser.step()
+    moved = (strided[0].weight != model[0].weight).flatten().nonzero().flatten()
+    assert torch.isin(moved, subset.indices("0.weight")).all()
+
+
+def test_no_gradient_of_the_model_grows_from_step_to_step():
+    model = net().eval()
+    chosen = select.named(model, "4.*")
+    optimiser = SubsetAdamW(model, chosen)
+    for none in (True, False):
+        model(torch.ones(3, 4)).sum().backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=none)
+        assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
 def test_decay_pulls_to_the_pretrained_values():

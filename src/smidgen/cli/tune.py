@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from smidgen.cli import swag, texts
+from smidgen.cli.chain_table import show_chain
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.cli.finetune import classes_of, show_history
 from smidgen.cli.fit import show_posterior
@@ -18,32 +20,69 @@ from smidgen.fit.stopping import Criterion
 if TYPE_CHECKING:
     from smidgen.delta import Delta
     from smidgen.fit import Scales, SparselyFinetuned
+    from smidgen.integrations.text import TextTable
     from smidgen.posterior import Posterior
     from smidgen.subset import Subset
     from smidgen.swag import SwagPosterior
 
 Kind = Literal["laplace", "swag", "none"]
+_FRACTION = 0.005
 _DELTA, _MODEL, _POSTERIOR = "delta.safetensors", "model", "posterior"
+
+
+Val = Annotated[
+    Path | None,
+    typer.Option(help="Held-out data that decide when to stop; else a tenth of --train."),
+]
+Fraction = Annotated[
+    float | None, typer.Option(help="Share of weights to tune; 0.005 if no rule is given.")
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Tune all weights of a larger scale instead.")
+]
+Elbow = Annotated[
+    bool, typer.Option("--elbow", help="Tune up to the elbow of the scales instead.")
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="Of the chain's likelihood; 1e-5 if left out.")
+]
+Discount = Annotated[
+    float | None, typer.Option(help="Factor on the chain's noise; 0.1 if left out.")
+]
+Halves = Annotated[
+    bool, typer.Option("--agreement", help="Compare chains on halves of the data too.")
+]
+Gain = Annotated[
+    Criterion | None, typer.Option(help="What a gain is; accuracy for classes, else nll.")
+]
+State = Annotated[
+    Path | None, typer.Option(help="Folder to go on from after an interruption.")
+]
 
 
 def tune(
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
-    val: Annotated[Path, typer.Option(help="Held-out data that decide when to stop.")],
-    folder: Annotated[Path, typer.Option("--out", help="Where all that is made goes.")],
+    val: Val = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where all goes.")] = Path("tuned"),
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    fraction: Annotated[float, typer.Option(help="Share of weights to tune.")] = 0.005,
+    fraction: Fraction = None,
+    threshold: Threshold = None,
+    elbow: Elbow = False,
     posterior: Annotated[Kind, typer.Option(help="Over the tuned weights.")] = "laplace",
     chain_epochs: Annotated[int, typer.Option(min=1, help="Length of the chain.")] = 2,
-    temperature: Annotated[float, typer.Option(help="Of the chain's likelihood.")] = 1e-5,
+    temperature: Temperature = None,
+    noise_discount: Discount = None,
     update: Annotated[Update, typer.Option(help="How the chain moves.")] = "langevin",
+    agreement: Halves = False,
     epochs: Annotated[int, typer.Option(min=1, help="Most epochs of tuning.")] = 5,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Peak rate.")] = 3e-3,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Peak rate.")] = 1e-3,
     patience: Annotated[int, typer.Option(min=1, help="Epochs without gain.")] = 2,
-    stop_on: Annotated[Criterion, typer.Option(help="What a gain is.")] = "accuracy",
+    stop_on: Gain = None,
     half: Annotated[bool, typer.Option("--half", help="Keep differences in fp16.")] = False,
+    checkpoint: State = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and noise.")] = 0,
@@ -51,42 +90,104 @@ def tune(
     json_file: texts.Json = None,
 ) -> None:
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
+    rule = _rule(fraction, threshold, elbow)
+    _check_free(folder, overwrite, json_file)
+    columns = (text, text_pair, label)
+    data = _loaded(model, (train, val), columns, batch_size, max_length, seed)
+    how = {
+        "temperature": temperature,
+        "noise_discount": noise_discount,
+        "update": update,
+        "seed": seed,
+    }
+    tuning = {
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "patience": patience,
+        "stop_on": stop_on,
+        "seed": seed,
+    }
+    asked = _Asked(rule, posterior, chain_epochs, how, tuning, agreement, half, checkpoint)
+    write_json(json_file, _run(data, asked, folder, overwrite))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be done with the data."""
+
+    rule: dict[str, Any]
+    posterior: Kind
+    chain_epochs: int
+    chain: dict[str, Any]
+    tuning: dict[str, Any]
+    agreement: bool
+    half: bool
+    checkpoint: Path | None
+
+    def file(self, name: str) -> Path | None:
+        """Where the state of a stage goes, if anywhere."""
+        return None if self.checkpoint is None else self.checkpoint / f"{name}.safetensors"
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The model with its new head, and how to read its data."""
+
+    network: Any
+    tokenizer: Any
+    tables: tuple[TextTable, TextTable]
+    batches: Callable[..., Any]
+
+    @property
+    def regression(self) -> bool:
+        """Whether the labels are numbers and not classes."""
+        return self.network.config.num_labels == 1
+
+
+def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str, Any]:
+    """Do all of it, and return what was found as JSON takes it."""
     from smidgen import fit
+
+    say = Steps()
+    network = data.network
+    loaders = data.batches(data.tables[0], shuffle=True), data.batches(data.tables[1])
+    say("Sampling the scales")
+    scales = _sampled(network, loaders[0], asked)
+    subset, fraction = _chosen(network, scales, asked.rule)
+    summary: dict[str, Any] = {"chain": scales.to_dict(fraction)}
+    if asked.agreement:
+        say("Sampling on two halves of the data")
+        summary["agreement"] = _agreement(data, asked, fraction)
+    say(f"Tuning {subset.size:,} weights")
+    state = asked.file("tuning")
+    found = fit.sparse_finetune(network, *loaders, subset, **asked.tuning, checkpoint=state)
+    _show(found, data.regression)
+    delta = found.delta.half() if asked.half else found.delta
+    tuned, size = _saved(delta, network, data.tokenizer, folder, overwrite)
+    say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
+    summary = {**_summary(found, folder, size), **summary}
+    if asked.posterior != "none":
+        say("Fitting a posterior over the tuned weights")
+        place, seed = folder / _POSTERIOR, asked.tuning["seed"]
+        fitted = _fitted(asked.posterior, tuned, loaders, subset, place, seed, say)
+        summary["posterior"] = _keep(fitted, place, asked.posterior, overwrite, say)
+    for stage in ("chain", "tuning"):
+        state = asked.file(stage)
+        if state is not None:
+            state.unlink(missing_ok=True)
+    return summary
+
+
+def _rule(fraction: float | None, threshold: float | None, elbow: bool) -> dict[str, Any]:
+    """Settle how many weights are chosen, before any work is done."""
+    from smidgen.errors import ArgumentError
     from smidgen.select.top import fraction_share
 
-    fraction_share(fraction)
-    _check_free(folder, overwrite, json_file)
-    say = Steps()
-    columns = (text, text_pair, label)
-    network, tokenizer, loaders = _loaded(
-        model, (train, val), columns, batch_size, max_length, seed
-    )
-    say(f"Sampling the scales of {model}")
-    scales = _sampled(network, loaders[0], chain_epochs, temperature, update, seed)
-    subset = _chosen(network, scales, fraction)
-    say(f"Tuning {subset.size:,} weights")
-    found = fit.sparse_finetune(
-        network,
-        loaders[0],
-        loaders[1],
-        subset,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        patience=patience,
-        stop_on=stop_on,
-        seed=seed,
-    )
-    show_history(found.history, found.best)
-    delta = found.delta.half() if half else found.delta
-    tuned, size = _saved(delta, network, tokenizer, folder, overwrite)
-    say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
-    summary = _summary(found, scales, folder, size)
-    if posterior != "none":
-        say("Fitting a posterior over the tuned weights")
-        place = folder / _POSTERIOR
-        fitted = _fitted(posterior, tuned, loaders, subset, place, seed, say)
-        summary["posterior"] = _keep(fitted, place, posterior, overwrite, say)
-    write_json(json_file, summary)
+    if (fraction is not None) + (threshold is not None) + elbow > 1:
+        raise ArgumentError("give one of --fraction, --threshold and --elbow, not several.")
+    if threshold is not None or elbow:
+        return {"threshold": threshold, "elbow": elbow}
+    return {"fraction": fraction_share(_FRACTION if fraction is None else fraction)}
 
 
 def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
@@ -101,61 +202,109 @@ def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
 
 def _loaded(
     model: str,
-    files: tuple[Path, Path],
+    files: tuple[Path, Path | None],
     columns: tuple[str, str | None, str],
     batch_size: int,
     max_length: int,
     seed: int,
-) -> tuple[Any, Any, list[Any]]:
-    """Load the model with a new head, its tokenizer, and both loaders."""
+) -> _Data:
+    """Load the data, and the model with a new head."""
     from smidgen.integrations.huggingface import load_classifier
 
     table = texts.read_table(files[0], *columns)
-    held_out = texts.read_table(files[1], *columns, table.label_names)
-    classes = classes_of(table, files[0])
+    if files[1] is None:
+        table, held_out = _parted(table, files[0], seed)
+    else:
+        held_out = texts.read_table(files[1], *columns, table.label_names)
+    assert table.labels is not None
+    numbers = any(isinstance(each, float) for each in table.labels)
+    classes = 1 if numbers else classes_of(table, files[0])
     network, tokenizer = load_classifier(model, labels=classes, seed=seed)
     if table.label_names is not None:
         network.config.id2label = dict(enumerate(table.label_names))
         network.config.label2id = {n: i for i, n in enumerate(table.label_names)}
-    loaders = [
-        texts.batches_of(
-            each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
+
+    def batches(rows: TextTable, shuffle: bool = False) -> Any:
+        sizes = batch_size, max_length
+        return texts.batches_of(rows, tokenizer, *sizes, shuffle=shuffle, seed=seed)
+
+    return _Data(network, tokenizer, (table, held_out), batches)
+
+
+def _parted(table: TextTable, path: Path, seed: int) -> tuple[TextTable, TextTable]:
+    """Hold a tenth of the rows out."""
+    from random import Random
+
+    from smidgen.errors import DataError
+
+    rows = Random(seed).sample(range(len(table)), len(table))
+    count = len(table) // 10
+    if not count:
+        raise DataError(
+            f"{path} must hold 10 texts or more to hold a tenth of them out, got "
+            f"{len(table)}. Give held-out data with --val."
         )
-        for each in (table, held_out)
-    ]
-    return network, tokenizer, loaders
+    return table.take(sorted(rows[count:])), table.take(sorted(rows[:count]))
 
 
-def _sampled(
-    network: Any, loader: Any, epochs: int, temperature: float, update: Update, seed: int
-) -> Scales:
-    """Run the chain; half of it is burn-in."""
+def _course(batches: int, epochs: int) -> dict[str, Any]:
+    """The length of a chain; half of it is burn-in."""
+    steps = max(40, epochs * batches)
+    return {"steps": steps, "burn_in": steps // 2, "thin": steps // 40}
+
+
+def _sampled(network: Any, loader: Any, asked: _Asked) -> Scales:
+    """Run the chain."""
     from smidgen import fit
 
-    steps = max(40, epochs * len(loader))
-    return fit.langevin(
-        network,
-        loader,
-        steps=steps,
-        burn_in=steps // 2,
-        thin=steps // 40,
-        temperature=temperature,
-        update=update,
-        seed=seed,
+    course = _course(len(loader), asked.chain_epochs)
+    state = asked.file("chain")
+    return fit.langevin(network, loader, **course, **asked.chain, checkpoint=state)
+
+
+def _agreement(data: _Data, asked: _Asked, fraction: float) -> dict[str, float]:
+    """Run a chain on each half of the data, and say how much they agree."""
+    from smidgen import fit
+
+    table = data.tables[0]
+    halves = [
+        data.batches(table.take(range(start, len(table), 2)), shuffle=True)
+        for start in (0, 1)
+    ]
+    course = _course(len(halves[0]), asked.chain_epochs)
+    chain = {**course, **asked.chain}
+    found = fit.agreement(data.network, *halves, fraction=fraction, **chain)
+    out.print(
+        f"  chains on two halves of the data agree on {found.overlap:.0%}, by chance on "
+        f"{found.chance:.1%}"
     )
+    return found.to_dict()
 
 
-def _chosen(network: Any, scales: Scales, fraction: float) -> Subset:
-    """Choose by the scales, and say what is known of the choice."""
+def _chosen(network: Any, scales: Scales, rule: dict[str, Any]) -> tuple[Subset, float]:
+    """Choose by the scales, and say what is known of the choice; its fraction."""
     from smidgen import select
 
-    subset = select.bayestune(network, scales.means, fraction=fraction)
+    subset = select.bayestune(network, scales.means, **rule)
     head = sum(subset.sizes()[name] for name in select.last_layer(network).parts)
-    out.print(
-        f"  {subset.size - head:,} pretrained weights and {head:,} of the head; the two "
-        f"halves of the chain agree on {scales.overlap(fraction):.0%}"
-    )
-    return subset
+    chosen = subset.size - head
+    fraction = rule.get("fraction", chosen / scales.size)
+    out.print(f"  {chosen:,} pretrained weights and {head:,} of the head")
+    show_chain(scales, fraction)
+    return subset, fraction
+
+
+def _show(found: SparselyFinetuned, regression: bool) -> None:
+    """Print what each epoch came to; numbers have no accuracy."""
+    if not regression:
+        show_history(found.history, found.best)
+        return
+    for epoch in found.history:
+        mark = "  ← kept" if epoch == found.best else ""
+        out.print(
+            f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
+            f"{epoch.nll:.4f}{mark}"
+        )
 
 
 def _saved(
@@ -173,9 +322,7 @@ def _saved(
     return tuned, path.stat().st_size
 
 
-def _summary(
-    found: SparselyFinetuned, scales: Scales, folder: Path, size: int
-) -> dict[str, Any]:
+def _summary(found: SparselyFinetuned, folder: Path, size: int) -> dict[str, Any]:
     """Everything that was found, as JSON takes it."""
     whole = sum(each.numel() for each in found.delta.replaced.values())
     return {
@@ -184,7 +331,6 @@ def _summary(
         "weights": found.delta.subset.size + whole,
         "best": asdict(found.best),
         "history": [asdict(each) for each in found.history],
-        "chain": scales.to_dict(),
     }
 
 
@@ -202,7 +348,7 @@ def _keep(
 def _fitted(
     kind: Kind,
     tuned: Any,
-    loaders: list[Any],
+    loaders: tuple[Any, Any],
     subset: Subset,
     folder: Path,
     seed: int,

@@ -1,5 +1,6 @@
 """Fitting: posteriors, their tuning, and the point estimates they are compared with."""
 
+from smidgen.fit.agreement import Agreement, agreement
 from smidgen.fit.chain import Scales
 from smidgen.fit.collector import SwagCollector
 from smidgen.fit.evidence import log_evidence, tune_by_evidence
@@ -9,13 +10,15 @@ from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
 from smidgen.fit.sample_tuning import tune_samples
 from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
-from smidgen.fit.ssvi import SparseFit, SparseTraining, ssvi
+from smidgen.fit.ssvi import SparseFit, ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
+from smidgen.sparse.training import SparseTraining
 
 __all__ = [
+    "Agreement",
     "Finetuned",
     "Scales",
     "SparselyFinetuned",
@@ -23,6 +26,7 @@ __all__ = [
     "SwagCollector",
     "SparseFit",
     "SparseTraining",
+    "agreement",
     "finetune",
     "langevin",
     "laplace",

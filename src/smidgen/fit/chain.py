@@ -7,7 +7,7 @@ up again bitwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,14 +50,15 @@ class Trace:
 class PriorCheck:
     """Weights further than `distance` from their pretrained values: found and foreseen.
 
-    Weights that the data say nothing about move as the prior has it. So a share far above
-    the prior's says that it is too tight for this task (or the chain has not found it
-    yet), one far below that its tail is not used.
+    `chain` is the share found, `prior` that of weights without data under the law which
+    the chain samples: the prior rounded off below a step's length and to the power of
+    1/γ². `stated` is that of the prior as it is stated, which no chain samples.
     """
 
     distance: float
     chain: float
     prior: float
+    stated: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Scales:
         counts: How many samples each half has.
         prior: The prior.
         traces: One row for each sample.
-        check: Shares of weights far from their pretrained values.
+        check: Shares of weights far from their pretrained values, at four distances.
         displacement: Mean |θ − θ̄| by parameter name, if it was asked for.
     """
 
@@ -88,16 +89,54 @@ class Scales:
         return {name: first[name].lerp(second[name], share) for name in first}
 
     def overlap(self, fraction: float = 0.005) -> float:
-        """The share of the top fraction that both halves of the chain choose."""
-        total = sum(each.numel() for each in self.halves[0].values())
-        return overlap(*self.halves, share_of(total, fraction))
+        """The share of the top fraction that both halves of the chain choose.
 
-    def to_dict(self) -> dict[str, Any]:
-        """The diagnostics as JSON takes them, without the scales themselves."""
+        The halves are of one trajectory: a chain that moves little agrees with itself,
+        whatever the data say. `fit.agreement` compares chains on other data.
+
+        Args:
+            fraction: The share of the weights that is chosen.
+
+        Returns:
+            In [0, 1]; by chance it would be `chance(fraction)`.
+        """
+        return overlap(*self.halves, share_of(self.size, fraction))
+
+    def chance(self, fraction: float = 0.005) -> float:
+        """The overlap of two choices that have nothing to do with each other."""
+        return share_of(self.size, fraction) / self.size
+
+    @property
+    def size(self) -> int:
+        """How many weights are ranked."""
+        return sum(each.numel() for each in self.halves[0].values())
+
+    @property
+    def acceptance(self) -> float:
+        """How well the prior foresees the weights' displacements, in [0, 1].
+
+        One minus the largest difference, over the check's distances, of the shares found
+        and foreseen. Below a half most weights are not where the prior that is sampled
+        would have them, and the prior is to be rejected.
+        """
+        return 1 - max(abs(each.chain - each.prior) for each in self.check)
+
+    def to_dict(self, fraction: float = 0.005) -> dict[str, Any]:
+        """The diagnostics as JSON takes them, without the scales themselves.
+
+        Args:
+            fraction: The share of the weights whose overlap is told.
+
+        Returns:
+            Numbers, lists and dicts.
+        """
         return {
             "prior": asdict(self.prior),
             "samples": sum(self.counts),
-            "overlap_of_halves": self.overlap(),
+            "fraction": fraction,
+            "overlap_of_halves": self.overlap(fraction),
+            "chance": self.chance(fraction),
+            "acceptance": self.acceptance,
             "check": [asdict(each) for each in self.check],
             "traces": [asdict(each) for each in self.traces],
         }
@@ -130,6 +169,9 @@ class Mover(Protocol):
 
     def scales(self, name: str, displacement: Tensor) -> Tensor:
         """The scales of a parameter's weights, flat, given where they are."""
+
+    def foreseen(self, distances: Sequence[float]) -> list[float]:
+        """P(Δ > distance) of weights without data under what is sampled."""
 
     def state(self) -> dict[str, Tensor]:
         """What `resume` needs."""
@@ -228,11 +270,25 @@ class Chain:
         return float(loss.detach())
 
     def sample(self, step: int, number: int, nll: float) -> None:
-        """Add the scales of the weights as they are to the sums."""
+        """Add the scales of the weights as they are to the sums.
+
+        Args:
+            step: The step just taken.
+            number: The sample's number, from 0.
+            nll: The NLL of the step's batch.
+
+        Raises:
+            DataError: If a weight is not finite.
+        """
         half = "first" if number < self.course.samples // 2 else "second"
         totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
         for name in self.ranked:
             displacement = (self.tensors[name].detach() - self.base[name]).abs_().flatten()
+            if not torch.isfinite(displacement.sum()):
+                raise DataError(
+                    f"the weights of {name!r} are not finite after {step} steps. Lower "
+                    "learning_rate, or check the data."
+                )
             scales = self.mover.scales(name, displacement)
             self.sums[half][name].view(-1).add_(scales)
             if "displacement" in self.sums:
@@ -256,14 +312,16 @@ class Chain:
                 each.div_(counts[part])
         total = self.course.samples * sum(self.tensors[n].numel() for n in self.ranked)
         distances = [each / self.prior.rate for each in _DISTANCES]
+        found = [float(each) / total for each in self.beyond]
+        foreseen = self.mover.foreseen(distances)
         return Scales(
             halves=(self.sums["first"], self.sums["second"]),
             counts=(counts["first"], counts["second"]),
             prior=self.prior,
             traces=tuple(self.traces),
             check=tuple(
-                PriorCheck(distance, float(found) / total, self.prior.beyond(distance))
-                for distance, found in zip(distances, self.beyond, strict=True)
+                PriorCheck(*each, self.prior.beyond(each[0]))
+                for each in zip(distances, found, foreseen, strict=True)
             ),
             displacement=self.sums.get("displacement"),
         )

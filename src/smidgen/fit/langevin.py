@@ -2,34 +2,32 @@
 
 θ_i ~ Laplace(θ̄_i, λ_i) around the pretrained value, λ_i ~ Gamma(α, rate β). The scales are
 integrated out (`smidgen.scale_prior`), so the chain runs over θ alone, and E[λ_i | θ_i] is
-averaged along it. With the likelihood counted as N/T examples, a preconditioner G that is
-fixed after burn-in and h = 2 η T/N, one step is
-
-    θ ← θ − η G ∇L − (h/2) G (θ − θ̄) E[1/λ | r]/r + γ √(h G) ξ,   r² = (θ − θ̄)² + c h G
-
-with L the mean loss of a batch. r rounds the prior's spike off below the length of one
-step, which no chain could resolve. Kim and Hospedales (NeurIPS 2023) have the model; their
-own joint update of θ and λ is `update="published"`.
+averaged along it. The step is in `smidgen.fit.langevin_step`; it rounds the prior's spike
+off below its own length, so what is sampled is less sparse than the model above. Kim and
+Hospedales (NeurIPS 2023) have the model; their own joint update of θ and λ is
+`update="published"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sized
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.affine import affine_coverage
 from smidgen.endless import Endless
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError
 from smidgen.fingerprint import fingerprint
 from smidgen.fit.chain import Chain, Course, Mover, Scales
+from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.fit.preparation import training_size
 from smidgen.fit.published import Published
 from smidgen.guard import untouched
+from smidgen.heads import Head, head_of
 from smidgen.problem import Problem, as_problem
 from smidgen.scale_prior import ScalePrior
 from smidgen.subset import Subset, Whole
@@ -37,15 +35,9 @@ from smidgen.trainable import Trainable
 from smidgen.types import Batch
 
 Update = Literal["langevin", "published"]
-Head = Subset | Literal["last", "none"]
 
-_CHUNK = 1 << 16
-# The squared gradients' running mean forgets over a hundred steps.
-_KEPT = 0.99
-# Odd numbers from −127 to 127 have this standard deviation.
-_ODD_DEVIATION = ((128**2 - 1) / 3) ** 0.5
-# The spike is rounded off no less than this, also where the prior only has a kink.
-_LEAST_ROUNDING = 0.5
+TEMPERATURE, NOISE_DISCOUNT = 1e-5, 0.1
+"""What the chain takes if nothing is given; `docs/methods/bayestune.md` says why."""
 
 
 def langevin(
@@ -59,9 +51,9 @@ def langevin(
     burn_in: int = 500,
     thin: int = 10,
     learning_rate: float = 1e-4,
-    temperature: float = 1e-5,
-    noise_discount: float = 0.1,
-    preconditioned: bool = True,
+    temperature: float | None = None,
+    noise_discount: float | None = None,
+    preconditioned: bool | None = None,
     clip: float | None = None,
     num_data: int | None = None,
     update: Update = "langevin",
@@ -81,24 +73,27 @@ def langevin(
         train: Training batches; a loader that can be read again.
         among: The whole parameters that move; all affine maps if left out.
         head: Whole parameters that move without a prior, being new, and are not ranked:
-            "last" is the last affine map, "none" ranks them all.
+            "last" is the last affine map if it makes the outputs, "none" ranks all.
         prior: Of the other weights; Gamma(0.01, rate 100) scales if left out.
         steps: Length of the chain.
         burn_in: Steps before the first sample; the preconditioner is fixed after them.
         thin: Steps from one sample to the next.
         learning_rate: η, the length of a step in units of the preconditioned gradient.
         temperature: T of the likelihood, which counts as N/T examples; the prior stays
-            as it is.
+            as it is. 1e-5 if left out, with which the chain is close to descent.
         noise_discount: γ, a factor on the noise; the posterior is sampled to the power
-            of 1/γ².
-        preconditioned: Divide by the root mean square of the gradients.
+            of 1/γ². 0.1 if left out.
+        preconditioned: Divide by the root mean square of the gradients; so it does if
+            left out.
         clip: Largest norm of the likelihood's gradient; none if left out. The prior is
             added after clipping.
-        num_data: N; the length of the loader's data set if left out.
-        update: "langevin", or "published": Adam with noise on θ and λ, whose
-            temperature, clipping and preconditioner are those of the released code.
+        num_data: N; the length of the loader's data set, or its labelled tokens, if left
+            out. Give it where a sampler reads a part of the data only.
+        update: "langevin", or "published": Adam with noise on θ and λ. It has its own
+            temperature, noise, clipping, preconditioner and N, so none may be given.
         displacement: Average |θ − θ̄| too, one more vector.
-        seed: Of the noise.
+        seed: Of the noise, and of the order of batches where the loader has a generator
+            of its own; that is put back.
         checkpoint: A file to go on from after an interruption.
         checkpoint_every: Steps between writing it.
         progress: Draw a progress bar on a terminal.
@@ -108,22 +103,24 @@ def langevin(
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
-        DataError: If there is no label, no length, or the loss is not finite.
+        DataError: If there is no label, or loss or weights are not finite.
     """  # noqa: DOC502
     given = as_problem(model)
     prior = prior or ScalePrior()
     course = Course(steps, burn_in, thin)
-    settings = Settings(learning_rate, temperature, noise_discount, preconditioned, clip)
-    _check(course, settings, update)
+    own = temperature, noise_discount, preconditioned, clip
+    settings = _settings(update, learning_rate, *own, num_data)
+    _check(course, settings, update, checkpoint_every)
     moving, free = _parts(given.model, among, head)
     batches = Endless(train)
     with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
         settled, _, _ = given.settled(train)
-        size = training_size(settled, train, num_data)
+        size = _size(settled, train, num_data, update)
         about = {
             "what": f"scales by {update}",
             "model": fingerprint(given.model),
             "num_data": size,
+            "batches": _batches(train),
             "among": sorted(moving.parts),
             "head": sorted(free),
             "displacement": displacement,
@@ -146,158 +143,63 @@ def langevin(
         return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How far and how noisily a step goes."""
-
-    learning_rate: float
-    temperature: float = 1.0
-    noise_discount: float = 1.0
-    preconditioned: bool = True
-    clip: float | None = None
-
-
-class Langevin:
-    """Preconditioned Langevin steps under the marginal prior.
-
-    The noise is uniform over 128 values, of mean 0 and variance 1: the increments of a
-    step of weak order one need no more than their first moments, and a normal draw for
-    every weight would take as long as half a training step.
-
-    Args:
-        tensors: The moving weights.
-        base: Pretrained values of those that have a prior.
-        prior: The prior.
-        settings: The step.
-        num_data: N.
-        burn_in: Steps after which the preconditioner is fixed.
-        seed: Of the noise.
-    """
-
-    def __init__(
-        self,
-        tensors: Mapping[str, Tensor],
-        base: Mapping[str, Tensor],
-        prior: ScalePrior,
-        settings: Settings,
-        num_data: int,
-        burn_in: int,
-        seed: int,
-    ) -> None:
-        self.tensors, self.base, self.prior = tensors, base, prior
-        self.settings, self.burn_in = settings, burn_in
-        # h of the module's docstring.
-        self.pace = 2 * settings.learning_rate * settings.temperature / num_data
-        self.rounding = max(1 - prior.shape, _LEAST_ROUNDING)
-        # Mean squared gradients until the burn-in ends, then √G.
-        start = torch.zeros_like if settings.preconditioned else torch.ones_like
-        self.memory = {n: start(t).detach().flatten() for n, t in tensors.items()}
-        self.level = torch.zeros((), dtype=torch.float64)
-        device = next(iter(tensors.values())).device
-        self.generator = torch.Generator(device).manual_seed(seed)
-
-    def move(self, step: int) -> None:
-        """Take one step from the gradients of the mean loss."""
-        if self.settings.clip is not None:
-            nn.utils.clip_grad_norm_(list(self.tensors.values()), self.settings.clip)
-        warming = self.settings.preconditioned and step <= self.burn_in
-        if warming and not self.level:
-            self.level += _mean_size(self.tensors.values())
-        total, count = 0.0, 0
-        for name, tensor in self.tensors.items():
-            if tensor.grad is None:
-                # It took no part in this batch and stays; what it remembers is settled.
-                if warming and step == self.burn_in:
-                    memory = self.memory[name]
-                    self._warmed(memory, torch.zeros_like(memory), step)
-                continue
-            flat, gradients = tensor.view(-1), tensor.grad.reshape(-1)
-            base = self.base[name].reshape(-1) if name in self.base else None
-            noise = self._noise(flat.numel())
-            for start in range(0, flat.numel(), _CHUNK):
-                here = slice(start, start + _CHUNK)
-                root = self.memory[name][here]
-                if warming:
-                    root, size = self._warmed(root, gradients[here], step)
-                    total += size
-                place = None if base is None else base[here]
-                self._move_chunk(flat[here], place, gradients[here], root, noise[here])
-            count += flat.numel()
-        if warming:
-            self.level.fill_(total / max(count, 1))
-
-    def scales(self, name: str, displacement: Tensor) -> Tensor:
-        """E[λ | Δ] of a parameter's weights."""
-        return self.prior.mean(displacement)
-
-    def state(self) -> dict[str, Tensor]:
-        """What the next step depends on."""
-        drawn = {"generator": self.generator.get_state(), "level": self.level}
-        return {**drawn, **{f"memory/{n}": t for n, t in self.memory.items()}}
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from another's state."""
-        self.generator.set_state(state["generator"])
-        self.level.copy_(state["level"])
-        for name, tensor in self.memory.items():
-            tensor.copy_(state[f"memory/{name}"])
-
-    def _warmed(self, squares: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, float]:
-        """Update the mean squares in place; √G and the sum of root mean squares."""
-        squares.mul_(_KEPT).addcmul_(gradient, gradient, value=1 - _KEPT)
-        sizes = (squares / (1 - _KEPT**step)).sqrt_()
-        total = float(sizes.sum())
-        # Damped by the mean over all weights: what gets no gradient must not run away.
-        root = sizes.add_(float(self.level)).rsqrt_()
-        if step == self.burn_in:
-            squares.copy_(root)
-        return root, total
-
-    def _move_chunk(
-        self,
-        flat: Tensor,
-        base: Tensor | None,
-        gradient: Tensor,
-        root: Tensor,
-        noise: Tensor,
-    ) -> None:
-        settings = self.settings
-        drift = gradient
-        if base is not None:
-            displacement = flat - base
-            squares = displacement * displacement
-            squares.addcmul_(root, root, value=self.rounding * self.pace)
-            pull = displacement.mul_(self.prior.pull(squares))
-            # Everything is in units of the mean loss: h/2 = η · (h/2η).
-            share = self.pace / (2 * settings.learning_rate)
-            drift = torch.add(gradient, pull, alpha=share)
-        flat.addcmul_(drift * root, root, value=-settings.learning_rate)
-        amount = settings.noise_discount * self.pace**0.5 / _ODD_DEVIATION
-        flat.addcmul_(noise.to(flat.dtype), root, value=amount)
-
-    def _noise(self, count: int) -> Tensor:
-        """Draw odd numbers from −127 to 127, eight at a time."""
-        words = torch.empty(count // 8 + 1, dtype=torch.int64, device=self.generator.device)
-        words.random_(-(2**63), None, generator=self.generator)
-        # The lowest bit of every byte is set: odd numbers are symmetric around zero.
-        return words.bitwise_or_(0x0101010101010101).view(torch.int8)[:count]
+def _size(
+    problem: Problem, train: Iterable[Batch], num_data: int | None, update: Update
+) -> int:
+    """N; 0 where the published update, which has none, cannot be told it."""
+    # It is counted where it can be all the same: that reads the loader, and both updates
+    # shall see one order of batches.
+    sized = isinstance(getattr(train, "dataset", None), Sized)
+    counted = sized or update == "langevin"
+    return training_size(problem, train, num_data) if counted else 0
 
 
-def _mean_size(tensors: Iterable[Tensor]) -> float:
-    """The mean |gradient| over all weights that have one."""
-    gradients = [each.grad for each in tensors if each.grad is not None]
-    total = sum(float(each.abs().sum()) for each in gradients)
-    if not total > 0:
-        raise DataError(
-            "no weight gets a gradient from the first batch. Check that the outputs "
-            "depend on the parameters of among."
-        )
-    return total / sum(each.numel() for each in gradients)
+def _batches(train: Iterable[Batch]) -> int | None:
+    """The number of batches, where that is known."""
+    try:
+        return len(train) if isinstance(train, Sized) else None
+    except TypeError:
+        # A torch loader over a stream has a length only to say that it has none.
+        return None
 
 
-def _check(course: Course, settings: Settings, update: str) -> None:
+def _settings(
+    update: str,
+    learning_rate: float,
+    temperature: float | None,
+    noise_discount: float | None,
+    preconditioned: bool | None,
+    clip: float | None,
+    num_data: int | None,
+) -> Settings:
+    """Fill in the defaults, and refuse what the published update would not look at."""
+    given = {
+        "temperature": temperature,
+        "noise_discount": noise_discount,
+        "preconditioned": preconditioned,
+        "clip": clip,
+        "num_data": num_data,
+    }
+    for name, value in given.items():
+        if update == "published" and value is not None:
+            raise ArgumentError(
+                f"{name} must be left out for update='published', which has its own, got "
+                f"{value}. Leave it out, or use update='langevin'."
+            )
+    return Settings(
+        learning_rate,
+        TEMPERATURE if temperature is None else temperature,
+        NOISE_DISCOUNT if noise_discount is None else noise_discount,
+        preconditioned is None or preconditioned,
+        clip,
+    )
+
+
+def _check(course: Course, settings: Settings, update: str, every: int) -> None:
     if update not in get_args(Update):
         raise ArgumentError(f"update must be one of {get_args(Update)}, got {update!r}.")
+    if every < 1:
+        raise ArgumentError(f"checkpoint_every must be 1 or more, got {every}.")
     if course.burn_in < 1 or course.thin < 1 or course.samples < 2:
         raise ArgumentError(
             "burn_in and thin must be 1 or more and steps leave two samples after "
@@ -323,17 +225,15 @@ def _parts(
     model: nn.Module, among: Subset | None, head: Head
 ) -> tuple[Subset, frozenset[str]]:
     """Settle what moves, and the names of what moves without a prior."""
-    found = affine_coverage(model)
     if among is None:
-        among = Subset(found.universe, {name: Whole() for name in found.universe})
-    if head == "last":
-        head = found.last()
-    elif not isinstance(head, Subset) and head != "none":
-        raise ArgumentError(f"head must be a Subset, 'last' or 'none', got {head!r}.")
-    free = frozenset(head.parts) if isinstance(head, Subset) else frozenset()
-    ranked = among.parts.keys() - free
-    if isinstance(head, Subset):
-        among = among | head
+        universe = affine_coverage(model).universe
+        among = Subset(universe, {name: Whole() for name in universe})
+    parts = head_of(model, head)
+    ranked = among.parts.keys() - parts.keys()
+    if parts:
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        universe = {**among.universe, **{name: shapes[name] for name in parts}}
+        among = Subset(universe, {**among.parts, **parts})
     for name, part in among.parts.items():
         if not isinstance(part, Whole):
             raise ArgumentError(
@@ -348,4 +248,4 @@ def _parts(
             )
     if not ranked:
         raise ArgumentError("among must hold more than the head. Pass head='none'.")
-    return among, free
+    return among, frozenset(parts)

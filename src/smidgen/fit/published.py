@@ -7,12 +7,15 @@ Everything is divided by N̂ = 10¹², which is not the size of any data set:
 
 go through AdamW (decay 0.01 of matrices) and Adam. Adam divides drift and noise by the same
 size, so this is no Langevin chain: with the released numbers a scale is a random walk.
-Written from the description in `docs/methods/bayestune.md`, to compare with.
+Written from the description in `docs/methods/bayestune.md`, to compare with. Unlike there
+the rate does not follow a schedule (theirs is at 4 to 10 percent of its nominal value), the
+head has no prior, affine maps alone move by default, and chains are as long as they are
+asked to be, not 20,000 steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +80,10 @@ class Published:
     def scales(self, name: str, displacement: Tensor) -> Tensor:
         """The scales as they are."""
         return self.raw[name].flatten().clamp(min=_LEAST_SCALE)
+
+    def foreseen(self, distances: Sequence[float]) -> list[float]:
+        """The prior's own tails: what this update samples has no known law."""
+        return [self.prior.beyond(each) for each in distances]
 
     def state(self) -> dict[str, Tensor]:
         """What the next step depends on."""

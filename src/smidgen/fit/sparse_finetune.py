@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sized
 from copy import deepcopy
 from dataclasses import astuple, dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import coverage
 from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.delta import Delta, delta_of
 from smidgen.endless import Endless
@@ -24,6 +24,7 @@ from smidgen.fingerprint import fingerprint
 from smidgen.fit.stopping import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.guard import untouched
+from smidgen.heads import certain_head
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset, Whole
@@ -44,7 +45,7 @@ class SparselyFinetuned:
 def sparse_finetune(
     model: nn.Module | Problem,
     train: Iterable[Batch],
-    validation: Iterable[Batch],
+    validation: Iterable[Batch] | None,
     subset: Subset,
     *,
     epochs: int = 5,
@@ -64,7 +65,8 @@ def sparse_finetune(
     Args:
         model: The pretrained model, or its `Problem`.
         train: Training batches, read once per epoch; a loader with a length.
-        validation: Held-out batches that decide when to stop.
+        validation: Held-out batches that decide when to stop. With None all epochs are
+            run and the last is kept.
         subset: The weights that move, the head among them if it is new.
         epochs: Most epochs to run.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
@@ -74,13 +76,15 @@ def sparse_finetune(
         patience: Stop after this many epochs without gain.
         stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
             "nll" (for all else).
-        seed: Seed of dropout; the order of batches is the loader's.
+        seed: Seed of dropout, and of the order of batches where the loader has a
+            generator of its own; that is put back.
         checkpoint: A file, written after each epoch, to go on from if interrupted.
         progress: Draw a progress bar on a terminal.
 
     Returns:
         The model of the best epoch, and its delta: the last affine map is given whole if
-        all of it was tuned, since a new head has no pretrained values.
+        all of it was tuned and it makes the outputs, since a new head has no
+        pretrained values.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
@@ -94,12 +98,6 @@ def sparse_finetune(
     if not isinstance(train, Sized) or not len(train):
         raise DataError("the training loader must have a length of 1 or more batches.")
     given = as_problem(model)
-    about = {
-        "what": "sparse fine-tuning",
-        "model": fingerprint(given.model),
-        "weights": subset.digest(),
-        "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
-    }
     batches = Endless(train)
     with (
         batches.borrowed(seed),
@@ -109,6 +107,14 @@ def sparse_finetune(
         with untouched(given.model):
             settled, _, _ = given.settled(train)
         rule = criterion(stop_on, settled.likelihood)
+        about = {
+            "what": "sparse fine-tuning",
+            "model": fingerprint(given.model),
+            "weights": subset.digest(),
+            "batches": len(train),
+            "stop_on": rule if validation is not None else None,
+            "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
+        }
         torch.manual_seed(seed)
         tuned = Trainable(given.model, subset)
         optimiser = SubsetAdamW(
@@ -128,9 +134,31 @@ def sparse_finetune(
     return SparselyFinetuned(copy, delta, tuple(run.history), best)
 
 
+def finetune(
+    model: nn.Module | Problem,
+    train: Iterable[Batch],
+    subset: Subset,
+    validation: Iterable[Batch] | None = None,
+    **settings: Any,
+) -> SparselyFinetuned:
+    """Fine-tune a subset of the weights: `smidgen.finetune`.
+
+    Args:
+        model: The pretrained model, or its `Problem`; it stays as it is.
+        train: Training batches; a loader with a length.
+        subset: The weights that move.
+        validation: Held-out batches that decide when to stop, if there are any.
+        settings: The keywords of `fit.sparse_finetune`.
+
+    Returns:
+        The new model, its delta, and the history.
+    """
+    return sparse_finetune(model, train, validation, subset, **settings)
+
+
 def _heads(model: nn.Module, tuned: Trainable) -> dict[str, Tensor]:
     """The parameters of the last map that were tuned whole, unless they are all."""
-    last = coverage(model).last().parts if coverage(model).maps else {}
+    last = certain_head(model)
     parts = tuned.subset.parts
     names = [name for name in last if isinstance(parts.get(name), Whole)]
     return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}
@@ -159,7 +187,7 @@ class _Run:
     def epochs(
         self,
         batches: Endless,
-        validation: Iterable[Batch],
+        validation: Iterable[Batch] | None,
         epochs: int,
         patience: int,
         rule: Criterion,
@@ -178,9 +206,14 @@ class _Run:
             label = f"tuning, epoch {number} of {epochs}"
             shown = track(range(length), label, show=progress)
             nll = self._epoch(batches, shown, length)
-            epoch = Epoch(number, nll, *evaluated(self.problem, validation, self.tensors))
+            scores = (
+                (nan, nan)
+                if validation is None
+                else evaluated(self.problem, validation, self.tensors)
+            )
+            epoch = Epoch(number, nll, *scores)
             self.history.append(epoch)
-            if self.best is None or epoch.gains(self.best, rule):
+            if validation is None or self.best is None or epoch.gains(self.best, rule):
                 self.best, self.kept = epoch, self.optimiser.difference.clone()
             if checkpoint is not None:
                 write_checkpoint(checkpoint, self._state(batches), about)

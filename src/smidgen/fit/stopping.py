@@ -20,7 +20,7 @@ Criterion = Literal["accuracy", "nll"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to on the validation data."""
+    """What one epoch came to on the validation data; NaN where there are none."""
 
     number: int
     train_nll: float

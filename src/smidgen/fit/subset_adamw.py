@@ -26,7 +26,9 @@ class SubsetAdamW(torch.optim.Optimizer):
 
     Gradients are those of whole parameters, as autograd gives them; what is not chosen is
     not looked at. `clip` is the largest norm of the chosen entries' gradient: a Trainer's
-    own `max_grad_norm` would count all the others too, so set that to 0.
+    own `max_grad_norm` would count all the others too, so set that to 0. Parameters that
+    the subset does not touch get gradients as well: `requires_grad_(False)` on them saves
+    that memory, and `zero_grad` clears those of the whole model if it was given one.
 
     Args:
         parameters: The model, or its parameters by name.
@@ -58,11 +60,12 @@ class SubsetAdamW(torch.optim.Optimizer):
                 f"{lr}, {weight_decay} and {clip}."
             )
         self.subset = subset
-        self.tensors = (
-            parameters_of(parameters, subset)
-            if isinstance(parameters, nn.Module)
-            else {name: parameters[name] for name in subset.parts}
-        )
+        self._others: list[Tensor] = []
+        if isinstance(parameters, nn.Module):
+            self.tensors = parameters_of(parameters, subset)
+            self._others = list(parameters.parameters())
+        else:
+            self.tensors = {name: parameters[name] for name in subset.parts}
         self._places: Places | None = None
         defaults = {
             "lr": lr,
@@ -77,6 +80,12 @@ class SubsetAdamW(torch.optim.Optimizer):
     def difference(self) -> Tensor:
         """What has been added to each chosen weight, (S,), in the subset's order."""
         return self._state()["difference"]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of the model, not of the touched parameters alone."""
+        super().zero_grad(set_to_none)
+        for each in self._others:
+            each.grad = None if each.grad is None or set_to_none else each.grad.zero_()
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -2,11 +2,14 @@
 
 PEFT's SHiRA keeps single entries of `nn.Linear` weights, r·(m + n) of them for an m × n
 weight, and `modules_to_save` keeps whole modules. So a delta of such weights and a new head
-goes in exactly, filled up with zeros; biases, embeddings and LayerNorms do not.
+goes in, filled up with zeros; biases, embeddings and LayerNorms do not. PEFT rounds the
+difference to the weight's type before it adds it, `Delta.apply` the sum: in fp32 and above
+that is the same number, in bf16 the last bit may differ.
 """
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -52,7 +55,8 @@ def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
     delta.apply(copy).remove()
     names = {name: _linear(copy, name) for name in delta.subset.parts}
     rank = max(_rank(layer, delta.subset.sizes()[n]) for n, layer in names.items())
-    pieces = delta.difference.float().split(list(delta.subset.sizes().values()))
+    kind = torch.promote_types(delta.difference.dtype, torch.float32)
+    pieces = delta.difference.to(kind).split(list(delta.subset.sizes().values()))
     masks: dict[int, Tensor] = {}
     values: dict[str, Tensor] = {}
     for (name, layer), piece in zip(names.items(), pieces, strict=True):
@@ -60,7 +64,8 @@ def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
         masks[id(layer)], values[name.removesuffix(".weight")] = filled
     config = ShiraConfig(
         r=rank,
-        target_modules=list(values),
+        # A pattern is matched whole; of a list PEFT matches ends, x.query for query.
+        target_modules="|".join(map(re.escape, values)),
         modules_to_save=_modules(copy, delta) or None,
     )
     config.mask_fn = lambda layer, *_, **__: masks[id(layer)].to(layer.weight)
@@ -107,7 +112,7 @@ def _filled(
     mask[indices] = 1
     rest = (mask == 0).nonzero().flatten()[: room - indices.numel()]
     mask[rest] = 1
-    spread = torch.zeros(total)
+    spread = torch.zeros(total, dtype=piece.dtype)
     spread[indices] = piece
     return mask.view_as(layer.weight), spread[mask.bool()]
 
@@ -115,7 +120,14 @@ def _filled(
 def _modules(model: nn.Module, delta: Delta) -> list[str]:
     """Modules whose every parameter is replaced."""
     found = sorted({name.rpartition(".")[0] for name in delta.replaced})
+    paths = [path for path, _ in model.named_modules()]
     for module in found:
+        alike = [path for path in paths if path.endswith(module) and path not in found]
+        if alike:
+            raise ArgumentError(
+                f"delta must replace modules that PEFT can tell by the end of their name, "
+                f"got {module!r} beside {alike[0]!r}. Save it with Delta.save."
+            )
         for field, _ in model.get_submodule(module).named_parameters():
             if f"{module}.{field}" not in delta.replaced:
                 raise ArgumentError(

@@ -7,13 +7,13 @@ counting, so that no vector of all scores is sorted or copied; ties go to the lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.affine import coverage, share_of
 from smidgen.errors import ArgumentError
+from smidgen.heads import Head, head_of
 from smidgen.largest import largest
 from smidgen.select.top import fraction_share
 from smidgen.subset import Entries, Part, Subset, Whole
@@ -31,7 +31,7 @@ def bayestune(
     fraction: float | None = None,
     threshold: float | None = None,
     elbow: bool = False,
-    head: Subset | Literal["last", "none"] = "last",
+    head: Head = "last",
 ) -> Subset:
     """Choose the weights with the largest scales, over the whole model.
 
@@ -53,11 +53,7 @@ def bayestune(
     if (fraction is not None) + (threshold is not None) + bool(elbow) > 1:
         raise ArgumentError("give one of fraction, threshold and elbow, not several.")
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    chosen = coverage(model)
-    beside = chosen.last() if head == "last" else head
-    if not isinstance(beside, Subset) and beside != "none":
-        raise ArgumentError(f"head must be a Subset, 'last' or 'none', got {head!r}.")
-    free = beside.parts if isinstance(beside, Subset) else {}
+    free = head_of(model, head)
     ranked = _checked({n: s for n, s in scores.items() if n not in free}, shapes)
     if threshold is not None:
         count = sum(int((each > threshold).sum()) for each in ranked.values())
@@ -70,7 +66,10 @@ def bayestune(
         raise ArgumentError(f"threshold must leave a weight, got {threshold}. Lower it.")
     parts: dict[str, Part] = {n: Entries(i) for n, i in largest(ranked, count).items()}
     parts.update({name: Whole() for name in free})
-    universe = {**chosen.universe, **{name: shapes[name] for name in (*ranked, *free)}}
+    universe = {
+        **coverage(model).universe,
+        **{name: shapes[name] for name in (*ranked, *free)},
+    }
     return Subset(universe, parts)
 
 

@@ -1,0 +1,80 @@
+"""A model's head: new weights that have no pretrained values to stay near.
+
+It has no prior, is never ranked, is tuned whole and is given whole in a delta. "last" takes
+the last affine map for it, which is right for classifiers with a new output map and wrong
+where the outputs are made by something else, an output map tied to the embeddings say.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from smidgen.affine import Coverage, coverage
+from smidgen.errors import ArgumentError
+from smidgen.subset import Part, Subset
+
+Head = Subset | Literal["last", "none"]
+
+
+def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
+    """Settle which parameters are the head.
+
+    Args:
+        model: The model; it is only looked at.
+        head: A subset, "last" or "none".
+
+    Returns:
+        Its parts by parameter name; none for "none".
+
+    Raises:
+        ArgumentError: If the word is another, "last" cannot be told, or a parameter is
+            not the model's.
+    """
+    if isinstance(head, Subset):
+        missing = head.parts.keys() - dict(model.named_parameters()).keys()
+        if missing:
+            raise ArgumentError(
+                f"head must hold parameters of the model, got {min(missing)!r}. Make it "
+                "with smidgen.select.named(model, ...)."
+            )
+        return dict(head.parts)
+    if head == "none":
+        return {}
+    if head != "last":
+        raise ArgumentError(f"head must be a Subset, 'last' or 'none', got {head!r}.")
+    found = coverage(model)
+    if not found.maps:
+        raise ArgumentError(
+            "head must be 'none' or a Subset for a model without an affine map, got 'last'."
+        )
+    after = _after_the_last_map(model, found)
+    if after is not None:
+        raise ArgumentError(
+            f"head must be given for this model, got 'last': {after!r} comes after the "
+            f"last affine map {found.maps[-1].name!r} and is none that can be chosen "
+            f"({found.left_out[after]}). Pass head=smidgen.select.named(model, ...) with "
+            "the new weights, or head='none' if none are new."
+        )
+    return dict(found.last().parts)
+
+
+def certain_head(model: nn.Module) -> dict[str, Part]:
+    """The parts of the last map if that makes the outputs, or nothing."""
+    found = coverage(model)
+    if not found.maps or _after_the_last_map(model, found) is not None:
+        return {}
+    return dict(found.last().parts)
+
+
+def _after_the_last_map(model: nn.Module, found: Coverage) -> str | None:
+    """The first module with a matrix of its own behind the last map, in their order."""
+    order = [path for path, _ in model.named_modules()]
+    # Norms and other vectors are no output maps.
+    behind = order[order.index(found.maps[-1].name) + 1 :]
+    for path in behind:
+        own = model.get_submodule(path).parameters(recurse=False)
+        if path in found.left_out and any(each.dim() > 1 for each in own):
+            return path
+    return None

@@ -16,9 +16,11 @@ from smidgen.report.across import Across, gather
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll
 from smidgen.report.trials import TrialTable, shown, trial_tables
+from smidgen.study.definition import read_study
+from smidgen.study.ledger import Ledger, state_of
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results" / "ssvi" / "records"
+STUDY, LEDGER = "ssvi", Ledger(ROOT / "results" / "ssvi")
 NONE = "No record is there yet: `smidgen study run ssvi --data FOLDER --out results/ssvi`."
 IMAGES, RESNET = "Fashion-MNIST", "Fashion-MNIST, residual network"
 BASE = "dense-vi"
@@ -36,8 +38,9 @@ Seeds = Mapping[int, Mapping[str, Any]]
 
 @cache
 def records() -> tuple[Record, ...]:
-    """All records of the study."""
-    return tuple(Record.load(path) for path in sorted(RECORDS.glob("*.json")))
+    """The records of the study as its file has it now; what else is there is left out."""
+    done = state_of(read_study(STUDY).cells, LEDGER).done
+    return tuple(LEDGER.record(cell) for cell in done)
 
 
 def across() -> Across | None:

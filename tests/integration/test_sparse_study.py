@@ -270,8 +270,9 @@ def test_trials_are_laid_out_by_what_was_varied(squares):
 
 
 def test_tables_of_the_docs_are_made_of_such_records(squares, monkeypatch):
-    _, _, ledger = squares
-    monkeypatch.setattr(ssvi_tables, "RECORDS", ledger.folder / "records")
+    root, _, ledger = squares
+    monkeypatch.setattr(ssvi_tables, "STUDY", str(root / "study.toml"))
+    monkeypatch.setattr(ssvi_tables, "LEDGER", ledger)
     monkeypatch.setattr(ssvi_tables, "SPARSE", ("ssvi-20",))
     ssvi_tables.records.cache_clear()
     try:

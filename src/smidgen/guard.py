@@ -13,6 +13,27 @@ _RECOMPUTES = "gradient_checkpointing"
 
 
 @contextmanager
+def not_recomputing(model: nn.Module) -> Iterator[None]:
+    """Let a model keep its activations for the backward pass, as it runs them once.
+
+    Args:
+        model: The model. Hugging Face's switch for gradient checkpointing is off
+            meanwhile, in all of its modules.
+
+    Yields:
+        Nothing.
+    """
+    recomputing = [m for m in model.modules() if getattr(m, _RECOMPUTES, False) is True]
+    try:
+        for module in recomputing:
+            setattr(module, _RECOMPUTES, False)
+        yield
+    finally:
+        for module in recomputing:
+            setattr(module, _RECOMPUTES, True)
+
+
+@contextmanager
 def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
@@ -29,22 +50,21 @@ def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
         Nothing.
     """
     training = {module: module.training for module in model.modules()}
-    # In training mode some networks recompute activations; that only takes time here.
-    recomputing = [m for m in training if getattr(m, _RECOMPUTES, False) is True]
     fused = torch.backends.mha.get_fastpath_enabled()
     devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
     # Inside a caller's inference mode no gradient could be had.
-    with torch.inference_mode(False), torch.random.fork_rng(devices=sorted(devices)):
+    with (
+        torch.inference_mode(False),
+        torch.random.fork_rng(devices=sorted(devices)),
+        # In training mode some networks recompute activations; that only takes time here.
+        not_recomputing(model),
+    ):
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            for module in recomputing:
-                setattr(module, _RECOMPUTES, False)
             for module in training:
                 module.training = dropout and not isinstance(module, _NormBase)
             yield
         finally:
             for module, was in training.items():
                 module.training = was
-            for module in recomputing:
-                setattr(module, _RECOMPUTES, True)
             torch.backends.mha.set_fastpath_enabled(fused)

@@ -10,12 +10,20 @@ import pytest
 import torch
 from tests.tolerances import SINGLE
 
+import smidgen
 from smidgen.cli import main
-from smidgen.errors import DataError
-from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardised
-from smidgen.integrations.plain_networks import mlp
+from smidgen.errors import ArgumentError, DataError, StoreError
+from smidgen.evaluate import correct
+from smidgen.integrations.arrays import (
+    ArrayBatches,
+    Arrays,
+    moments,
+    read_arrays,
+    standardised,
+)
+from smidgen.integrations.plain_networks import PlainNetwork, Standardise, mlp
 from smidgen.report.connectivity import connectivity_picture
-from smidgen.sparse import load_sparse
+from smidgen.sparse import load_sparse, save_sparse, sparse_bayesian
 
 
 def examples(count=240, shape=(1, 8, 8), seed=0):
@@ -51,8 +59,8 @@ def write_csv(path, images, labels):
     return path
 
 
-def write_cifar(path):
-    images, labels = examples(120, (3, 32, 32))
+def write_cifar(path, seed=0):
+    images, labels = examples(120, (3, 32, 32), seed)
     records = np.concatenate([labels[:, None], images.reshape(len(labels), -1)], 1)
     path.write_bytes(records.astype(np.uint8).tobytes())
     return path
@@ -144,12 +152,113 @@ def test_the_command_trains_saves_draws_and_reports(tmp_path, capsys):
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["scores"]["test"]["accuracy"]["value"] > 0.9
     assert len(found["history"]) == 6
+    # 84 steps, so a move every 4 until step 63: weights have come and gone.
+    assert [move["step"] for move in found["moves"]][:3] == [4, 8, 12]
+    assert all(sum(m["came"].values()) == sum(m["went"].values()) for m in found["moves"])
     assert (tmp_path / "net.svg").read_text().count("<svg") == 1
     assert "Training 432 of 2,160 weights" in capsys.readouterr().out
-    network = load_sparse(tmp_path / "net", mlp((1, 8, 8), 2, hidden=(24, 24)))
-    assert network.density == pytest.approx(0.2, abs=1e-3)
+    assert_usable(tmp_path / "net", found["scores"]["test"], images, labels)
     run(*words, code=1)
     assert "exists already" in capsys.readouterr().err
+
+
+def assert_usable(folder, scores, images, labels):
+    """What was saved takes raw data and needs no model."""
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model"] == {
+        **{"kind": "mlp", "shape": [1, 8, 8], "classes": 2},
+        **{"hidden": [24, 24], "width": 16},
+    }
+    assert config["about"]["likelihood"] == {"kind": "categorical", "outputs": 2}
+    assert config["about"]["seed"] == 0
+    assert config["about"]["data"]["examples"] == 216
+    network = load_sparse(folder)
+    assert network.density == pytest.approx(0.2, abs=1e-3)
+    raw = torch.from_numpy(images[:50].astype(np.float32) / 255)
+    predictive = smidgen.predict_sparse(network, raw, samples=4)
+    right = correct(predictive, torch.from_numpy(labels[:50].astype(np.int64)))
+    assert float(right.mean()) == pytest.approx(scores["accuracy"]["value"])
+
+
+def test_a_folder_without_its_model_says_so(tmp_path):
+    folder = save_sparse(sparse_bayesian(mlp((4,), 2, hidden=(3,))), tmp_path / "net")
+    with pytest.raises(StoreError, match="model must be given"):
+        load_sparse(folder)
+    with pytest.raises(ArgumentError, match="kind must be 'mlp' or 'resnet', got 'cnn'"):
+        PlainNetwork("cnn", (4,), 2)
+
+
+def test_the_first_layer_standardises_as_the_arrays_do():
+    inputs = torch.randn(50, 2, 3, 3) * 4 + 1
+    arrays = Arrays(inputs, torch.zeros(50, dtype=torch.int64))
+    layer = Standardise((2, 3, 3))
+    assert torch.equal(layer(inputs), inputs)
+    layer.measure(*moments(arrays))
+    torch.testing.assert_close(layer(inputs), standardised(arrays)[0].inputs)
+
+
+def test_cifar_comes_in_several_files(tmp_path, capsys):
+    for number in (1, 2):
+        write_cifar(tmp_path / f"data_batch_{number}.bin", seed=number)
+    write_cifar(tmp_path / "test_batch.bin", seed=9)
+    assert read_arrays(tmp_path).inputs.shape == (240, 3, 32, 32)
+    words = ("train-sparse", "--hidden", 8, "--epochs", 1, "--batch-size", 16)
+    words = (*words, "--samples", 2, "--density", 0.05, "--every", 3)
+    run(
+        *words,
+        "--train",
+        tmp_path,
+        "--out",
+        tmp_path / "a",
+        "--picture",
+        tmp_path / "a.svg",
+    )
+    assert "on 216 examples" in capsys.readouterr().out
+    # 3,072 columns in 1,024 bins are no image of 32 × 32.
+    assert "epoch 1" not in (tmp_path / "a.svg").read_text()
+    files = [f"--train={tmp_path / f'data_batch_{n}.bin'}" for n in (1, 2)]
+    run(*words, *files, "--out", tmp_path / "b")
+    assert "on 216 examples" in capsys.readouterr().out
+    assert torch.equal(*(load_sparse(tmp_path / n).maps["2"].means for n in ("a", "b")))
+    (tmp_path / "none").mkdir()
+    run(*words, "--train", tmp_path / "none", "--out", tmp_path / "c", code=1)
+    assert "must hold CIFAR-10's data_batch" in capsys.readouterr().err
+
+
+def test_the_test_data_only_report(tmp_path, capsys):
+    images, labels = examples(60)
+    np.savez(tmp_path / "train.npz", x=images, y=labels)
+    np.savez(tmp_path / "other.npz", x=images, y=labels + 1)
+    np.savez(tmp_path / "flat.npz", x=images.reshape(60, -1), y=labels)
+    np.savez(tmp_path / "soft.npz", x=images, y=np.linspace(0, 1, 60))
+    base = ("train-sparse", "--train", tmp_path / "train.npz", "--out", tmp_path / "net")
+    for name, words in (
+        ("other.npz", "has a class 2, the training data have 0 to 1"),
+        ("flat.npz", "must hold examples of shape (1, 8, 8)"),
+        ("soft.npz", "must be whole numbers, got 0.0169"),
+    ):
+        run(*base, "--test", tmp_path / name, code=1)
+        assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("--replaced", 2), "replaced must be in [0, 1], got 2.0"),
+        (("--until", -1), "until must be in [0, 1], got -1.0"),
+        (("--warm-up", 3), "warm_up must be in [0, 1], got 3.0"),
+        (("--scale", 0), "scale must be > 0, got 0.0"),
+        (("--prior", 0), "prior must be > 0, got 0.0"),
+        (("--hidden", "a"), "--hidden must be like 512,512, got 'a'"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, capsys, words, refusal):
+    images, labels = examples(60)
+    np.savez(tmp_path / "train.npz", x=images, y=labels)
+    base = ("train-sparse", "--train", tmp_path / "train.npz", "--out", tmp_path / "net")
+    run(*base, *words, code=1)
+    assert refusal in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "net").exists()
 
 
 def test_the_command_trains_a_resnet_and_a_table(tmp_path, capsys):
@@ -160,11 +269,15 @@ def test_the_command_trains_a_resnet_and_a_table(tmp_path, capsys):
         *("train-sparse", "--train", tmp_path / "train.npz", "--model", "resnet"),
         *("--width", 4, "--out", tmp_path / "res", *quick),
     )
+    network = load_sparse(tmp_path / "res")
+    assert network(torch.from_numpy(images[:3].astype(np.float32) / 255)).shape == (3, 2)
     path = write_csv(tmp_path / "table.csv", images, labels)
     run(
         *("train-sparse", "--train", path, "--label", "verdict", "--hidden", 16),
         *("--deterministic", "--removal", "magnitude", "--out", tmp_path / "tab", *quick),
+        *("--start", "magnitude", "--optimiser", "sgd", "--passes", 2),
     )
+    assert not load_sparse(tmp_path / "tab").stochastic
     run(
         *("train-sparse", "--train", path, "--label", "verdict", "--model", "resnet"),
         *("--out", tmp_path / "no", *quick),

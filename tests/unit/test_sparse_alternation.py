@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.tolerances import ADAM_STEP, EXACT, SINGLE
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
@@ -194,6 +195,66 @@ def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
         expected = gradient.topk(7)
         assert found.indices.tolist() == expected.indices.tolist()
         torch.testing.assert_close(found.scores, expected.values, **EXACT)
+
+
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(path):
+    """μ x + b + √(σ² x²) ε with the same ε, differentiated in all of μ."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+    network = sparse_bayesian(model, density=0.4, path=path, scale=0.7)
+    batches = [(torch.randn(6, 7).double(), torch.arange(6) % 4) for _ in range(3)]
+    network.generator.manual_seed(3)
+    taps = tapped(network.model, network.maps, losses_of(network, batches))
+
+    source = torch.Generator().manual_seed(3)
+    dense = {n: part.weight().requires_grad_() for n, part in network.maps.items()}
+
+    def noisy(name, x):
+        part = network.maps[name]
+        variance = x.square() @ part.weight(part.scales).square().T
+        noise = torch.empty(len(dense[name]), len(x), dtype=x.dtype)
+        spread = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+        drawn = noise.normal_(generator=source).T
+        return x @ dense[name].T + part.bias.detach() + spread * drawn
+
+    for x, y in batches:
+        nn.functional.cross_entropy(noisy("2", noisy("0", x).tanh()), y).backward()
+    for name, part in network.maps.items():
+        gradient = dense[name].grad.abs().flatten()
+        kept = part.pattern.listed()
+        gradient[kept.long()] = -1
+        found = largest_gradients(part, taps[name], kept, 5)
+        expected = gradient.topk(5)
+        assert found.indices.tolist() == expected.indices.tolist()
+        torch.testing.assert_close(found.scores, expected.values, **EXACT)
+
+
+def test_growing_sees_every_pass_once_under_activation_checkpointing():
+    class Recomputing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 4)
+            self.asked = False
+
+        def forward(self, x):
+            if not self.asked:
+                return self.last(self.first(x).tanh())
+            inner = checkpoint(lambda x: self.first(x).tanh(), x, use_reentrant=False)
+            return checkpoint(self.last, inner, use_reentrant=False)
+
+    x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
+    found = []
+    for asked in (False, True):
+        network = sparse_bayesian(Recomputing().double(), density=0.5, noise="none")
+        network.model.asked = asked
+        network.set_path("dense")
+        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)] * 2))
+        assert all(len(tap.outers) == 2 for tap in taps.values())
+        found.append([outer for tap in taps.values() for outer in tap.outers])
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, **EXACT)
 
 
 def test_growing_leaves_buffers_and_gradients_alone():

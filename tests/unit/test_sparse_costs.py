@@ -12,7 +12,6 @@ from smidgen.errors import DataError
 from smidgen.fit import SparseTraining
 from smidgen.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
-from smidgen.sparse.flops import step_flops
 from smidgen.study.sparse_costs import costs
 
 
@@ -39,28 +38,6 @@ def test_the_mixture_of_the_draws_is_the_prediction(model, inputs, deterministic
     torch.testing.assert_close(mixed.log_probs, found.log_probs, **EXACT)
     with pytest.raises(DataError, match="no batch"):
         sparse_outputs(network, [])
-
-
-def test_operations_by_path_count_zeros_on_the_dense_path(model, inputs):
-    network = sparse_bayesian(model, density=0.1, path="dense")
-    dense = step_flops(sparse_bayesian(model, density=1.0, path="dense"), inputs)
-    taken, active = (step_flops(network, inputs, by=by) for by in ("path", "active"))
-    assert taken.products == dense.products
-    assert active.products == pytest.approx(0.1 * dense.products, rel=0.05)
-    network.set_path("sparse")
-    assert step_flops(network, inputs, by="path") == step_flops(network, inputs)
-
-
-def test_moves_pass_through_whole_maps_too(model, inputs):
-    """The last map is whole at this budget, and the gradients pass through it."""
-    network = sparse_bayesian(model, density=0.6, budget="erk", path="sparse")
-    first, last = network.maps.values()
-    assert last.pattern.indices is None
-    found = step_flops(network, inputs, passes=3, every=10, until=0.5)
-    rows = len(inputs)
-    through = 2 * 2 * rows * (first.pattern.count + 2 * last.pattern.count)
-    grown = 2 * rows * first.pattern.total
-    assert found.moves == pytest.approx(0.5 * 3 * (through + grown) / 10)
 
 
 def test_costs_leave_the_networks_as_they_were(model, inputs, unchanged):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from tests.oracles import dense_gaussian_map
 from tests.tolerances import EXACT, Z
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError, StructureError, SubsetError
 from smidgen.sparse import sparse_bayesian
@@ -148,6 +151,47 @@ def test_tied_maps_stay_tied():
     state = network.densified()
     assert set(state) == set(model.state_dict())
     assert torch.equal(state["0.weight"], state["2.weight"])
+
+
+def test_a_module_at_two_places_stays_one():
+    shared = nn.Linear(5, 5)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    network = sparse_bayesian(model, density=0.5)
+    assert network.model[0] is network.model[2] is network.maps["0"]
+    plain = deepcopy(model)
+    plain.load_state_dict(network.densified())
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(plain(x), network.eval()(x))
+
+
+def test_what_is_frozen_stays_so():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 4), nn.Linear(4, 3))
+    model[0].requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    network = sparse_bayesian(model, density=0.5)
+    assert list(network.maps) == ["1", "2"]
+    assert not network.model[0].weight.requires_grad
+    assert not network.maps["1"].bias.requires_grad
+    assert network.maps["1"].means.requires_grad
+    assert network.maps["2"].bias.requires_grad
+    named = sparse_bayesian(model, density=0.5, maps=["0"])
+    assert named.maps["0"].means.requires_grad
+    with pytest.raises(ArgumentError, match="all weights are frozen; there are: 0, 1, 2"):
+        sparse_bayesian(model.requires_grad_(False))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputing_a_map_with_noise_is_refused(reentrant):
+    network, _ = network_of(nn.Linear(7, 9).double(), "dense")
+    inputs = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    outputs = checkpoint(network, inputs, use_reentrant=reentrant)
+    with pytest.raises(StructureError, match="cannot be recomputed in the backward pass"):
+        outputs.sum().backward()
+    network.set_noise("none")
+    checkpoint(network, inputs, use_reentrant=reentrant).sum().backward()
+    means = network.maps[""].means
+    (expected,) = torch.autograd.grad(network(inputs).sum(), means)
+    torch.testing.assert_close(means.grad, expected, **EXACT)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
+from math import cos, exp, log, pi
 
 import pytest
 import torch
+from tests.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
 from tests.tiny import bert_config
 from tests.tolerances import EXACT, STATE_RATIO
 from torch import nn
@@ -17,65 +20,29 @@ from transformers import BertForSequenceClassification
 
 import smidgen
 from smidgen import fit
-from smidgen.errors import ArgumentError, DataError, StoreError, StructureError
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    SmidgenWarning,
+    StoreError,
+    StructureError,
+)
 from smidgen.fit import SparseTraining
 from smidgen.problem import Problem
-from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
+from smidgen.sparse import (
+    Alternation,
+    Schedule,
+    load_sparse,
+    pruned,
+    save_sparse,
+    sparse_bayesian,
+)
 from smidgen.sparse.flops import step_flops
-
-
-def mlp(width=32):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
-
-
-def resnet():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1, bias=False),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Conv2d(6, 8, 3, stride=2),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.Dropout(0.1),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
-
-
-def blobs(count=300, *, image=False, shuffle=True, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count) % 3
-    centres = torch.eye(3, 36 if image else 6) * 3
-    inputs = centres[labels] + torch.randn(count, centres.shape[1], generator=generator)
-    inputs = inputs.view(count, 1, 6, 6) if image else inputs
-    order = torch.Generator().manual_seed(1) if shuffle else None
-    data = TensorDataset(inputs, labels)
-    return DataLoader(data, batch_size=30, shuffle=shuffle, generator=order)
-
-
-QUICK = SparseTraining(epochs=4, learning_rate=0.02, every=4, temperature=0.1)
-
-
-def everything(network, optimiser_free=True):
-    return {
-        **{n: p.detach() for n, p in network.named_parameters()},
-        **dict(network.named_buffers()),
-        **{f"{n} indices": part.pattern.listed() for n, part in network.maps.items()},
-    }
-
-
-def assert_same(left, right):
-    left, right = everything(left), everything(right)
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        assert torch.equal(value, right[name]), name
 
 
 @pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_it_learns_at_a_tenth_of_the_weights(budget, kind, unchanged):
+def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     model = mlp()
     network = sparse_bayesian(model, density=0.2, budget=budget)
     training = SparseTraining(
@@ -97,71 +64,42 @@ def test_a_plain_model_is_enough(unchanged):
     assert found.network.density == pytest.approx(0.3, abs=0.01)
 
 
-@pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_resuming_is_bitwise(tmp_path, image, kind):
-    model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=0.3, budget="global", path="sparse")
-    training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
-    whole = fit.ssvi(network, blobs(image=image), training=training)
-
-    loader = blobs(image=image)
-    stop = _StopsAfter(loader, epochs=2)
-    with pytest.raises(KeyboardInterrupt):
-        fit.ssvi(network, stop, training=training, checkpoint=tmp_path / "run")
-    resumed = fit.ssvi(
-        network, blobs(image=image), training=training, checkpoint=tmp_path / "run"
-    )
-    assert_same(whole.network, resumed.network)
-    assert [m.step for m in whole.moves] == [m.step for m in resumed.moves]
-    assert len(resumed.history) == 4
-    assert [e.train_nll for e in whole.history] == [e.train_nll for e in resumed.history]
-
-
-class _StopsAfter:
-    """A loader that is interrupted in the epoch after some whole ones."""
-
-    def __init__(self, loader, epochs):
-        self.loader, self.left = loader, epochs
-        self.dataset, self.generator = loader.dataset, loader.generator
-
-    def __len__(self):
-        return len(self.loader)
-
-    def __iter__(self):
-        for place, batch in enumerate(self.loader):
-            if self.left <= 0 and place == 3:
-                raise KeyboardInterrupt
-            yield batch
-        self.left -= 1
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "run")
-    other = SparseTraining(epochs=5)
-    with pytest.raises(StoreError, match="with other settings"):
-        fit.ssvi(mlp(), blobs(), training=other, checkpoint=tmp_path / "run")
-    (tmp_path / "run" / "training.json").write_text("{}")
-    with pytest.raises(StoreError, match="is not a checkpoint"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "run")
-
-
-def test_a_checkpoint_never_replaces_something_else(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StoreError, match="holds 'thesis.txt'"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path)
-    assert (tmp_path / "thesis.txt").exists()
-
-
 @pytest.mark.parametrize("noise", ["local", "weights"])
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "convolutions"])
-def test_counted_operations_are_those_torch_counts(noise, image):
+@pytest.mark.parametrize("density", [0.2, 1.0])
+def test_counted_operations_are_those_torch_counts(noise, image, density):
     model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=1.0, path="dense", noise=noise)
+    network = sparse_bayesian(model, density=density, path="dense", noise=noise)
     inputs, labels = next(iter(blobs(image=image)))
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(network(inputs), labels).backward()
-    assert step_flops(network, inputs).total == counter.get_total_flops()
+    counted = step_flops(network, inputs)
+    assert counted.done_products == counter.get_total_flops()
+    assert (counted.products == counted.done_products) == (density == 1.0)
+    network.set_path("sparse")
+    assert step_flops(network, inputs).done == counted.total
+
+
+@pytest.mark.parametrize("budget", ["erk", "global"])
+def test_counted_operations_of_a_move_are_those_torch_counts(budget):
+    """With erk the last map is whole: a move only passes through it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
+    )
+    network = sparse_bayesian(model, density=0.5, path="dense", budget=budget)
+    assert network.maps["4"].pattern.indices is None or budget == "global"
+    inputs, labels = next(iter(blobs()))
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+    alternation = Alternation(network, optimiser, Schedule(10**6, every=1))
+
+    def loss():
+        return nn.functional.cross_entropy(network(inputs), labels)
+
+    with FlopCounterMode(display=False) as counter:
+        assert alternation.advance(lambda: [loss] * 2) is not None
+    counted = step_flops(network, inputs, passes=2, every=1, until=1.0)
+    assert counted.done_moves == counter.get_total_flops()
 
 
 def test_counted_operations_follow_the_density():
@@ -185,6 +123,120 @@ def test_the_same_seed_gives_the_same_network():
     assert first.network.subset() != other.network.subset()
 
 
+def test_seed_density_and_start_are_of_a_plain_model():
+    network = sparse_bayesian(mlp(), density=0.3, path="dense")
+    first, second = (
+        fit.ssvi(network, blobs(), training=replace(QUICK, replaced=0.0), seed=seed)
+        for seed in (1, 2)
+    )
+    assert first.network.subset() == second.network.subset() == network.subset()
+    assert not torch.equal(first.network.maps["0"].means, second.network.maps["0"].means)
+    for name, value in (("density", 0.5), ("start", "magnitude")):
+        with pytest.raises(ArgumentError, match=f"{name} must be left out for a network"):
+            fit.ssvi(network, blobs(), training=QUICK, **{name: value})
+
+
+def test_a_trained_model_keeps_its_largest_weights_if_asked():
+    model = mlp()
+    still = replace(QUICK, epochs=1, learning_rate=1e-9, replaced=0.0)
+    kept, drawn = (
+        fit.ssvi(model, blobs(), density=0.25, start=start, training=still).network
+        for start in ("magnitude", None)
+    )
+    wanted = sparse_bayesian(model, density=0.25, start="magnitude")
+    assert kept.subset() == wanted.subset() != drawn.subset()
+    for name, part in kept.maps.items():
+        torch.testing.assert_close(part.means, wanted.maps[name].means)
+
+
+def test_the_objective_has_temperature_warm_up_and_num_data():
+    """Without noise the scales feel the KL term alone: T β_t (σ²/s² − 1) / N."""
+    network = sparse_bayesian(mlp().double(), density=1.0, noise="none", scale=0.5)
+    training = SparseTraining(
+        epochs=2, optimiser="sgd", learning_rate=2.0, temperature=0.3, warm_up=0.5
+    )
+    data = [(x.double(), y) for x, y in blobs(60, shuffle=False)]
+    found = fit.ssvi(network, data, training=training, num_data=7).network
+    steps = training.epochs * len(data)
+    assert steps == 4
+    log_scale, speed = log(0.5), 0.0
+    for step, beta in enumerate((0.5, 1.0, 1.0, 1.0)):
+        gradient = 0.3 * beta / 7 * (exp(2 * log_scale) - 1)
+        speed = 0.9 * speed + gradient
+        log_scale -= 2.0 * (1 + cos(pi * step / steps)) / 2 * speed
+    for name, part in found.maps.items():
+        expected = torch.full_like(part.log_scales, log_scale + log(found.priors[name]))
+        torch.testing.assert_close(part.log_scales.detach(), expected.detach(), **EXACT)
+
+
+def test_tokens_are_what_the_kl_counts_against():
+    """Every labelled token is a term of the likelihood, and none else."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    network = sparse_bayesian(model, density=1.0, noise="none")
+    inputs = torch.randn(8, 10, 6, dtype=torch.float64)
+    labels = torch.arange(80).view(8, 10) % 3
+    labels[:, 7:] = -100
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=4)
+    training = SparseTraining(epochs=2, optimiser="sgd")
+    found, told = (
+        fit.ssvi(network, loader, training=training, num_data=count).network
+        for count in (None, 56)
+    )
+    assert_same(found, told)
+
+
+def test_batches_without_a_label_are_passed_over():
+    data = [
+        (x, torch.full_like(y, -100) if i % 2 else y) for i, (x, y) in enumerate(blobs())
+    ]
+    training = replace(QUICK, every=1, epochs=1, passes=2)
+    found = fit.ssvi(mlp(), data, density=0.3, training=training, num_data=300)
+    assert found.moves
+    nothing = [(x, torch.full_like(y, -100)) for x, y in blobs()]
+    still = fit.ssvi(mlp(), nothing + data, density=0.3, training=training, num_data=300)
+    # The first batches have no loss to tell who may come.
+    assert [move.step for move in still.moves][0] == len(nothing) + 1
+
+
+class Counting(nn.Sequential):
+    """Notes its forward passes in training."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.calls = []
+
+    def forward(self, inputs):
+        if self.training:
+            self.calls.append(float(inputs[0, 0]))
+        return super().forward(inputs)
+
+
+def test_a_move_has_as_many_passes_as_asked():
+    training = replace(QUICK, every=1, epochs=2, passes=4)
+    data = list(blobs(90))
+    found = fit.ssvi(Counting(*mlp()), data, density=0.3, training=training, num_data=90)
+    first, second, third = (float(x[0, 0]) for x, _ in data)
+    # Six steps; moves after the first four, the fourth in a new epoch.
+    assert [move.step for move in found.moves] == [1, 2, 3, 4]
+    assert found.network.model.calls == [
+        *(first, *[first] * 4),
+        *(second, first, second, first, second),
+        *(third, first, second, third, first),
+        *(first, *[first] * 4),
+        *(second, third),
+    ]
+
+
+def test_a_set_that_never_moves_is_mentioned():
+    training = SparseTraining(epochs=2)
+    with pytest.warns(SmidgenWarning, match=r"never move: every=100, .*\(every=1\)"):
+        found = fit.ssvi(mlp(), blobs(), training=training)
+    assert not found.moves
+    # Nobody who asked for it is told.
+    fit.ssvi(mlp(), blobs(), training=replace(training, replaced=0.0))
+    fit.ssvi(mlp(), blobs(), density=1.0, training=training)
+
+
 def test_the_kl_is_that_of_torch():
     network = sparse_bayesian(mlp().double(), density=0.4, prior={"0": 0.5, "2": 2.0})
     expected = 0.0
@@ -194,8 +246,20 @@ def test_the_kl_is_that_of_torch():
     torch.testing.assert_close(network.kl(), expected, **EXACT)
 
 
-def test_weight_decay_is_off_unless_asked():
-    assert SparseTraining().weight_decay == 0.0
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_weight_decay_is_off_unless_asked(decay, kind):
+    """A feature that is always zero gives no gradient: only decay moves its weights."""
+    network = sparse_bayesian(mlp(), density=1.0)
+    data = [(torch.cat([x[:, :5], torch.zeros(30, 1)], 1), y) for x, y in blobs()]
+    training = SparseTraining(
+        epochs=1, optimiser=kind, temperature=0.0, learning_rate=0.1, weight_decay=decay
+    )
+    found = fit.ssvi(network, data, training=training, num_data=300).network
+    before, after = (each.maps["0"].weight()[:, 5] for each in (network, found))
+    assert torch.equal(before, after) == (decay == 0.0)
+    logs = [each.maps["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
+    assert torch.equal(*logs)
 
 
 @pytest.mark.parametrize("density", [0.05, 0.1])
@@ -203,10 +267,14 @@ def test_weight_decay_is_off_unless_asked():
 def test_training_state_follows_the_density(density, kind):
     held = []
     for each in (density, 1.0):
-        network = sparse_bayesian(mlp(400), density=each)
+        network = sparse_bayesian(mlp(400), density=each, path="sparse")
         training = SparseTraining(epochs=1, optimiser=kind, every=3)
-        held.append(fit.ssvi(network, blobs(), training=training).state_bytes)
-    assert held[0] / held[1] < STATE_RATIO
+        held.append(fit.ssvi(network, blobs(), training=training))
+    assert held[0].state_bytes / held[1].state_bytes < STATE_RATIO
+    # Compressed rows; and compressed columns where inputs have a gradient, with an order.
+    first, last = (part.pattern for part in held[0].network.maps.values())
+    rows = sum(each.count + each.rows + 1 for each in (first, last))
+    assert held[0].derived_bytes == 4 * (rows + 2 * last.count + last.columns + 1)
 
 
 def test_deterministic_networks_have_no_scales_and_no_kl():
@@ -281,13 +349,38 @@ def test_a_transformer_with_dict_batches(unchanged):
     plain.load_state_dict(found.network.densified())
 
 
-def test_predicting_leaves_the_network_as_it_was(unchanged):
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_activations_change_nothing(reentrant, unchanged):
+    """Hugging Face's gradient checkpointing is off while a copy is trained."""
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(bert_config(num_labels=3))
+    plain = deepcopy(model)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    batch = {
+        "input_ids": torch.arange(42).view(6, 7) % 6 + 1,
+        "labels": torch.arange(6) % 3,
+    }
+    training = SparseTraining(epochs=3, every=2, until=1.0)
+    found = []
+    for each in (model, plain):
+        network = sparse_bayesian(each, density=0.2, path="dense")
+        with unchanged(each):
+            found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
+    assert found[0].moves
+    assert_same(found[0].network, found[1].network)
+    assert found[0].network.model.is_gradient_checkpointing
+
+
+def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
     network = sparse_bayesian(resnet(), density=0.3)
-    network(torch.randn(4, 1, 6, 6))
     loader = blobs(image=True, shuffle=False)
+    inputs, _ = next(iter(loader))
     with unchanged(network):
         smidgen.predict_sparse_batches(network, loader, samples=2)
+        step_flops(network, inputs)
     assert all(part.drawn is None for part in network.maps.values())
+    # Which path is faster is a question of training batches.
+    assert all(part.path == "auto" for part in network.maps.values())
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
@@ -312,15 +405,50 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     save_sparse(found, tmp_path / "net", overwrite=True)
 
 
+class Named(nn.Module):
+    """A model whose own parameters are called as ours are."""
+
+    def __init__(self):
+        super().__init__()
+        self.means = nn.Parameter(torch.full((3,), 7.0))
+        self.kmeans = nn.Parameter(torch.full((3,), 8.0))
+        self.log_scales = nn.Parameter(torch.full((3,), 9.0))
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs) + self.means + self.kmeans + self.log_scales
+
+
+def test_parameters_named_like_ours_stay_the_callers(tmp_path):
+    network = sparse_bayesian(Named(), density=0.5)
+    training = SparseTraining(epochs=1, learning_rate=0.1, every=3, scale_rate=0.0)
+    found = fit.ssvi(network, blobs(), training=training).network
+    # With a rate of zero for scales the caller's log_scales still learn.
+    assert not torch.equal(found.model.log_scales, network.model.log_scales)
+    assert torch.equal(
+        found.maps["layer"].log_scales.unique(),
+        torch.full_like(
+            found.maps["layer"].log_scales[:1], log(0.1 * found.priors["layer"])
+        ),
+    )
+    loaded = load_sparse(save_sparse(found, tmp_path / "net"), Named())
+    assert_same(found, loaded)
+    plain = Named()
+    plain.load_state_dict(loaded.densified())
+    for name in ("means", "kmeans", "log_scales"):
+        assert torch.equal(getattr(plain, name), getattr(found.model, name))
+
+
 def test_a_folder_is_small(tmp_path):
+    """As wide as networks are: there biases and counts of rows hardly weigh."""
     sizes = []
     for density in (0.1, 1.0):
-        network = sparse_bayesian(mlp(2000), density=density)
-        folder = save_sparse(network, tmp_path / f"{density}")
+        model = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 10))
+        folder = save_sparse(
+            sparse_bayesian(model, density=density), tmp_path / f"{density}"
+        )
         sizes.append((folder / "sparse.safetensors").stat().st_size)
-    # Biases are held whole on both sides, and every row has a count.
-    rows = 4 * 2003 * 2
-    assert (sizes[0] - rows) / sizes[1] < STATE_RATIO
+    assert sizes[0] / sizes[1] < STATE_RATIO
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):
@@ -384,11 +512,42 @@ def test_wrong_arguments_are_refused(options, words):
         sparse_bayesian(mlp(), **options)
 
 
-def test_wrong_training_is_refused():
-    with pytest.raises(ArgumentError, match="epochs and passes must be 1 or more, got 0"):
-        SparseTraining(epochs=0)
-    with pytest.raises(ArgumentError, match="removal must be one of"):
-        fit.ssvi(mlp(), blobs(), training=SparseTraining(removal="luck"))
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs must be 1 or more, got 0"),
+        ({"passes": 0}, "passes must be 1 or more, got 0"),
+        ({"every": 0}, "every must be 1 or more, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
+        ({"scale_rate": -1.0}, "scale_rate must be >= 0, got -1.0"),
+        ({"temperature": -1.0}, "temperature must be >= 0, got -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0, got -1.0"),
+        ({"warm_up": 2.0}, r"warm_up must be in \[0, 1\], got 2.0"),
+        ({"replaced": 2.0}, r"replaced must be in \[0, 1\], got 2.0"),
+        ({"until": float("nan")}, r"until must be in \[0, 1\], got nan"),
+        ({"optimiser": "lion"}, "optimiser must be 'adam' or 'sgd', got 'lion'"),
+        ({"removal": "luck"}, "removal must be one of 'magnitude', .*, got 'luck'"),
+    ],
+)
+def test_wrong_training_is_refused(options, words):
+    with pytest.raises(ArgumentError, match=words):
+        SparseTraining(**options)
+
+
+def test_wrong_pruning_is_refused():
+    network = sparse_bayesian(mlp(), density=0.5)
+    for density in (-1.0, 0.0, 7.0):
+        with pytest.raises(ArgumentError, match=rf"in \(0, 1\], got {density}"):
+            pruned(network, density)
+    with pytest.raises(
+        ArgumentError, match="by must be one of 'magnitude', .*, got 'luck'"
+    ):
+        pruned(network, 0.5, by="luck")
+    with pytest.raises(ArgumentError, match="budget must be .*, got 'luck'"):
+        pruned(network, 0.5, budget="luck")
+
+
+def test_wrong_data_are_refused():
     with pytest.raises(ArgumentError, match="num_data must be given"):
         fit.ssvi(mlp(), list(blobs()), training=QUICK)
     with pytest.raises(DataError, match="length of 1 or more"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from smidgen.cli import texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
+from smidgen.sparse.making import Start
 from smidgen.sparse.removal import Removal
 
 if TYPE_CHECKING:
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from smidgen.fit import SparseFit, SparseTraining
     from smidgen.integrations.arrays import Arrays
     from smidgen.sparse import SparseNetwork
+    from smidgen.sparse.plain_networks import PlainNetwork
 
-_FILE = "Data: .npz, .csv, IDX images (.gz or not), or CIFAR-10 .bin."
-Train = Annotated[Path, typer.Option(help=_FILE)]
+_FILE = (
+    "Data: .npz, .csv, IDX images (.gz or not), CIFAR-10 .bin or the folder of its "
+    "batches. Several are joined."
+)
+Train = Annotated[list[Path], typer.Option(help=_FILE)]
 Out = Annotated[Path, typer.Option("--out", help="Where the network goes.")]
 Test = Annotated[Path | None, typer.Option(help="Data that only report.")]
 Label = Annotated[str, typer.Option(help="Column of the class in a CSV: name or number.")]
@@ -32,10 +37,28 @@ Hidden = Annotated[str, typer.Option(help="Units of an MLP's layers.")]
 Width = Annotated[int, typer.Option(help="Channels of a resnet's start.", min=1)]
 Density = Annotated[float, typer.Option(help="Active share of the weights, up to 1.")]
 Shared = Annotated[Budget, typer.Option(help="How maps share the active weights.")]
+First = Annotated[
+    Start, typer.Option(help="First active set: at random, or the largest weights.")
+]
+Scale = Annotated[float, typer.Option(help="First scale, as a share of the prior's.")]
+Prior = Annotated[
+    float | None, typer.Option(help="Standard deviation of the prior; by map if left out.")
+]
 Going = Annotated[Removal, typer.Option(help="The score that says which may go.")]
+Every = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Steps between moves; 100, or a twentieth of all if that is less."
+    ),
+]
+Replaced = Annotated[float, typer.Option(help="Share that the first moves replace.")]
+Until = Annotated[float, typer.Option(help="Share of the steps in which weights move.")]
+Passes = Annotated[int, typer.Option(min=1, help="Batches whose gradients say who comes.")]
 Epochs = Annotated[int, typer.Option(min=1, help="Passes over the data.")]
 Rate = Annotated[float, typer.Option("--lr", help="First rate.")]
+Optimiser = Annotated[Literal["adam", "sgd"], typer.Option(help="Who takes the steps.")]
 Temperature = Annotated[float, typer.Option(help="Weight of the KL term; 1 is VI.")]
+WarmUp = Annotated[float, typer.Option(help="Share of the steps in which it grows.")]
 Points = Annotated[
     bool, typer.Option("--deterministic", help="Points instead of Gaussians.")
 ]
@@ -43,7 +66,7 @@ HeldOut = Annotated[float, typer.Option("--val-share", help="Share of data held 
 BatchSize = Annotated[int, typer.Option(help="Examples in a batch.", min=1)]
 Samples = Annotated[int, typer.Option(help="Draws of the weights to score with.")]
 Checkpoint = Annotated[
-    Path | None, typer.Option(help="Folder to resume from, written every epoch.")
+    Path | None, typer.Option(help="File to resume from, written every epoch.")
 ]
 Picture = Annotated[Path | None, typer.Option(help="Draw the connectivity to an SVG.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything.")]
@@ -59,10 +82,19 @@ def train_sparse(
     width: Width = 16,
     density: Density = 0.1,
     budget: Shared = "erk",
+    start: First = "random",
+    scale: Scale = 0.1,
+    prior: Prior = None,
     removal: Going = "snr",
+    every: Every = None,
+    replaced: Replaced = 0.3,
+    until: Until = 0.75,
+    passes: Passes = 4,
     epochs: Epochs = 10,
     learning_rate: Rate = 3e-3,
+    optimiser: Optimiser = "adam",
     temperature: Temperature = 0.1,
+    warm_up: WarmUp = 0.25,
     deterministic: Points = False,
     held_out: HeldOut = 0.1,
     batch_size: BatchSize = 128,
@@ -74,35 +106,52 @@ def train_sparse(
     json_file: texts.Json = None,
 ) -> None:
     """Train a sparse Bayesian network on numbers or images."""
-    from smidgen import fit
+    options = dict(locals())
     from smidgen.sparse import save_sparse, sparse_bayesian
     from smidgen.sparse.folder import check_free as check_folder
 
     check_folder(folder, overwrite)
     check_free(overwrite, json_file, picture)
-    training = fit.SparseTraining(
-        epochs=epochs, learning_rate=learning_rate, temperature=temperature, removal=removal
-    )
     say = Steps()
-    data = _data(train, test, label, held_out, seed)
-    network = sparse_bayesian(
-        _model(model, data, hidden, width, seed),
-        density=density,
-        budget=budget,
-        deterministic=deterministic,
-        seed=seed,
-    )
+    data, classes = _data(train, test, label, held_out, seed)
+    plain = _plain(model, data["train"], classes, hidden, width)
+    choices = {name: options[name] for name in _CHOICES}
+    network = sparse_bayesian(_model(plain, data["train"], seed), **choices)
     count = len(data["train"])
+    training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     found = _trained(network, data, training, batch_size, seed, checkpoint)
     scores = _scored(found, data, samples)
-    save_sparse(found.network, folder, overwrite=overwrite)
+    about = _about(found, training, seed, count, train)
+    save_sparse(found.network, folder, plain=plain, about=about, overwrite=overwrite)
     say(f"Saved the network to {folder}")
     if picture is not None:
-        _draw(found, data, picture)
+        _draw(found, plain, picture)
         say(f"Drew its connectivity to {picture}")
-    history = [asdict(epoch) for epoch in found.history]
-    write_json(json_file, {"network": str(folder), "scores": scores, "history": history})
+    write_json(json_file, {"network": str(folder), "scores": scores, **_course(found)})
+
+
+# Options that `sparse_bayesian` has under the same names.
+_CHOICES = ("density", "budget", "start", "scale", "prior", "deterministic", "seed")
+
+
+def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
+    """What `SparseTraining` has under the same names; short trainings move oftener."""
+    from smidgen.fit import SparseTraining
+
+    found = {f.name: options[f.name] for f in fields(SparseTraining) if f.name in options}
+    if found["every"] is None:
+        found["every"] = max(1, min(100, steps // 20))
+    return SparseTraining(**found)
+
+
+def _course(found: SparseFit) -> dict[str, Any]:
+    return {
+        "history": [epoch.scores() for epoch in found.history],
+        "moves": [asdict(move) for move in found.moves],
+        "state_bytes": found.state_bytes,
+        "derived_bytes": found.derived_bytes,
+    }
 
 
 def _trained(
@@ -129,53 +178,72 @@ def _trained(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
+    went = sum(sum(move.went.values()) for move in found.moves)
+    out.print(f"  {len(found.moves)} moves, in which {went:,} weights went")
     return found
 
 
 def _data(
-    train: Path, test: Path | None, label: str, held_out: float, seed: int
-) -> dict[str, Arrays]:
-    """Training, validation and perhaps test examples, on one scale."""
+    train: Sequence[Path], test: Path | None, label: str, held_out: float, seed: int
+) -> tuple[dict[str, Arrays], int]:
+    """Training, validation and perhaps test examples, raw; and how many classes."""
     import torch
 
-    from smidgen.integrations.arrays import read_arrays, standardised
+    from smidgen.integrations.arrays import joined, read_arrays
 
     if not 0 < held_out < 1:
         raise ArgumentError(f"--val-share must be in (0, 1), got {held_out}.")
     column = int(label) if label.removeprefix("-").isdigit() else label
-    everything = read_arrays(train, label=column)
+    everything = joined([read_arrays(path, label=column) for path in train], train)
     count = max(1, round(held_out * len(everything)))
-    parts = list(everything.split(count, torch.Generator().manual_seed(seed)))
+    parts = everything.split(count, torch.Generator().manual_seed(seed))
+    found = dict(zip(("train", "validation"), parts, strict=True))
     if test is not None:
-        parts.append(read_arrays(test, label=column))
-        shapes = [tuple(each.inputs.shape[1:]) for each in parts]
-        if shapes[2] != shapes[0]:
+        found["test"] = read_arrays(test, label=column)
+        joined([everything, found["test"]], [train[0], test])
+        if found["test"].classes > everything.classes:
             raise DataError(
-                f"{test} must hold examples of shape {shapes[0]}, as {train}, got "
-                f"{shapes[2]}."
+                f"{test} has a class {found['test'].classes - 1}, the training data have "
+                f"0 to {everything.classes - 1}. Train on data with all classes."
             )
-    names = ("train", "validation", "test")
-    return dict(zip(names, standardised(parts[0], *parts[1:]), strict=False))
+    return found, everything.classes
 
 
-def _model(
-    kind: str, data: Mapping[str, Arrays], hidden: str, width: int, seed: int
-) -> nn.Module:
-    import torch
+def _plain(
+    kind: Literal["mlp", "resnet"], train: Arrays, classes: int, hidden: str, width: int
+) -> PlainNetwork:
+    from smidgen.sparse.plain_networks import PlainNetwork
 
-    from smidgen.integrations.plain_networks import mlp, small_resnet
-
-    shape = tuple(data["train"].inputs.shape[1:])
-    classes = max(each.classes for each in data.values())
     try:
-        units = [int(each) for each in hidden.split(",") if each.strip()]
+        units = tuple(int(each) for each in hidden.split(",") if each.strip())
     except ValueError:
         raise ArgumentError(f"--hidden must be like 512,512, got {hidden!r}.") from None
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if kind == "resnet":
-            return small_resnet(shape, classes, width=width)
-        return mlp(shape, classes, hidden=units)
+    return PlainNetwork(kind, tuple(train.inputs.shape[1:]), classes, units, width)
+
+
+def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
+    """A new model that standardises by the training data, and keeps how."""
+    from smidgen.integrations.arrays import moments
+    from smidgen.sparse.plain_networks import Standardise
+
+    model = plain.build(seed)
+    first = model[0]
+    assert isinstance(first, Standardise)
+    first.measure(*moments(train))
+    return model
+
+
+def _about(
+    found: SparseFit, training: SparseTraining, seed: int, count: int, train: Sequence[Path]
+) -> dict[str, Any]:
+    """What else the folder says of its network."""
+    likelihood = {"kind": found.likelihood.kind, **asdict(found.likelihood)}
+    return {
+        "likelihood": likelihood,
+        "seed": seed,
+        "training": asdict(training),
+        "data": {"files": [path.name for path in train], "examples": count},
+    }
 
 
 def _scored(
@@ -202,13 +270,16 @@ def _scored(
     return scores
 
 
-def _draw(found: SparseFit, data: Mapping[str, Arrays], picture: Path) -> None:
+def _draw(found: SparseFit, plain: PlainNetwork, picture: Path) -> None:
     from smidgen.atomic import write_text
     from smidgen.report.connectivity import connectivity_picture
 
-    shape = tuple(data["train"].inputs.shape[1:])
     epochs = [epoch.connectivity for epoch in found.history]
-    first = next(iter(epochs[0].values()))
-    flat = len(shape) == 3 and len(first) == shape[1] * shape[2]
-    image = (shape[1], shape[2]) if flat else None
+    first = next(iter(found.network.maps.values()))
+    image = None
+    # One pixel, one column and one bin: of colours, or of pooled columns, it is no image.
+    if len(plain.shape) == 3 and plain.shape[0] == 1:
+        pixels = plain.shape[1] * plain.shape[2]
+        if pixels == first.pattern.columns == len(next(iter(epochs[0].values()))):
+            image = plain.shape[1:]
     write_text(picture, connectivity_picture(epochs, image=image))

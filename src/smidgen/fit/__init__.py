@@ -9,11 +9,12 @@ from smidgen.fit.laplace import laplace
 from smidgen.fit.many import laplace_many
 from smidgen.fit.sample_tuning import tune_samples
 from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
-from smidgen.fit.ssvi import SparseFit, SparseTraining, ssvi
+from smidgen.fit.ssvi import SparseFit, ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
 from smidgen.fit.temperature import temperature
 from smidgen.fit.tuning import tune_precision
+from smidgen.sparse.training import SparseTraining
 
 __all__ = [
     "Finetuned",

@@ -14,121 +14,57 @@ at once are plain training.
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle, islice
 from math import cos, pi
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.endless import generators_of
-from smidgen.errors import ArgumentError, DataError, StoreError
+from smidgen.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.endless import Endless, generators_of
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StoreError
 from smidgen.fit.preparation import training_size
-from smidgen.guard import untouched
+from smidgen.guard import not_recomputing, untouched
 from smidgen.likelihood import Categorical, Likelihood
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.sparse.addition import Loss
 from smidgen.sparse.alternation import Alternation, Move, Schedule
-from smidgen.sparse.checkpoint import (
-    has_checkpoint,
-    read_notes,
-    restore_checkpoint,
-    save_checkpoint,
+from smidgen.sparse.making import Start, sparse_bayesian
+from smidgen.sparse.network import SparseNetwork
+from smidgen.sparse.resuming import description, put_back, training_tensors
+from smidgen.sparse.training import (
+    SparseEpoch,
+    SparseTraining,
+    packed_course,
+    unpacked_course,
 )
-from smidgen.sparse.network import SparseNetwork, sparse_bayesian
-from smidgen.sparse.removal import Removal
 from smidgen.types import Batch
 
-
-@dataclass(frozen=True)
-class SparseTraining:
-    """How to train; the defaults are plain variational inference at temperature 1.
-
-    Args:
-        epochs: Passes over the training data.
-        learning_rate: First rate; it falls to zero as a cosine. Few weights are larger
-            weights, so a sparse network wants a higher one than a dense one.
-        scale_rate: Rate of the log-scales, as a multiple of it.
-        optimiser: "adam", or "sgd" with momentum 0.9.
-        temperature: T, what the KL term is multiplied with.
-        warm_up: Share of the steps over which the KL term grows from nothing.
-        weight_decay: Decay of means and all else but log-scales: a second prior, off
-            unless asked for.
-        removal: The score that decides which weights go.
-        every: Steps between moves of the active set.
-        replaced: Share of the active weights that the first moves replace.
-        until: Share of the steps after which the active set stays.
-        passes: Batches, each under noise of its own, that the gradients of inactive
-            weights are averaged over.
-
-    Raises:
-        ArgumentError: If one is outside what it may be.
-    """
-
-    epochs: int = 20
-    learning_rate: float = 3e-3
-    scale_rate: float = 1.0
-    optimiser: Literal["adam", "sgd"] = "adam"
-    temperature: float = 1.0
-    warm_up: float = 0.25
-    weight_decay: float = 0.0
-    removal: Removal = "snr"
-    every: int = 100
-    replaced: float = 0.3
-    until: float = 0.75
-    passes: int = 4
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.passes < 1:
-            raise ArgumentError(
-                f"epochs and passes must be 1 or more, got {self.epochs} and {self.passes}."
-            )
-        if not self.learning_rate > 0 or not self.scale_rate >= 0:
-            raise ArgumentError(
-                f"learning_rate must be > 0 and scale_rate >= 0, got {self.learning_rate} "
-                f"and {self.scale_rate}."
-            )
-        if not self.temperature >= 0 or not 0 <= self.warm_up <= 1:
-            raise ArgumentError(
-                f"temperature must be >= 0 and warm_up in [0, 1], got {self.temperature} "
-                f"and {self.warm_up}."
-            )
-        if self.optimiser not in ("adam", "sgd"):
-            raise ArgumentError(
-                f"optimiser must be 'adam' or 'sgd', got {self.optimiser!r}."
-            )
-
-
-@dataclass(frozen=True)
-class SparseEpoch:
-    """What one epoch came to; validation is of the means, where there is any.
-
-    `connectivity` is the share of active weights at each input of each map.
-    """
-
-    number: int
-    train_nll: float
-    kl: float
-    nll: float | None
-    accuracy: float | None
-    seconds: float
-    connectivity: Mapping[str, Sequence[float]] = field(repr=False)
+_DENSITY = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class SparseFit:
-    """A trained network, what its outputs mean, and how it came about."""
+    """A trained network, what its outputs mean, and how it came about.
+
+    `state_bytes` is what training had to keep of the maps' weights: values, indices and
+    momentum. `derived_bytes` is what the sparse path keeps besides, made from the indices.
+    """
 
     network: SparseNetwork
     likelihood: Likelihood
     history: tuple[SparseEpoch, ...]
     moves: tuple[Move, ...] = field(repr=False)
     state_bytes: int
+    derived_bytes: int
 
 
 def ssvi(
@@ -136,7 +72,8 @@ def ssvi(
     train: Iterable[Batch],
     validation: Iterable[Batch] | None = None,
     *,
-    density: float = 0.1,
+    density: float | None = None,
+    start: Start | None = None,
     training: SparseTraining | None = None,
     num_data: int | None = None,
     seed: int = 0,
@@ -146,18 +83,24 @@ def ssvi(
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
-        model: A new or a trained model, or its `Problem`: its maps are made sparse as
-            `sparse_bayesian` does by default. Or the network that `sparse_bayesian`
-            made, for other choices. It stays as it is.
-        train: Training batches, read once per epoch; a loader with a length.
+        model: A model, or its `Problem`: its maps are made sparse as `sparse_bayesian`
+            does by default. Or the network that `sparse_bayesian` made, for other
+            choices. It stays as it is.
+        train: Training batches, read once per epoch; a loader with a length. Its
+            generators are put back as they were.
         validation: Held-out batches, scored after every epoch and never used otherwise.
-        density: Active share of the weights, if a plain model is given.
+        density: Active share of the weights, 0.1 if left out; for a model that is not
+            sparse yet.
+        start: "random", also if left out, for a new model: a random active set, its
+            weights scaled up. "magnitude" for a trained model: its largest weights as
+            they are. For a model that is not sparse yet.
         training: How to train.
-        num_data: Training examples, N; the length of the loader's `dataset` if left out.
-        seed: Seed of the active set, the noise and dropout; the order of batches is the
-            loader's.
-        checkpoint: A folder to write after every epoch and to resume from if it is
-            there; the result is the same bit for bit.
+        num_data: What the KL term counts against, N: examples, or labelled tokens where
+            every token has a label. Taken from the loader's `dataset` if left out.
+        seed: Seed of all randomness: the active set of a model that is not sparse yet,
+            noise, dropout and the order of batches.
+        checkpoint: A file to write after every epoch and to resume from if it is there;
+            the result is the same bit for bit. One of another run is refused.
         progress: Draw a progress bar on a terminal.
 
     Returns:
@@ -168,35 +111,66 @@ def ssvi(
     """
     if not isinstance(train, Sized) or not len(train):
         raise DataError("the training loader must have a length of 1 or more batches.")
+    place = _place(checkpoint)
     training = training or SparseTraining()
     given = as_problem(model)
-    if isinstance(given.model, SparseNetwork):
-        network = deepcopy(given.model)
-    else:
-        network = sparse_bayesian(given.model, density=density, seed=seed)
+    network = _network(given.model, density, start, seed)
     problem = replace(given, model=network.model)
-    with untouched(network):
+    batches = Endless(train)
+    with batches.borrowed(seed), untouched(network):
         problem, _, _ = problem.settled(train)
-    count = training_size(problem, train, num_data)
-    with torch.random.fork_rng(), torch.enable_grad(), torch.inference_mode(False):
+        count = training_size(problem, train, num_data)
+    with (
+        batches.borrowed(seed),
+        torch.random.fork_rng(),
+        torch.enable_grad(),
+        torch.inference_mode(False),
+        not_recomputing(network),
+    ):
         torch.manual_seed(seed)
-        run = _Run(network, problem, training, len(train), count)
-        place = None if checkpoint is None else Path(checkpoint)
-        generators = generators_of(train)
-        if place is not None and has_checkpoint(place):
-            run.resume(place, generators)
+        # Not the stream that drew a first active set from the same seed.
+        network.generator.manual_seed(int(torch.randint(2**62, ())))
+        run = _Run(network, problem, training, train, count, seed)
+        run.resume(place)
         for number in range(len(run.history) + 1, training.epochs + 1):
             label = f"training, epoch {number} of {training.epochs}"
             run.epoch(number, track(train, label, show=progress), validation)
-            if place is not None:
-                notes = run.notes()
-                save_checkpoint(place, network, run.optimiser, generators, notes)
+            run.save(place)
     network.eval()
     assert problem.likelihood is not None
-    held = network.state_bytes(run.optimiser)
     return SparseFit(
-        network, problem.likelihood, tuple(run.history), tuple(run.moves), held
+        network,
+        problem.likelihood,
+        tuple(run.history),
+        tuple(run.moves),
+        network.state_bytes(run.optimiser),
+        network.derived_bytes,
     )
+
+
+def _place(checkpoint: str | Path | None) -> Path | None:
+    place = None if checkpoint is None else Path(checkpoint)
+    if place is not None and place.is_dir():
+        raise StoreError(
+            f"checkpoint must be a file, got the folder {place}. Name a file in it."
+        )
+    return place
+
+
+def _network(
+    model: nn.Module, density: float | None, start: Start | None, seed: int
+) -> SparseNetwork:
+    """A sparse network of one's own: a copy, or made from a plain model."""
+    if not isinstance(model, SparseNetwork):
+        share = _DENSITY if density is None else density
+        return sparse_bayesian(model, density=share, start=start or "random", seed=seed)
+    for name, value in (("density", density), ("start", start)):
+        if value is not None:
+            raise ArgumentError(
+                f"{name} must be left out for a network that is sparse already, got "
+                f"{value!r}. Give it to smidgen.sparse_bayesian."
+            )
+    return deepcopy(model)
 
 
 class _Run:
@@ -207,19 +181,33 @@ class _Run:
         network: SparseNetwork,
         problem: Problem,
         training: SparseTraining,
-        batches: int,
+        train: Sized,
         num_data: int,
+        seed: int,
     ) -> None:
         self.network, self.problem, self.training = network, problem, training
-        self.steps = training.epochs * batches
-        self.num_data = num_data
+        self.steps = training.epochs * len(train)
+        self.num_data, self.seed = num_data, seed
+        assert isinstance(train, Iterable)
+        self.generators = generators_of(train)
         self.optimiser = _optimiser(network, training)
         schedule = Schedule(self.steps, training.every, training.replaced, training.until)
+        _mention_still(network, schedule)
         self.alternation = Alternation(
             network, self.optimiser, schedule, removal=training.removal
         )
         self.history: list[SparseEpoch] = []
         self.moves: list[Move] = []
+        # Before the first step: what is trained from here on is compared by it.
+        self.about = {
+            "method": "ssvi",
+            **description(network),
+            **asdict(training),
+            "steps": self.steps,
+            "num_data": num_data,
+            "seed": seed,
+            "likelihood": repr(problem.likelihood),
+        }
 
     def epoch(
         self, number: int, batches: Iterable[Batch], validation: Iterable[Batch] | None
@@ -242,7 +230,9 @@ class _Run:
         kl = float(self.network.kl().detach()) if self.network.stochastic else 0.0
         nll = accuracy = None
         if validation is not None:
-            nll, accuracy = _scored(self.network, self.problem, validation)
+            # In the same order after every epoch, also of a resumed training.
+            with Endless(validation).borrowed(self.seed):
+                nll, accuracy = _scored(self.network, self.problem, validation)
         epoch = SparseEpoch(
             number,
             total / max(seen, 1),
@@ -273,8 +263,9 @@ class _Run:
         self.optimiser.step()
         return float(loss.detach()), rows
 
-    def _losses(self, batches: Iterable[Batch]) -> Iterator[Loss]:
-        for batch in batches:
+    def _losses(self, batches: Sequence[Batch]) -> Iterator[Loss]:
+        """As many passes as asked for; the batches come again until there are so many."""
+        for batch in islice(cycle(batches), self.training.passes):
 
             def loss(batch: Batch = batch) -> Tensor:
                 found = _loss(self.problem, batch)
@@ -283,44 +274,44 @@ class _Run:
 
             yield loss
 
-    def notes(self) -> dict[str, Any]:
-        """What a resumed training must know besides tensors."""
-        return {
-            "step": self.alternation.step,
-            "settings": self._settings(),
-            "history": [asdict(epoch) for epoch in self.history],
-            "moves": [asdict(move) for move in self.moves],
-        }
+    def save(self, place: Path | None) -> None:
+        """Write all that `resume` needs."""
+        if place is None:
+            return
+        paths = {name: part.path for name, part in self.network.maps.items()}
+        step = self.alternation.step
+        course = packed_course(self.history, self.moves, paths=paths, step=step)
+        state = training_tensors(self.network, self.optimiser, self.generators)
+        write_checkpoint(place, {**state, **course}, self.about)
 
-    def resume(self, folder: Path, generators: Mapping[str, torch.Generator]) -> None:
-        """Go on where a checkpoint stopped.
-
-        Args:
-            folder: The checkpoint.
-            generators: The loader's own source of randomness, if it has one.
-
-        Raises:
-            StoreError: If it is of another training.
-        """
-        notes = read_notes(folder)
-        if notes["settings"] != self._settings():
-            raise StoreError(
-                f"{folder} was written by a training with other settings: "
-                f"{notes['settings']}. Give the same, or another folder."
-            )
-        restore_checkpoint(folder, self.network, self.optimiser, generators)
+    def resume(self, place: Path | None) -> None:
+        """Go on where a checkpoint stopped, if there is one of this very training."""
+        tensors = None if place is None else read_checkpoint(place, self.about)
+        if tensors is None:
+            return
+        self.history, self.moves, notes = unpacked_course(tensors)
+        put_back(tensors, notes["paths"], self.network, self.optimiser, self.generators)
         self.alternation.step = int(notes["step"])
-        self.history = [SparseEpoch(**epoch) for epoch in notes["history"]]
-        self.moves = [Move(**move) for move in notes["moves"]]
 
-    def _settings(self) -> dict[str, Any]:
-        counted = {"steps": self.steps, "num_data": self.num_data}
-        return {**asdict(self.training), **counted}
+
+def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
+    """Warn where the active set was to move and never will."""
+    wanted = schedule.share > 0 and schedule.until > 0 and network.count < network.total
+    # The first of all moves comes after `every` steps.
+    if wanted and not schedule.replaced(schedule.every) > 0:
+        warnings.warn(
+            f"the active set will never move: every={schedule.every}, and it stays after "
+            f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "
+            f"SparseTraining(every={max(1, schedule.steps // 20)}).",
+            SmidgenWarning,
+            stacklevel=4,
+        )
 
 
 def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.Optimizer:
-    logs = [p for n, p in network.named_parameters() if n.endswith("log_scales")]
-    others = [p for n, p in network.named_parameters() if not n.endswith("log_scales")]
+    logs = [p.log_scales for p in network.maps.values() if p.log_scales is not None]
+    own = {id(each) for each in logs}
+    others = [p for p in network.parameters() if p.requires_grad and id(p) not in own]
     groups: list[dict[str, Any]] = [
         {"params": others, "weight_decay": training.weight_decay, "multiple": 1.0}
     ]

@@ -1,5 +1,7 @@
 """Tables of numbers and images as tensors: .npz, CSV, IDX and CIFAR-10 binaries.
 
+Several files, or a folder with CIFAR-10's batches, are one set of examples.
+
 Images are channels first with values in [0, 1]. Nothing here runs code from a file: an
 .npz that holds objects is refused.
 """
@@ -100,7 +102,7 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     Args:
         path: `.npz` with inputs (`x`, `images`, …) and labels (`y`, `labels`, …); an IDX
             file of images or its `.gz`, with the file of labels beside it; a CIFAR-10
-            `.bin`; or a `.csv` of numbers.
+            `.bin`, or the folder with all its `data_batch_*.bin`; or a `.csv` of numbers.
         label: The column of a CSV that holds the class: its name, or its number.
 
     Returns:
@@ -110,6 +112,8 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
         DataError: If the file cannot be read as any of these.
     """
     path = Path(path)
+    if path.is_dir():
+        return _folder(path)
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith(".npz"):
@@ -132,6 +136,41 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     return _checked(found, path)
 
 
+def joined(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
+    """Put examples of several files together.
+
+    Args:
+        parts: The examples of each file.
+        names: The files.
+
+    Returns:
+        All of them, in that order.
+
+    Raises:
+        DataError: If they are not of one shape.
+    """
+    shape = parts[0].inputs.shape[1:]
+    for part, name in zip(parts, names, strict=True):
+        if part.inputs.shape[1:] != shape:
+            raise DataError(
+                f"{name} must hold examples of shape {tuple(shape)}, as {names[0]}, got "
+                f"{tuple(part.inputs.shape[1:])}."
+            )
+    if len(parts) == 1:
+        return parts[0]
+    inputs = torch.cat([part.inputs for part in parts])
+    return Arrays(inputs, torch.cat([part.labels for part in parts]))
+
+
+def moments(train: Arrays) -> tuple[Tensor, Tensor]:
+    """Measure mean and spread of every feature or channel, (features, 1, …)."""
+    axes = [0, *range(2, train.inputs.dim())]
+    mean = train.inputs.mean(axes, keepdim=True)[0]
+    spread = train.inputs.std(axes, keepdim=True)[0]
+    # A feature that never changes stays as it is; so does all of a single example.
+    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
 def standardised(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
     """Shift and scale features or channels by mean and spread of the training data.
 
@@ -142,14 +181,19 @@ def standardised(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
     Returns:
         All of them.
     """
-    axes = [0, *range(2, train.inputs.dim())]
-    mean = train.inputs.mean(axes, keepdim=True)
-    spread = train.inputs.std(axes, keepdim=True)
-    # A feature that never changes stays as it is.
-    spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+    mean, spread = moments(train)
     return tuple(
         Arrays((each.inputs - mean) / spread, each.labels) for each in (train, *others)
     )
+
+
+def _folder(path: Path) -> Arrays:
+    files = sorted(path.glob("data_batch_*.bin"))
+    if not files:
+        raise DataError(
+            f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give it, or files."
+        )
+    return joined([read_arrays(each) for each in files], files)
 
 
 def _npz(path: Path) -> Arrays:
@@ -163,7 +207,15 @@ def _npz(path: Path) -> Arrays:
                 f"({', '.join(_LABELS)}), got {', '.join(held.files)}."
             )
         values = held[inputs]
-        return Arrays(_pixels(values), torch.from_numpy(held[labels].astype(np.int64)))
+        return Arrays(_pixels(values), _classes(held[labels], path))
+
+
+def _classes(labels: np.ndarray, path: Path) -> Tensor:
+    whole = labels.astype(np.int64)
+    wrong = labels[labels != whole]
+    if wrong.size:
+        raise DataError(f"the labels of {path} must be whole numbers, got {wrong[0]}.")
+    return torch.from_numpy(whole)
 
 
 def _pixels(values: np.ndarray) -> Tensor:
@@ -191,11 +243,8 @@ def _csv(path: Path, label: str | int) -> Arrays:
             )
         label = header.index(label)
     values = np.array(rows, dtype=np.float32)
-    labels = values[:, label]
-    if not np.array_equal(labels, np.round(labels)):
-        raise DataError(f"the labels of {path} must be whole numbers, got {labels[0]}.")
     inputs = np.delete(values, label, axis=1)
-    return Arrays(torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)))
+    return Arrays(torch.from_numpy(inputs), _classes(values[:, label], path))
 
 
 def _is_number(cell: str) -> bool:

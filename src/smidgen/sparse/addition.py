@@ -2,8 +2,10 @@
 
 The loss is averaged over several batches and noise draws. A tap sees the input x and
 the gradient δ of a map's output; the gradient of its weights is Σ δ xᵀ, made for a block
-of rows at a time, of which only the largest entries are kept. So the largest tensor ever
-held is a block, not the gradient of a map.
+of rows at a time, of which only the largest entries are kept. So no gradient of a whole
+map is ever held. What is held are the taps: inputs and output gradients of all maps in
+all passes, as much as activations of so many batches. For convolutions, whose
+activations outnumber their weights, that is more than the gradient it saves.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.sparse.maps import GaussianMap
+from smidgen.sparse.recomputing import recomputed
 
 Loss = Callable[[], Tensor]
 """Computes the mean loss of a batch, with fresh noise each time."""
@@ -59,7 +62,9 @@ def tapped(
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def record(_: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-            seen.append((name, given[0].detach(), outputs.requires_grad_()))
+            outputs.requires_grad_()
+            if not recomputed():
+                seen.append((name, given[0].detach(), outputs))
             # What follows may change its input in place.
             return outputs.clone()
 

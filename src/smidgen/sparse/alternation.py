@@ -117,7 +117,7 @@ class Alternation:
                 batch without the KL term, with fresh noise each.
 
         Returns:
-            What moved, or None.
+            What moved, or None; also if there is no loss.
         """
         self.step += 1
         share = self.schedule.replaced(self.step)
@@ -130,7 +130,11 @@ class Alternation:
         staying = self._kept(maps, share)
         if not any(len(staying[name]) < part.pattern.count for name, part in maps.items()):
             return None
-        taps = tapped(self.network.model, maps, losses())
+        passes = list(losses())
+        if not passes:
+            # Without a loss there is nothing to tell who may come.
+            return None
+        taps = tapped(self.network.model, maps, passes)
         came = self._coming(maps, taps, staying)
         went = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
         for name, part in maps.items():
@@ -149,7 +153,10 @@ class Alternation:
             total = sum(each.numel() for each in scores.values())
             stay = total - floor(share * total)
         masks = kept(scores, stay)
-        return {name: maps[name].pattern.listed()[mask] for name, mask in masks.items()}
+        return {
+            name: maps[name].pattern.listed(mask.device)[mask]
+            for name, mask in masks.items()
+        }
 
     def _coming(
         self,

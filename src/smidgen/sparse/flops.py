@@ -1,47 +1,54 @@
 """Floating-point operations of a training step, counted, not measured.
 
-A map of k active weights, used at P positions of a batch (rows, or pixels of images),
-multiplies and adds k P times: 2 k P operations. With noise on outputs there are two
-such products, of the means and of the variances:
+A map of k active of n·m weights, used at P positions of a batch (rows, or pixels of
+images), multiplies and adds K P times, 2 K P operations: K = k on the sparse path, and
+K = n·m on the dense one, which multiplies zeros as well. With noise on outputs there are
+two such products, of the means and of the variances:
 
-    forward                   F = 2 k P d,     d = 2 with local noise, else 1
+    forward                   F = 2 K P d,     d = 2 with local noise, else 1
     backward                  2 F              (the first map: F, its inputs are data)
-    moving the active set     A [passes · (F + F) + 2 n m P · passes] / Δ
+    moving the active set     A · passes · [F + B + 2 n m P] / Δ
 
-(its part 2 n m P only of maps that are not whole, its second F not of the first map)
-with A the share of steps before the set stays. These are the operations that the active
-weights need. A map on the dense path multiplies with zeros as well: counted by the path
-that was taken it has k = n m. Noise, activations, normalisation and
-the optimiser are left out: they are linear in units and in k.
+with A the share of steps before the set stays and B = F for maps behind the first that
+moves, else 0. The last term is for maps whose weights may come and go; a whole map is
+only passed through. Noise, activations, normalisation and the optimiser are left out:
+they are linear in units and in k.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.guard import untouched
-from smidgen.sparse.maps import GaussianMap
 from smidgen.sparse.network import SparseNetwork
-
-Counted = Literal["active", "path"]
-"""What is counted: what the active weights need, or what the paths taken do."""
 
 
 @dataclass(frozen=True)
 class StepFlops:
-    """Operations of one training step: its products, and its share of the moves."""
+    """Operations of one training step: its products, and its share of the moves.
+
+    `products` and `moves` are of the active weights alone, what the sparse path does in
+    every map; `done_products` and `done_moves` are those of the path each map takes.
+    """
 
     products: float
     moves: float
+    done_products: float
+    done_moves: float
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """Products and moves, of the active weights alone."""
         return self.products + self.moves
+
+    @property
+    def done(self) -> float:
+        """Products and moves, by the paths taken."""
+        return self.done_products + self.done_moves
 
 
 def step_flops(
@@ -51,45 +58,32 @@ def step_flops(
     passes: int = 4,
     every: int = 100,
     until: float = 0.75,
-    by: Counted = "active",
 ) -> StepFlops:
     """Count the operations of a training step on a batch.
 
     Args:
-        network: The network.
+        network: The network; maps that have not chosen a path yet count as dense.
         inputs: A batch of inputs as the model takes them.
         passes: Batches that a move averages gradients over.
         every: Steps between moves.
         until: Share of the steps after which the set stays.
-        by: "active" counts the active weights only, "path" all that a map on the dense
-            path multiplies with; one that has run nothing yet is taken as dense.
 
     Returns:
         The count.
     """
     positions = _positions(network, inputs)
-    moving = any(part.pattern.indices is not None for part in network.maps.values())
-    products = moves = 0.0
-    for place, (name, part) in enumerate(network.maps.items()):
-        draws = 2 if part.noise == "local" else 1
-        forward = 2.0 * _multiplied(part, by) * positions[name] * draws
-        # The first map's inputs are data: nobody asks for their gradient.
-        products += forward * (2 if place == 0 else 3)
-        if moving:
-            moves += passes * (forward + (0.0 if place == 0 else forward))
-        if part.pattern.indices is not None:
-            moves += passes * 2.0 * part.pattern.total * positions[name]
-    return StepFlops(products, until * moves / every)
-
-
-def _multiplied(part: GaussianMap, by: Counted) -> int:
-    """How many weights a product with one map multiplies with."""
-    dense = by == "path" and part.taken_path == "dense"
-    return part.pattern.total if dense else part.pattern.count
+    active = {name: part.pattern.count for name, part in network.maps.items()}
+    done = {
+        name: part.pattern.total if part.taken_path == "dense" else part.pattern.count
+        for name, part in network.maps.items()
+    }
+    share = until * passes / every
+    ideal, taken = (_counted(network, positions, each) for each in (active, done))
+    return StepFlops(ideal[0], share * ideal[1], taken[0], share * taken[1])
 
 
 def _positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
-    """How often every weight of a map is used for a batch."""
+    """How often each map's weights are used for a batch."""
     positions = dict.fromkeys(network.maps, 0)
     handles = []
     for name, part in network.maps.items():
@@ -105,3 +99,23 @@ def _positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
         for handle in handles:
             handle.remove()
     return positions
+
+
+def _counted(
+    network: SparseNetwork, positions: Mapping[str, int], sizes: Mapping[str, int]
+) -> tuple[float, float]:
+    """Operations of a step's products, and of one pass of a move."""
+    products = moves = 0.0
+    reached = False
+    everywhere = network.budget == "global" and network.count < network.total
+    for place, (name, part) in enumerate(network.maps.items()):
+        draws = 2 if part.noise == "local" else 1
+        forward = 2.0 * sizes[name] * positions[name] * draws
+        # The first map's inputs are data: nobody asks for their gradient.
+        products += forward * (2 if place == 0 else 3)
+        # A move goes back to the outputs of the first map that it concerns.
+        moves += forward * (2 if reached else 1)
+        if everywhere or part.pattern.indices is not None:
+            moves += 2.0 * part.pattern.total * positions[name]
+            reached = True
+    return products, moves if reached else 0.0

@@ -1,5 +1,7 @@
 """A sparse posterior is a folder: `config.json`, `sparse.safetensors`, `README.md`.
 
+A network made from a `PlainNetwork` says so in its config and is built again from that.
+
 Of each map it holds k means, k log-scales and k columns (two bytes each where they fit)
 with a count for each row; of the rest of the model, its parameters and buffers. No
 pickle; written whole or not at all; a load checks hash, shapes and bounds.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,11 @@ from torch import Tensor, nn
 from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
+from smidgen.sparse.making import Weights, assembled
 from smidgen.sparse.maps import matrix_of
-from smidgen.sparse.network import SparseNetwork, Weights, assembled
+from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
+from smidgen.sparse.plain_networks import PlainNetwork
 
 SCHEMA = 1
 _CONFIG, _TENSORS, _CARD = "config.json", "sparse.safetensors", "README.md"
@@ -30,13 +35,20 @@ _SHORT = 2**16
 
 
 def save_sparse(
-    network: SparseNetwork, folder: str | Path, *, overwrite: bool = False
+    network: SparseNetwork,
+    folder: str | Path,
+    *,
+    plain: PlainNetwork | None = None,
+    about: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a sparse network to a folder, whole or not at all.
 
     Args:
         network: The network.
         folder: Where to; it must not exist yet, or `overwrite` must be given.
+        plain: The plain model it was made from: then a load needs none.
+        about: What else to note, as JSON takes it: likelihood, seed, data.
         overwrite: Replace a sparse network that is there already.
 
     Returns:
@@ -53,20 +65,25 @@ def save_sparse(
             "schema": SCHEMA,
             "method": "ssvi",
             HASH: file_hash(work / _TENSORS),
+            "model": None if plain is None else asdict(plain),
+            "about": dict(about or {}),
             **header_of(network),
         }
         text = json.dumps(config, indent=1, allow_nan=False) + "\n"
         (work / _CONFIG).write_text(text, encoding="utf-8")
-        (work / _CARD).write_text(_card(network), encoding="utf-8")
+        card = _card(network, whole=plain is not None)
+        (work / _CARD).write_text(card, encoding="utf-8")
     return folder
 
 
-def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
+def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNetwork:
     """Read a sparse network into a copy of a model of the same shape.
 
     Args:
-        folder: What `save_sparse` wrote.
-        model: The model it was made from, with any weights; never changed.
+        folder: What `save_sparse` or `smidgen train-sparse` wrote.
+        model: The model it was made from, with any weights; never changed. Not needed
+            for what `smidgen train-sparse` wrote: that is built again, and takes raw
+            inputs.
 
     Returns:
         The network, in evaluation mode.
@@ -82,7 +99,14 @@ def load_sparse(folder: str | Path, model: nn.Module) -> SparseNetwork:
         made_by="smidgen.sparse.save_sparse or 'smidgen train-sparse'",
     )
     tensors = read_tensors(folder / _TENSORS, config, what="sparse network")
+    if model is None and config.get("model") is None:
+        raise StoreError(
+            f"model must be given: {folder} does not say what its network was made from. "
+            "Pass a model of the same shape, with any weights."
+        )
     try:
+        if model is None:
+            model = PlainNetwork(**config["model"]).build()
         network = assembled(
             model,
             weights_of(tensors, config),
@@ -136,7 +160,7 @@ def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
         if part.pattern.indices is not None:
             counts, columns = _packed(part.pattern)
             found[f"row_counts/{name}"], found[f"columns/{name}"] = counts, columns
-    for name, value in _rest(network.model).items():
+    for name, value in network.rest().items():
         found[f"rest/{name}"] = value
     return {key: value.detach().cpu().contiguous() for key, value in found.items()}
 
@@ -188,7 +212,7 @@ def fill(
     """
     for name, part in network.maps.items():
         part.path, part.noise = header["maps"][name]["path"], header["maps"][name]["noise"]
-    for name, value in _rest(network.model).items():
+    for name, value in network.rest().items():
         stored = tensors[f"rest/{name}"]
         if stored.shape != value.shape:
             raise StoreError(
@@ -196,17 +220,6 @@ def fill(
             )
         with torch.no_grad():
             value.copy_(stored)
-
-
-def _rest(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that are not values of a Gaussian map, each once."""
-    own = ("means", "log_scales")
-    found: dict[str, Tensor] = {
-        name: value
-        for name, value in model.named_parameters()
-        if name.rpartition(".")[2] not in own
-    }
-    return {**found, **dict(model.named_buffers())}
 
 
 def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:
@@ -229,8 +242,11 @@ def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern
     return Pattern(rows, columns, starts + inner)
 
 
-def _card(network: SparseNetwork) -> str:
+def _card(network: SparseNetwork, *, whole: bool) -> str:
     kind = "Gaussian" if network.stochastic else "deterministic"
+    call = 'load_sparse("this-folder")  # takes raw inputs'
+    if not whole:
+        call = 'load_sparse("this-folder", model)  # a model of the same shape, any weights'
     return f"""---
 library_name: smidgen
 tags: [bayesian, variational-inference, sparse]
@@ -243,7 +259,7 @@ tags: [bayesian, variational-inference, sparse]
 ```python
 from smidgen.sparse import load_sparse
 
-network = load_sparse("this-folder", model)  # a model of the same shape, any weights
+network = {call}
 state = network.densified()  # a plain state dict of the means
 ```
 """

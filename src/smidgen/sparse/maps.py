@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, StructureError
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.products import Path, product
+from smidgen.sparse.recomputing import refuse_recomputed_noise
 from smidgen.types import Shape
 
 Noise = Literal["local", "weights", "none"]
@@ -91,7 +92,15 @@ class GaussianMap(nn.Module, ABC):
             means: μ, (k,).
             log_scales: log σ, (k,), if this map has scales. Parameters stay the same
                 objects unless k changes.
+
+        Raises:
+            StructureError: If there are scales for a map without, or none for one with.
         """
+        if (log_scales is None) != (self.log_scales is None):
+            had, given = ("has no", "some") if self.log_scales is None else ("has", "none")
+            raise StructureError(
+                f"log_scales must be as in the map: it {had} scales, {given} were given."
+            )
         self.means = _refilled(self.means, means)
         if self.log_scales is not None and log_scales is not None:
             self.log_scales = _refilled(self.log_scales, log_scales)
@@ -107,11 +116,14 @@ class GaussianMap(nn.Module, ABC):
             What it would give. In evaluation mode that of the means, or of `drawn`
             weights where there are some.
         """
-        if self.path == "auto":
+        # Evaluation changes nothing of a network, not even how it computes.
+        if self.path == "auto" and self.training:
             self.path = faster_path(self, inputs)
         if self.drawn is not None:
             return self._biased(self.apply_values(inputs, self.drawn))
         noise = self.noise if self.training else "none"
+        if noise != "none":
+            refuse_recomputed_noise()
         if noise == "weights":
             return self._biased(self.apply_values(inputs, self.draw(self.generator)))
         mean = self._biased(self.apply_values(inputs, self.means))
@@ -124,7 +136,7 @@ class GaussianMap(nn.Module, ABC):
 
     @property
     def taken_path(self) -> Path:
-        """How to compute; dense until a forward pass has timed both."""
+        """How to compute; dense until a forward pass of training has timed both."""
         return "dense" if self.path == "auto" else self.path
 
     @abstractmethod
@@ -320,10 +332,18 @@ def _seconds(part: GaussianMap, inputs: Tensor) -> float:
     inputs = inputs.detach().requires_grad_()
     values = part.means.detach().requires_grad_()
     with torch.enable_grad():
+        _wait(inputs)
         started = time.perf_counter()
         outputs = part.apply_values(inputs, values)
         torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
+        _wait(inputs)
         return time.perf_counter() - started
+
+
+def _wait(inputs: Tensor) -> None:
+    """Let a GPU finish what it was told, so that its work is timed and not the telling."""
+    if inputs.is_cuda:
+        torch.cuda.synchronize(inputs.device)
 
 
 def _refilled(held: nn.Parameter, values: Tensor) -> nn.Parameter:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from smidgen.errors import ArgumentError
 from smidgen.sparse.alternation import moved
 from smidgen.sparse.budgets import Budget, shares
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.removal import Removal, kept, log_score
+from smidgen.sparse.removal import SCORES, Removal, kept, log_score
 
 
 def pruned(
@@ -30,7 +31,15 @@ def pruned(
 
     Returns:
         A copy on fewer weights; their values are as they were.
+
+    Raises:
+        ArgumentError: If an argument is outside what it may be.
     """
+    if not 0 < density <= 1:
+        raise ArgumentError(f"density must be in (0, 1], got {density}.")
+    if by not in SCORES:
+        allowed = ", ".join(repr(each) for each in SCORES)
+        raise ArgumentError(f"by must be one of {allowed}, got {by!r}.")
     copy = deepcopy(network)
     scores = {
         name: log_score(part.means, part.log_scales, by) for name, part in copy.maps.items()
@@ -40,7 +49,7 @@ def pruned(
         shapes = {name: part.shape for name, part in copy.maps.items()}
         stay = shares(shapes, density, budget)
     for name, mask in kept(scores, stay).items():
-        moved(copy.maps[name], copy.maps[name].pattern.listed()[mask])
+        moved(copy.maps[name], copy.maps[name].pattern.listed(mask.device)[mask])
     if deterministic:
         for part in copy.maps.values():
             part.log_scales = None

@@ -1,0 +1,163 @@
+"""Two plain models to train from nothing: an MLP, and a small residual network.
+
+`PlainNetwork` says in a few words which, so that a saved one can be built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from smidgen.errors import ArgumentError
+from smidgen.types import Shape
+
+
+@dataclass(frozen=True)
+class PlainNetwork:
+    """A plain model that standardises its inputs first.
+
+    Args:
+        kind: Which of the two.
+        shape: Of one example: (features,) or (channels, height, width).
+        classes: How many outputs.
+        hidden: Units of each hidden layer of an MLP.
+        width: Channels of a residual network's first stage.
+
+    Raises:
+        ArgumentError: If there is no such kind.
+    """
+
+    kind: Literal["mlp", "resnet"]
+    shape: Shape
+    classes: int
+    hidden: tuple[int, ...] = (512, 512)
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mlp", "resnet"):
+            raise ArgumentError(f"kind must be 'mlp' or 'resnet', got {self.kind!r}.")
+        # JSON has lists only.
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def build(self, seed: int = 0) -> nn.Sequential:
+        """Make the model.
+
+        Args:
+            seed: Seed of its first weights.
+
+        Returns:
+            A `Standardise` that changes nothing yet, and the layers.
+        """
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            if self.kind == "resnet":
+                layers = small_resnet(self.shape, self.classes, width=self.width)
+            else:
+                layers = mlp(self.shape, self.classes, hidden=self.hidden)
+        return nn.Sequential(Standardise(self.shape), *layers)
+
+
+class Standardise(nn.Module):
+    """Shifts and scales raw inputs; both are buffers, so they are saved with the model.
+
+    Args:
+        shape: Of one example; images have one mean and spread for each channel.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        frame = (shape[0], *(1 for _ in shape[1:]))
+        self.register_buffer("mean", torch.zeros(frame))
+        self.register_buffer("spread", torch.ones(frame))
+
+    def measure(self, mean: Tensor, spread: Tensor) -> None:
+        """Take mean and spread of the training data, a number for each feature."""
+        self.mean.copy_(mean.reshape(self.mean.shape))
+        self.spread.copy_(spread.reshape(self.spread.shape))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Standardise a batch."""
+        return (inputs - self.mean) / self.spread
+
+
+def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn.Sequential:
+    """Make an MLP with ReLUs.
+
+    Args:
+        shape: Of one example; images are flattened.
+        classes: How many outputs.
+        hidden: Units of each hidden layer.
+
+    Returns:
+        The model, as torch initialises it.
+    """
+    size = 1
+    for axis in shape:
+        size *= axis
+    layers: list[nn.Module] = [nn.Flatten()]
+    for units in hidden:
+        layers += [nn.Linear(size, units), nn.ReLU()]
+        size = units
+    return nn.Sequential(*layers, nn.Linear(size, classes))
+
+
+def small_resnet(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
+    """Make a residual network of three stages with a block each (He et al., 2016).
+
+    Args:
+        shape: Of one image, (channels, height, width).
+        classes: How many outputs.
+        width: Channels of the first stage; each further one has twice as many.
+
+    Returns:
+        The model, as torch initialises it.
+
+    Raises:
+        ArgumentError: If an example is no image.
+    """
+    if len(shape) != 3:
+        raise ArgumentError(
+            f"a residual network takes images (channels, height, width), got {shape}. Use "
+            "an MLP."
+        )
+    return nn.Sequential(
+        nn.Conv2d(shape[0], width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        _Residual(width, width, 1),
+        _Residual(width, 2 * width, 2),
+        _Residual(2 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, classes),
+    )
+
+
+class _Residual(nn.Module):
+    """Two 3 × 3 convolutions beside a straight way."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.straight: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.straight = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = functional.relu(self.first_norm(self.first(inputs)))
+        found = self.second_norm(self.second(found))
+        return functional.relu(found + self.straight(inputs))

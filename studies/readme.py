@@ -326,7 +326,11 @@ TABLES = {
     "ssvi-main": ssvi_tables.main_table,
     "ssvi-criteria": ssvi_tables.criteria_table,
     "ssvi-grid": ssvi_tables.grid_table,
-    "ssvi-others": ssvi_tables.others_table,
+    "ssvi-costs": ssvi_tables.costs_table,
+    "ssvi-budgets": ssvi_tables.budgets_table,
+    "ssvi-resnet": ssvi_tables.resnet_table,
+    "ssvi-trials": ssvi_tables.trials_table,
+    "ssvi-found": ssvi_tables.found,
     "ssvi-bench": ssvi_tables.bench_table,
 }
 

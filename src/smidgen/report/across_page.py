@@ -28,6 +28,7 @@ from smidgen.report.page import environment
 from smidgen.report.palette import Look, key, looks
 from smidgen.report.ramp_page import norm_figures
 from smidgen.report.tables import Bound, Cell, Column
+from smidgen.report.trials import shown, trial_tables
 
 _NLL = Column("nll", "NLL", "↓", tables.nll)
 _COLUMNS = (
@@ -35,10 +36,14 @@ _COLUMNS = (
     Column("ece_equal_mass", "ECE", "↓", tables.rate),
     Column("accuracy", "Accuracy", "↑", tables.percent),
     Column("rmse", "RMSE", "↓", tables.nll),
+    Column("ood_auroc", "OOD AUROC", "↑", tables.rate),
     Column("fraction", "Weights stochastic", "", tables.share),
     Column("floats", "Floats stored", "↓", tables.count),
+    Column("stored_ratio", "Bytes ÷ dense VI", "↓", tables.rate),
+    Column("operations_ratio", "Operations ÷ dense VI", "↓", tables.rate),
+    Column("seconds_ratio", "Step time ÷ dense VI", "↓", tables.rate),
 )
-_PLAIN = ("fraction", "floats")
+_PLAIN = ("fraction", "floats", "stored_ratio")
 _PAPER = {"nll": "nll", "ece_equal_mass": "ece"}
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
 _BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
@@ -161,6 +166,8 @@ def _data_part(
             }
             for method in own
         ],
+        "trials": trial_tables(across.parts(data, "trial")),
+        "shown": shown,
         "figures": _figures(across, data, own, baseline, method_looks, name),
     }
 

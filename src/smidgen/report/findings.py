@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from smidgen.report.across import Across, Spread
+from smidgen.report import reading
+from smidgen.report.across import Across, Spread, data_of
 from smidgen.report.tables import nll, signed
+from smidgen.report.trials import edges
 
 # Questions one asks of such records: the first of a pair against the second.
 _PAIRS = (
@@ -29,6 +31,20 @@ _PAIRS = (
     ("laplace-last-layer", "laplace-random"),
     ("swag-bayestune", "swag-random"),
     ("swag-ssvi", "swag-random"),
+    ("dense-vi", "dense"),
+    ("dense-vi-temperature", "dense-temperature"),
+    ("ssvi-10", "sparse-10"),
+    ("ssvi-10-temperature", "sparse-10-temperature"),
+    ("ssvi-10", "dense-vi-pruned-10"),
+    ("ssvi-5", "sparse-5"),
+    ("ssvi-5-temperature", "sparse-5-temperature"),
+    ("ssvi-5", "dense-vi-pruned-5"),
+    ("ssvi-5", "ssvi-5-magnitude"),
+    ("ssvi-5", "ssvi-5-expected"),
+    ("ssvi-5", "ssvi-5-exponential"),
+    ("ssvi-5", "ssvi-5-exponential-snr"),
+    ("ssvi-5", "ssvi-5-uniform"),
+    ("ssvi-5", "ssvi-5-global"),
 )
 _CONSTANT = "constant"
 
@@ -52,6 +68,7 @@ def findings(across: Across, baseline: str) -> list[str]:
             if found is not None:
                 lines.append(_compared(across, first, second, found))
     lines += _worse_than_nothing(across)
+    lines += _at_edges(across)
     return [line for line in lines if line]
 
 
@@ -118,6 +135,16 @@ def _worse_than_nothing(across: Across) -> list[str]:
                 f"{'does' if len(above) == 1 else 'do'} no better than that."
             )
     return found
+
+
+def _at_edges(across: Across) -> list[str]:
+    """Which settings that trials chose might be better still beyond what was tried."""
+    choices = {
+        f"{data_of(record)}: {reading.label(methods[0])}": record.results["choice"]
+        for record in across.records
+        if record.results.get("choice") and (methods := reading.methods(record))
+    }
+    return edges(choices)
 
 
 def _said(gap: Spread) -> str:

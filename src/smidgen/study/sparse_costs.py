@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from smidgen.fit import SparseTraining
 from smidgen.sparse import SparseNetwork, save_sparse
-from smidgen.sparse.flops import Counted, step_flops
+from smidgen.sparse.flops import step_flops
 
 _FIRST_ROUNDS, _ROUNDS = 3, 25
 # The timed steps must not change what is timed.
@@ -52,17 +52,22 @@ def costs(
     sides = {"own": deepcopy(network), "dense": deepcopy(twin)}
     seconds = step_seconds(sides, batch)
 
-    def counted(name: str, by: Counted) -> float:
-        given = {"passes": training.passes, "every": training.every}
-        return step_flops(sides[name], batch[0], **given, until=training.until, by=by).total
-
-    whole = counted("dense", "active")
-    taken, active = counted("own", "path"), counted("own", "active")
+    counted = {
+        name: step_flops(
+            side,
+            batch[0],
+            passes=training.passes,
+            every=training.every,
+            until=training.until,
+        )
+        for name, side in sides.items()
+    }
+    whole, own = counted["dense"].total, counted["own"]
     return {
-        "operations": taken,
-        "active_operations": active,
-        "operations_ratio": taken / whole,
-        "active_operations_ratio": active / whole,
+        "operations": own.done,
+        "active_operations": own.total,
+        "operations_ratio": own.done / whole,
+        "active_operations_ratio": own.total / whole,
         "seconds_ratio": seconds,
         "paths": [part.taken_path for part in sides["own"].maps.values()],
     }

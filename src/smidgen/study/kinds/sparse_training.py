@@ -23,7 +23,7 @@ from smidgen.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
 from smidgen.sparse import SparseNetwork, pruned, sparse_bayesian
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.network import Start
+from smidgen.sparse.making import Start
 from smidgen.sparse.removal import Removal
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import Method, compare

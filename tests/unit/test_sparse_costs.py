@@ -1,0 +1,50 @@
+"""What a sparse network costs, and the outputs of its draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tolerances import EXACT
+from torch import nn
+
+from smidgen import predict_sparse_batches, sparse_bayesian
+from smidgen.errors import DataError
+from smidgen.fit import SparseTraining
+from smidgen.likelihood import Categorical
+from smidgen.prediction import sparse_outputs
+from smidgen.study.sparse_costs import costs
+
+
+@pytest.fixture
+def model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+
+
+@pytest.fixture
+def inputs():
+    return torch.randn(8, 20, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_mixture_of_the_draws_is_the_prediction(model, inputs, deterministic):
+    network = sparse_bayesian(model, density=0.3, deterministic=deterministic)
+    batches = [(inputs[:5],), (inputs[5:],)]
+    outputs = sparse_outputs(network, batches, samples=3)
+    assert outputs.shape == (2 if deterministic else 3, 8, 4)
+    found = predict_sparse_batches(network, batches, samples=3, temperature=1.7)
+    mixed = Categorical(4).mixture(outputs, 1.7)
+    torch.testing.assert_close(mixed.log_probs, found.log_probs, **EXACT)
+    with pytest.raises(DataError, match="no batch"):
+        sparse_outputs(network, [])
+
+
+def test_costs_leave_the_networks_as_they_were(model, inputs, unchanged):
+    network, twin = (sparse_bayesian(model, density=d, path="dense") for d in (0.1, 1.0))
+    labels = torch.arange(8) % 4
+    with unchanged(network), unchanged(twin):
+        found = costs(network, twin, (inputs, labels), SparseTraining())
+    assert found["seconds_ratio"] > 0
+    assert found["paths"] == ["dense", "dense"]
+    assert found["active_operations_ratio"] < found["operations_ratio"]

@@ -32,7 +32,7 @@ from smidgen.study.regression import read_tables
 from smidgen.study.running import run_study
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import draw
-from smidgen.study.tuned_text import LABELS
+from smidgen.study.tuning_methods import LABELS
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

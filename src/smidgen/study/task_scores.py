@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import log, pi
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from smidgen.evaluate.association import average_ranks
-from smidgen.study.text_data import Metric
+
+Metric = Literal["accuracy", "matthews", "pearson"]
 
 
 def pearson(values: Tensor, targets: Tensor) -> Tensor:

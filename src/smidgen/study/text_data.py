@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -34,9 +34,9 @@ from smidgen.errors import DataError
 from smidgen.integrations.huggingface import text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.study.cell import Job, read_settings
+from smidgen.study.task_scores import Metric
 
 Loader = DataLoader[dict[str, Tensor]]
-Metric = Literal["accuracy", "matthews", "pearson"]
 _HELD_OUT = 0.1
 
 

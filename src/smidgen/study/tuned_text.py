@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module, util
 from math import exp, log, pi
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,34 +25,9 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Done, Job
 from smidgen.study.text_data import Drawn, Loader, draw
 from smidgen.study.text_models import base_of
+from smidgen.study.tuning_methods import Method
 from smidgen.subset import Subset
 
-Method = Literal[
-    "full",
-    "lora",
-    "bitfit",
-    "head",
-    "random",
-    "magnitude",
-    "gradient",
-    "displacement",
-    "published",
-    "bayestune",
-    "constant",
-]
-LABELS: Mapping[Method, str] = {
-    "full": "All weights",
-    "lora": "LoRA",
-    "bitfit": "BitFit",
-    "head": "Head only",
-    "random": "Random weights",
-    "magnitude": "Largest weights",
-    "gradient": "Largest squared gradients",
-    "displacement": "Largest mean |Δ| of the chain",
-    "published": "BayesTune, published update",
-    "bayestune": "BayesTune",
-    "constant": "Constant predictor",
-}
 # A pass without gradients has room for more rows than a training step.
 _ROWS_AT_ONCE = 32
 _FLOAT_BYTES = 4

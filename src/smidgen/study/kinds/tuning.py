@@ -21,7 +21,8 @@ from smidgen.errors import ArgumentError
 from smidgen.study.cell import Done, Job, read_settings
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import TextData, draw
-from smidgen.study.tuned_text import LABELS, Method, start_of, tune
+from smidgen.study.tuned_text import start_of, tune
+from smidgen.study.tuning_methods import LABELS, Method
 
 _DIGITS = 3
 

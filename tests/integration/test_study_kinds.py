@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from studies import tuning_tables
 from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows
 from tests.tiny import bert_config, saved
@@ -33,6 +34,7 @@ from smidgen.study.running import run_study
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import draw
 from smidgen.study.tuning_methods import LABELS
+from smidgen.study.tuning_summary import outcomes_of, verdicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -525,3 +527,43 @@ def test_tuning_says_what_it_is_missing(tuned):
         tuning.run(job(cell, root, ledger, settings=rated, needs=()))
     with pytest.raises(ArgumentError, match="method must be one of"):
         tuning.run(job(cell, root, ledger, settings={"method": "everything"}))
+
+
+def test_test_rows_are_shuffled_once_for_all_seeds_and_numbers_standardised(tuned):
+    root, study, ledger = tuned
+    cells = [cell for cell in study.cells if cell.name == "full"]
+    by_name = {}
+    for cell in cells:
+        by_name.setdefault(cell.data["name"], []).append(draw(job(cell, root, ledger)))
+    first, second = by_name["numbers"]
+    assert first.test.texts == second.test.texts
+    lines = (root / "numbers-test.tsv").read_text().splitlines()[1:]
+    in_order = [line.split("\t")[0] for line in lines]
+    assert list(first.test.texts) != in_order
+    assert sorted(first.test.texts) == sorted(in_order)
+    labels = torch.tensor(first.train.labels, dtype=torch.float64)
+    torch.testing.assert_close(labels.mean(), torch.zeros_like(labels[0]), **EXACT)
+    torch.testing.assert_close(labels.std(), torch.ones_like(labels[0]), **EXACT)
+    # Where the file is too short, its rows come first and those of a seed's own after.
+    left, right = (set(each.test.texts[:40]) for each in by_name["letters"])
+    assert left == right
+
+
+def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
+    root, study, ledger = tuned
+    words = ["study", "report", str(root / "study.toml"), "--out", str(ledger.folder)]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    said = " ".join(capsys.readouterr().out.split())
+    assert left.value.code == 0
+    found = outcomes_of(ledger.record(cell) for cell in study.cells)
+    for line in verdicts(found):
+        assert " ".join(line.split()) in said
+    assert "own score" in (ledger.folder / "report.html").read_text()
+    monkeypatch.setattr(tuning_tables, "outcomes", lambda: found)
+    for table in (tuning_tables.scores_table, tuning_tables.gaps_table):
+        assert all(
+            label in table() for name, label in LABELS.items() if name != "bayestune"
+        )
+    assert "0.001, 0.01" in tuning_tables.rates_table()
+    assert tuning_tables.verdict_list().count("\n- ") == len(LABELS) - 1

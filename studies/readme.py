@@ -14,7 +14,7 @@ from scipy.stats import t
 
 from smidgen.record import Record
 from smidgen.report.tables import count, nll, rate, score_rows, times
-from studies import ssvi_tables
+from studies import ssvi_tables, tuning_tables
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -322,6 +322,10 @@ TABLES = {
     "cost": cost,
     "peers": peers,
     "ramping": ramping,
+    "bayestune-verdict": tuning_tables.verdict_list,
+    "bayestune-scores": tuning_tables.scores_table,
+    "bayestune-gaps": tuning_tables.gaps_table,
+    "bayestune-rates": tuning_tables.rates_table,
     "ssvi-short": ssvi_tables.short_table,
     "ssvi-main": ssvi_tables.main_table,
     "ssvi-criteria": ssvi_tables.criteria_table,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from studies import tuning_tables
 from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows
 from tests.tiny import bert_config, saved
@@ -26,11 +27,14 @@ from smidgen.report import render
 from smidgen.study.cell import Job
 from smidgen.study.definition import read_study
 from smidgen.study.engines.base import Place
-from smidgen.study.kinds import KINDS, check_settings
+from smidgen.study.kinds import KINDS, check_settings, tuning
 from smidgen.study.ledger import Ledger
 from smidgen.study.regression import read_tables
 from smidgen.study.running import run_study
+from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import draw
+from smidgen.study.tuning_methods import LABELS
+from smidgen.study.tuning_summary import outcomes_of, verdicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -341,3 +345,225 @@ def test_every_kind_refuses_settings_it_does_not_have(letters):
             check_settings(strange)
     with pytest.raises(ArgumentError, match="kind must be one of"):
         check_settings(type(cell)("x", "no-such-kind", {}, 0))
+
+
+TUNING = """
+title = "Which letters"
+baseline = "bayestune"
+[[data]]
+name = "letters"
+train = "train.tsv"
+test = "test.tsv"
+text = "sentence"
+label = "verdict"
+metric = "matthews"
+train_size = 40
+validation_size = 30
+test_size = 60
+top_up = true
+shuffle_test = 0
+batch_size = 8
+max_length = 12
+[[data]]
+name = "numbers"
+train = "numbers-train.tsv"
+test = "numbers-test.tsv"
+text = "sentence"
+label = "score"
+numbers = true
+metric = "pearson"
+train_size = 40
+validation_size = 30
+shuffle_test = 0
+batch_size = 8
+max_length = 12
+[[cells]]
+name = "trial"
+kind = "tuning"
+seed = 0
+method = "full"
+base = "{encoder}"
+report = false
+epochs = 1
+each = {{ learning_rate = [1e-3, 1e-2] }}
+[[cells]]
+name = "constant"
+kind = "tuning"
+method = "constant"
+[[cells]]
+name = "full"
+kind = "tuning"
+method = "full"
+base = "{encoder}"
+needs = ["trial"]
+[[cells]]
+name = "plain"
+kind = "tuning"
+base = "{encoder}"
+fraction = 0.1
+rank = 2
+learning_rate = 0.01
+each = {{ method = ["lora", "bitfit", "head", "random", "magnitude", "gradient"] }}
+[[cells]]
+name = "chain"
+kind = "scales"
+base = "{encoder}"
+fraction = 0.1
+samples = 2
+[[cells]]
+name = "published-chain"
+kind = "scales"
+base = "{encoder}"
+fraction = 0.1
+samples = 2
+update = "published"
+[[cells]]
+name = "chosen"
+kind = "tuning"
+base = "{encoder}"
+fraction = 0.1
+learning_rate = 0.01
+needs = ["chain"]
+each = {{ method = ["bayestune", "displacement"] }}
+[[cells]]
+name = "published"
+kind = "tuning"
+method = "published"
+base = "{encoder}"
+fraction = 0.1
+learning_rate = 0.01
+needs = ["published-chain"]
+[profiles.small]
+seeds = [1, 2]
+"""
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tuned")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        saved(root / "encoder", BertModel(bert_config()))
+    for seed, (name, count) in enumerate([("train", 160), ("test", 50)]):
+        lines = dict(rows(count, seed))
+        verdicts = [f"{text}\t{('bad', 'good')[label]}" for text, label in lines.items()]
+        scores = [f"{t}\t{t.count('a') - t.count('b') / 2 + 0.5}" for t in lines]
+        for file, heading, some in (
+            (name, "verdict", verdicts),
+            (f"numbers-{name}", "score", scores),
+        ):
+            text = f"sentence\t{heading}\n" + "\n".join(some) + "\n"
+            (root / f"{file}.tsv").write_text(text)
+    study, ledger = done(TUNING.format(encoder=root / "encoder"), root, root)
+    return root, study, ledger
+
+
+def test_every_way_of_tuning_is_scored_on_the_same_rows(tuned):
+    root, study, ledger = tuned
+    by_place = {}
+    for cell in study.cells:
+        results = ledger.record(cell).results
+        if "methods" in results:
+            (method,) = results["methods"]
+            place = (cell.data["name"], cell.seed)
+            by_place.setdefault(place, {})[method["name"]] = (cell, results)
+    assert len(by_place) == 4
+    for (name, _), found in by_place.items():
+        assert set(found) == set(LABELS)
+        assert len({tuple(results["targets"]) for _, results in found.values()}) == 1
+        cell, results = found["full"]
+        assert results["targets"] == [
+            pytest.approx(each, abs=5e-4)
+            for each in draw(job(cell, root, ledger)).test.labels
+        ]
+        scores = found["constant"][1]["methods"][0]["scores"]
+        assert scores["metric"]["value"] == 0
+        for method, (_, results) in found.items():
+            noted = {k: v["value"] for k, v in results["methods"][0]["scores"].items()}
+            values = torch.tensor(results["outputs"], dtype=torch.float64)
+            targets = torch.tensor(results["targets"], dtype=torch.float64)
+            metric = "pearson" if name == "numbers" else "matthews"
+            assert noted == scores_of(metric, values, targets, results["noise"]), method
+        sizes = {name: results["trained"] for name, (_, results) in found.items()}
+        chosen = ("random", "magnitude", "gradient", "displacement", "bayestune")
+        assert len({sizes[each] for each in chosen}) == 1
+        assert sizes["head"] < sizes["random"] < sizes["full"]
+        seconds = found["bayestune"][1]["cpu_seconds"]
+        (chain,) = [each for each in found["bayestune"][0].needs if each.name == "chain"]
+        assert seconds["choosing"] == ledger.record(chain).results["cpu_seconds"]
+
+
+def test_rates_come_from_trials_that_score_no_test_row(tuned):
+    _, study, ledger = tuned
+    trials = [cell for cell in study.cells if cell.name.startswith("trial")]
+    assert {cell.seed for cell in trials} == {0}
+    assert len(trials) == 4
+    for trial in trials:
+        assert not {"methods", "outputs"} & set(ledger.record(trial).results)
+    for cell in study.cells:
+        if cell.name == "full":
+            results = ledger.record(cell).results
+            nll = {
+                need.settings["learning_rate"]: ledger.record(need).results[
+                    "validation_nll"
+                ]
+                for need in cell.needs
+            }
+            assert results["learning_rate"] == min(nll, key=nll.get)
+            assert results["at_edge"]
+            assert results["trials"] == {f"{rate:g}": each for rate, each in nll.items()}
+
+
+def test_tuning_says_what_it_is_missing(tuned):
+    root, study, ledger = tuned
+    cell = next(cell for cell in study.cells if cell.name == "chosen-bayestune")
+    bare = {"method": "bayestune", "base": str(root / "encoder")}
+    with pytest.raises(ArgumentError, match="must have a learning_rate"):
+        tuning.run(job(cell, root, ledger, settings=bare))
+    rated = {**bare, "learning_rate": 0.01}
+    with pytest.raises(ArgumentError, match="fraction must be that of the cell 'chain'"):
+        tuning.run(job(cell, root, ledger, settings=rated))
+    with pytest.raises(ArgumentError, match="kind 'scales'"):
+        tuning.run(job(cell, root, ledger, settings=rated, needs=()))
+    with pytest.raises(ArgumentError, match="method must be one of"):
+        tuning.run(job(cell, root, ledger, settings={"method": "everything"}))
+
+
+def test_test_rows_are_shuffled_once_for_all_seeds_and_numbers_standardised(tuned):
+    root, study, ledger = tuned
+    cells = [cell for cell in study.cells if cell.name == "full"]
+    by_name = {}
+    for cell in cells:
+        by_name.setdefault(cell.data["name"], []).append(draw(job(cell, root, ledger)))
+    first, second = by_name["numbers"]
+    assert first.test.texts == second.test.texts
+    lines = (root / "numbers-test.tsv").read_text().splitlines()[1:]
+    in_order = [line.split("\t")[0] for line in lines]
+    assert list(first.test.texts) != in_order
+    assert sorted(first.test.texts) == sorted(in_order)
+    labels = torch.tensor(first.train.labels, dtype=torch.float64)
+    torch.testing.assert_close(labels.mean(), torch.zeros_like(labels[0]), **EXACT)
+    torch.testing.assert_close(labels.std(), torch.ones_like(labels[0]), **EXACT)
+    # Where the file is too short, its rows come first and those of a seed's own after.
+    left, right = (set(each.test.texts[:40]) for each in by_name["letters"])
+    assert left == right
+
+
+def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
+    root, study, ledger = tuned
+    words = ["study", "report", str(root / "study.toml"), "--out", str(ledger.folder)]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    said = " ".join(capsys.readouterr().out.split())
+    assert left.value.code == 0
+    found = outcomes_of(ledger.record(cell) for cell in study.cells)
+    for line in verdicts(found):
+        assert " ".join(line.split()) in said
+    assert "own score" in (ledger.folder / "report.html").read_text()
+    monkeypatch.setattr(tuning_tables, "outcomes", lambda: found)
+    for table in (tuning_tables.scores_table, tuning_tables.gaps_table):
+        assert all(
+            label in table() for name, label in LABELS.items() if name != "bayestune"
+        )
+    assert "0.001, 0.01" in tuning_tables.rates_table()
+    assert tuning_tables.verdict_list().count("\n- ") == len(LABELS) - 1

@@ -65,7 +65,8 @@ def show_many(
 
     write_many(records, page, about)
     across = gather(records)
-    lines = findings(across, baseline_of(across, about.baseline if about else None))
+    baseline = baseline_of(across, about.baseline if about else None)
+    lines = list(about.found if about else ()) or findings(across, baseline)
     for line in lines:
         out.print(f"• {escape(line)}")
     out.print(f"\nwrote {escape(str(page))}")

@@ -119,13 +119,15 @@ def report(
     from smidgen.cli.report import show_many
     from smidgen.report import About
     from smidgen.study.ledger import state_of
+    from smidgen.study.tuning_summary import outcomes_of, verdicts
 
     study, ledger = _opened(name, profile, folder)
     done = state_of(study.cells, ledger).done
     records = [ledger.record(cell) for cell in done]
     if len(done) < len(study.cells):
         note(f"{len(study.cells) - len(done)} of {len(study.cells)} cells are not done.")
-    about = About(study.title, study.about, study.baseline, study.paper)
+    found = tuple(verdicts(outcomes_of(records)))
+    about = About(study.title, study.about, study.baseline, study.paper, found)
     show_many(records, page or ledger.folder / "report.html", json_file, about)
 
 

@@ -32,18 +32,20 @@ from smidgen.report.trials import shown, trial_tables
 
 _NLL = Column("nll", "NLL", "↓", tables.nll)
 _COLUMNS = (
+    Column("metric", "Task's own score", "↑", tables.rate),
     _NLL,
     Column("ece_equal_mass", "ECE", "↓", tables.rate),
     Column("accuracy", "Accuracy", "↑", tables.percent),
     Column("rmse", "RMSE", "↓", tables.nll),
     Column("ood_auroc", "OOD AUROC", "↑", tables.rate),
     Column("fraction", "Weights stochastic", "", tables.share),
+    Column("trained", "Weights trained", "↓", tables.count),
     Column("floats", "Floats stored", "↓", tables.count),
     Column("stored_ratio", "Bytes ÷ dense VI", "↓", tables.rate),
     Column("operations_ratio", "Operations ÷ dense VI", "↓", tables.rate),
     Column("seconds_ratio", "Step time ÷ dense VI", "↓", tables.rate),
 )
-_PLAIN = ("fraction", "floats", "stored_ratio")
+_PLAIN = ("fraction", "trained", "floats", "stored_ratio")
 _PAPER = {"nll": "nll", "ece_equal_mass": "ece"}
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
 _BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
@@ -54,12 +56,15 @@ class About:
     """What a page says of itself: a study's words, or those for any records.
 
     `paper` holds published figures: a label, a note, and values by method, data, score.
+    `found` are sentences by a study's own statistics: they stand in place of those on NLL,
+    and of what counts every seed of every data set as one more of its kind.
     """
 
     title: str = "Records side by side"
     about: str = ""
     baseline: str | None = None
     paper: Mapping[str, Any] = field(default_factory=dict)
+    found: tuple[str, ...] = ()
 
 
 def render_many(records: Sequence[Record], about: About | None = None) -> str:
@@ -112,14 +117,14 @@ def _render(across: Across, about: About) -> str:
             about=about.about,
             baseline=across.labels[baseline],
             paper=about.paper,
-            findings=findings(across, baseline),
+            findings=about.found or findings(across, baseline),
             data=[
                 _data_part(across, name, place, baseline, method_looks, about.paper)
                 for place, name in enumerate(across.data)
             ],
             methods={name: across.labels[name] for name in across.methods},
             keys={name: Markup(key(look)) for name, look in method_looks.items()},
-            overall=_overall(across, baseline),
+            overall=[] if about.found else _overall(across, baseline),
             created=max(record.created for record in across.records)[:10],
             versions=across.records[0].versions,
             count=len(across.records),

@@ -106,7 +106,10 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
             f"{len(templates)} and {len(seeds)}."
         )
     cells = [
-        cell for one, seed in product(data, seeds) for cell in _cells(templates, one, seed)
+        # Seed by seed: what is stopped early has whole seeds.
+        cell
+        for seed, one in product(seeds, data)
+        for cell in _cells(templates, one, seed)
     ]
     return Study(
         name=name,

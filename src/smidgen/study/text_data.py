@@ -10,14 +10,20 @@ A data set of a study says:
                        how many rows; all of `train` but the held-out tenth if left out
     top_up             rows of `train` that nobody trained on join a test file that has
                        fewer rows than `test_size`
+    shuffle_test       a seed, the same for all seeds of a study: files that are sorted by
+                       source have first rows of one kind
+    numbers            labels are numbers, not classes; they are standardised by the
+                       training rows
+    metric             the task's own score: accuracy, matthews or pearson
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +34,7 @@ from smidgen.errors import DataError
 from smidgen.integrations.huggingface import text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.study.cell import Job, read_settings
+from smidgen.study.task_scores import Metric
 
 Loader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
@@ -48,6 +55,9 @@ class TextData:
     validation_size: int | None = None
     test_size: int | None = None
     top_up: bool = False
+    shuffle_test: int | None = None
+    numbers: bool = False
+    metric: Metric = "accuracy"
     batch_size: int = 16
     max_length: int = 128
 
@@ -63,29 +73,35 @@ class Drawn:
 
     @property
     def classes(self) -> int:
-        """How many classes the labels are of."""
+        """How many classes the labels are of; 1 if they are numbers."""
+        if self.about.numbers:
+            return 1
         assert self.train.labels is not None
         known = len(self.train.label_names or ())
         return max(known, int(max(self.train.labels)) + 1)
 
-    def loaders(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Loader]:
+    def loaders(
+        self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
+    ) -> dict[str, Loader]:
         """Make batches of texts of like length, always in the same order."""
+        size = batch_size or self.about.batch_size
         return {
-            name: self._loader(table.take(table.by_length()), tokenizer)
+            name: self._loader(table.take(table.by_length()), tokenizer, batch_size=size)
             for name, table in vars(self).items()
             if isinstance(table, TextTable)
         }
 
     def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
         """Make training batches of a new order each time through."""
-        return self._loader(self.train, tokenizer, shuffle=True, seed=seed)
+        size = self.about.batch_size
+        how: Mapping[str, Any] = {"shuffle": True, "seed": seed, "batch_size": size}
+        return self._loader(self.train, tokenizer, **how)
 
     def _loader(
         self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
     ) -> Loader:
         length = min(self.about.max_length, tokenizer.model_max_length)
-        size = self.about.batch_size
-        return text_loader(table, tokenizer, batch_size=size, max_length=length, **how)
+        return text_loader(table, tokenizer, max_length=length, **how)
 
 
 def draw(job: Job) -> Drawn:
@@ -109,8 +125,9 @@ def draw(job: Job) -> Drawn:
     everything = read_text(_path(job, about.train), **columns)
     names: Mapping[str, Any] = {"label_names": everything.label_names}
     test = read_text(_path(job, about.test), **columns, **names)
-    order = _distinct(everything)
-    random.Random(job.seed).shuffle(order)
+    if about.shuffle_test is not None:
+        test = test.take(_shuffled(range(len(test)), about.shuffle_test))
+    order = _shuffled(_distinct(everything), job.seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
         validation = read_text(_path(job, about.validation), **columns, **names)
@@ -126,17 +143,31 @@ def draw(job: Job) -> Drawn:
     most = about.test_size or len(test)
     if about.top_up and most > len(test):
         test = _joined(test, everything.take(order[size + held :][: most - len(test)]))
-    return Drawn(
-        everything.take(order[:size]),
-        validation,
-        test.take(range(min(most, len(test)))),
-        about,
-    )
+    train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
+    if about.numbers:
+        train, validation, test = _standardised(train, validation, test)
+    return Drawn(train, validation, test, about)
 
 
 def _path(job: Job, name: str) -> Path:
     own = Path(name).expanduser()
     return own if own.is_absolute() else job.folder / own
+
+
+def _shuffled(rows: Iterable[int], seed: int) -> list[int]:
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _standardised(*tables: TextTable) -> list[TextTable]:
+    """Numbers less their mean, over their standard deviation, in the first table."""
+    known = tables[0].labels or ()
+    middle, width = fmean(known), stdev(known) or 1.0
+    return [
+        replace(each, labels=tuple((y - middle) / width for y in each.labels or ()))
+        for each in tables
+    ]
 
 
 def _distinct(table: TextTable) -> list[int]:

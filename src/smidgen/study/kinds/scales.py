@@ -1,0 +1,82 @@
+"""BayesTune's first stage as a cell: a chain, and the weights that it would have tuned.
+
+`update = "langevin"` leaves two choices, by the mean scale and by the mean displacement of
+one chain; `update = "published"` leaves that of the published update. Its seconds are its
+own, so that they are counted once for each method that needs it. The chain reads
+training rows on top of what tuning reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smidgen import fit, select
+from smidgen.fit.langevin import Update
+from smidgen.study.cell import Job, read_settings
+from smidgen.study.tuned_text import start_of
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which chain, and how long; half of it is burn-in.
+
+    `temperature` and `noise_discount` are those of "langevin"; the published update has
+    its own.
+    """
+
+    update: Update = "langevin"
+    base: str = "all-MiniLM-L6-v2"
+    fraction: float = 0.005
+    epochs: float = 1.5
+    samples: int = 20
+    learning_rate: float = 1e-4
+    temperature: float = 1e-5
+    noise_discount: float = 0.1
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Run the chain and leave what it chooses."""
+    told = read_settings(Settings, job.settings, "scales")
+    start = start_of(job, told.base)
+    train = start.shuffled()
+    steps = max(4, round(told.epochs * len(train)))
+    burn_in = steps // 2
+    course: dict[str, Any] = {
+        "steps": steps,
+        "burn_in": burn_in,
+        "thin": max(1, (steps - burn_in) // told.samples),
+    }
+    ours = told.update == "langevin"
+    how: dict[str, Any] = {"update": told.update, "learning_rate": told.learning_rate}
+    if ours:
+        how |= {"temperature": told.temperature, "noise_discount": told.noise_discount}
+    started = time.process_time()
+    found = fit.langevin(
+        start.problem,
+        train,
+        **course,
+        **how,
+        displacement=ours,
+        seed=job.seed,
+        progress=False,
+    )
+    scores = {"bayestune" if ours else "published": found.means}
+    if found.displacement is not None:
+        scores["displacement"] = dict(found.displacement)
+    chosen = {
+        name: select.bayestune(start.model, each, fraction=told.fraction)
+        for name, each in scores.items()
+    }
+    seconds = time.process_time() - started
+    job.artifact.mkdir(exist_ok=True)
+    for name, subset in chosen.items():
+        subset.to_file(job.artifact / f"{name}.safetensors")
+    return {
+        "fraction": told.fraction,
+        "cpu_seconds": seconds,
+        "course": course,
+        "chain": found.to_dict(),
+    }

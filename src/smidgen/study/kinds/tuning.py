@@ -1,0 +1,172 @@
+"""One way of fine-tuning a text model, scored by its task's own metric.
+
+Which weights move is the `method`. Its learning rate is told, or it is the one of lowest
+validation NLL among the cells of this kind that it needs: those are trials, with
+`report = false`, and never look at test rows. "displacement", "published" and "bayestune"
+need a cell of kind `scales` besides. Outputs are kept to three digits, in the order of the
+test rows, for paired comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import log
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError
+from smidgen.study.cell import Done, Job, read_settings
+from smidgen.study.task_scores import scores_of
+from smidgen.study.text_data import TextData, draw
+from smidgen.study.tuned_text import start_of, tune
+from smidgen.study.tuning_methods import LABELS, Method
+
+_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is tuned, and how.
+
+    `rank` is LoRA's; `fraction` is for methods that choose single weights.
+    """
+
+    method: Method
+    learning_rate: float | None = None
+    epochs: int = 2
+    fraction: float = 0.005
+    rank: int = 6
+    base: str = "all-MiniLM-L6-v2"
+    report: bool = True
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Tune by one method and score it.
+
+    Args:
+        job: The job.
+
+    Returns:
+        Validation history and costs; scores and outputs on test rows if it is no trial.
+
+    Raises:
+        ArgumentError: If there is no such method.
+    """
+    told = read_settings(Settings, job.settings, "tuning")
+    if told.method not in get_args(Method):
+        raise ArgumentError(
+            f"method must be one of {', '.join(get_args(Method))}, got {told.method!r}."
+        )
+    if told.method == "constant":
+        return _constant(job)
+    rate, trials = _rate(told, job.needs)
+    start = start_of(job, told.base)
+    scales = (need for need in job.needs if need.record.config["kind"] == "scales")
+    tuned = tune(
+        told.method,
+        start,
+        fraction=told.fraction,
+        rank=told.rank,
+        scales=next(scales, None),
+        work=job.work,
+        epochs=told.epochs,
+        learning_rate=rate,
+    )
+    results: dict[str, Any] = {
+        "learning_rate": rate,
+        "trials": trials,
+        "at_edge": _at_edge(rate, trials),
+        "validation": [asdict(epoch) for epoch in tuned.history],
+        "validation_nll": tuned.best.nll,
+        "trained": tuned.trained,
+        "delta_bytes": tuned.delta_bytes,
+        "cpu_seconds": {"choosing": tuned.choosing_seconds, "tuning": tuned.tuning_seconds},
+    }
+    if not told.report:
+        return results
+    about = start.data.about
+    scored = _scored(
+        told.method,
+        about,
+        *start.predicted(tuned.model),
+        noise=tuned.noise if about.numbers else None,
+        costs={"trained": tuned.trained, "floats": tuned.delta_bytes // 4},
+    )
+    return {**results, **scored}
+
+
+def _rate(told: Settings, needs: Sequence[Done]) -> tuple[float, dict[str, float]]:
+    """The learning rate, and the validation NLL of each that was tried for it."""
+    tried = {
+        float(need.record.results["learning_rate"]): float(
+            need.record.results["validation_nll"]
+        )
+        for need in needs
+        if need.record.config["kind"] == "tuning"
+    }
+    trials = {f"{rate:g}": tried[rate] for rate in sorted(tried)}
+    if told.learning_rate is not None:
+        return told.learning_rate, trials
+    if not tried:
+        raise ArgumentError(
+            f"method {told.method!r} must have a learning_rate, or need cells of kind "
+            "'tuning' that try some, got neither. Add one of them."
+        )
+    return min(tried, key=tried.__getitem__), trials
+
+
+def _at_edge(rate: float, trials: Mapping[str, float]) -> bool:
+    """Whether a rate beyond those that were tried might have been better."""
+    tried = list(trials)
+    return f"{rate:g}" in (*tried[:1], *tried[-1:])
+
+
+def _constant(job: Job) -> Mapping[str, Any]:
+    """The training rows' mean, or their share of ones, for every test row."""
+    data = draw(job)
+    labels = torch.tensor(data.train.labels, dtype=torch.float64)
+    middle, count = float(labels.mean()), len(data.test)
+    noise = None
+    if data.about.numbers:
+        held = torch.tensor(data.validation.labels, dtype=torch.float64)
+        value, noise = middle, float((held - middle).square().mean())
+    else:
+        value = log(middle / (1 - middle))
+    values = torch.full((count,), value, dtype=torch.float64)
+    targets = torch.tensor(data.test.labels, dtype=torch.float64)
+    costs = {"trained": 0, "floats": 1}
+    return {
+        "trained": 0,
+        **_scored("constant", data.about, values, targets, noise=noise, costs=costs),
+    }
+
+
+def _scored(
+    method: Method,
+    about: TextData,
+    values: Tensor,
+    targets: Tensor,
+    *,
+    noise: float | None,
+    costs: Mapping[str, int],
+) -> dict[str, Any]:
+    """Scores of what is kept, so that they can be found again from the record."""
+    values, targets = (each.double().round(decimals=_DIGITS) for each in (values, targets))
+    scores = scores_of(about.metric, values, targets, noise)
+    entry = {
+        "name": method,
+        "label": LABELS[method],
+        "scores": {name: {"value": value} for name, value in scores.items()},
+        **costs,
+    }
+    return {
+        "methods": [entry],
+        "metric": about.metric,
+        "noise": noise,
+        "outputs": [round(each, _DIGITS) for each in values.tolist()],
+        "targets": [round(each, _DIGITS) for each in targets.tolist()],
+        "data": {"test": len(targets)},
+    }

@@ -1,0 +1,151 @@
+"""The tables of docs/methods/bayestune.md, from the records of the study `bayestune`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+
+from smidgen.record import Record
+from smidgen.report.across import Spread
+from smidgen.study.tuning_methods import LABELS
+from smidgen.study.tuning_summary import OURS, Outcomes, outcomes_of, over_tasks, verdicts
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results" / "bayestune" / "records"
+_NONE = "No records yet: run `smidgen study run bayestune --data FOLDER`."
+_METRICS = {"pearson": "Pearson", "matthews": "Matthews", "accuracy": "accuracy"}
+
+
+@cache
+def outcomes() -> Outcomes:
+    """Read every record of a scored cell."""
+    return outcomes_of(Record.load(path) for path in sorted(RECORDS.glob("*.json")))
+
+
+def scores_table() -> str:
+    """Every method: what it trains and keeps, its scores by task, and its cost."""
+    found = outcomes()
+    if not found.methods:
+        return _NONE
+    headings = [f"{task} ({_metric(found, task)})" for task in found.tasks]
+    lines = [
+        f"Means over seeds ({_seeds(found)}) ± standard deviation; processor seconds of "
+        "choosing (the chain among it) and of tuning, means over tasks:",
+        "",
+        f"| | trained | delta | {' | '.join(headings)} | seconds |",
+        "|---" * (len(headings) + 4) + "|",
+    ]
+    for method in found.methods:
+        results = [each for t in found.tasks for each in found.of(t, method).values()]
+        first, timed = results[0], [r["cpu_seconds"] for r in results if "cpu_seconds" in r]
+        cells = [f"{first['trained']:,}", _size(first.get("delta_bytes"))]
+        cells += [_spread(found, task, method) for task in found.tasks]
+        cells.append(
+            " + ".join(
+                f"{fmean(each[part] for each in timed):.0f}"
+                for part in ("choosing", "tuning")
+            )
+            if timed
+            else ""
+        )
+        lines.append(f"| {_label(method)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def gaps_table() -> str:
+    """BayesTune less every other method, by task and over tasks."""
+    found = outcomes()
+    if OURS not in found.methods:
+        return _NONE
+    lines = [
+        "BayesTune less the others, with 95 % intervals; bold where zero is outside:",
+        "",
+        f"| | {' | '.join(found.tasks)} | mean of tasks |",
+        "|---" * (len(found.tasks) + 2) + "|",
+    ]
+    for other in found.methods:
+        gaps = found.gaps(other)
+        if other != OURS and gaps:
+            cells = [_gap(gaps.get(task)) for task in found.tasks]
+            whole = f"{_gap(over_tasks(gaps))} ({len(gaps)} tasks)"
+            lines.append(f"| {_label(other)} | {' | '.join(cells)} | {whole} |")
+    return "\n".join(lines)
+
+
+def verdict_list() -> str:
+    """The sentences."""
+    return "\n".join(f"- {line}" for line in verdicts(outcomes())) or _NONE
+
+
+def rates_table() -> str:
+    """The learning rates that trials on validation data chose."""
+    found = outcomes()
+    trained = [method for method in found.methods if method != "constant"]
+    if not trained:
+        return _NONE
+    lines = [
+        "Rates of lowest validation NLL after one epoch at a seed of their own; \\* is the "
+        "lowest or highest of those tried:",
+        "",
+        f"| | {' | '.join(found.tasks)} | tried |",
+        "|---" * (len(found.tasks) + 2) + "|",
+    ]
+    for method in trained:
+        cells, tried = [], ""
+        for task in found.tasks:
+            results = next(iter(found.of(task, method).values()), None)
+            if results is None:
+                cells.append("")
+                continue
+            mark = "\\*" if results["at_edge"] else ""
+            cells.append(f"{results['learning_rate']:g}{mark}")
+            tried = ", ".join(results["trials"])
+        lines.append(f"| {_label(method)} | {' | '.join(cells)} | {tried} |")
+    return "\n".join(lines)
+
+
+def _metric(found: Outcomes, task: str) -> str:
+    results = next(iter(next(iter(found.found[task].values())).values()))
+    return _METRICS[results["metric"]]
+
+
+def _seeds(found: Outcomes) -> str:
+    """The seeds of every task, and where a method has fewer."""
+    known = sorted({s for task in found.found.values() for m in task.values() for s in m})
+    whole = all(
+        sorted(found.of(task, method)) == known
+        for task in found.tasks
+        for method in found.methods
+    )
+    return f"{', '.join(map(str, known))}{'' if whole else '; not all are there yet'}"
+
+
+def _spread(found: Outcomes, task: str, method: str) -> str:
+    values = [
+        each["methods"][0]["scores"]["metric"]["value"]
+        for each in found.of(task, method).values()
+    ]
+    if not values:
+        return ""
+    wide = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{fmean(values):.3f}{wide}"
+
+
+def _gap(gap: Spread | None) -> str:
+    if gap is None:
+        return ""
+    if gap.low is None or gap.high is None:
+        return f"{gap.value:+.3f}"
+    text = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+    return f"**{text}**" if gap.above_zero or gap.below_zero else text
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return ""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
+def _label(method: str) -> str:
+    return {str(name): label for name, label in LABELS.items()}[method]

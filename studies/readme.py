@@ -14,7 +14,7 @@ from scipy.stats import t
 
 from smidgen.record import Record
 from smidgen.report.tables import count, nll, rate, score_rows, times
-from studies import ssvi_tables, tuning_tables
+from studies import claims, ssvi_tables, tuning_tables
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -336,6 +336,7 @@ TABLES = {
     "ssvi-trials": ssvi_tables.trials_table,
     "ssvi-found": ssvi_tables.found,
     "ssvi-bench": ssvi_tables.bench_table,
+    **claims.TABLES,
 }
 
 

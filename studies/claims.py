@@ -1,0 +1,89 @@
+"""What the records say of the papers' claims: the generated parts of docs/findings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from smidgen.record import Record
+from smidgen.report.across import Spread, gather, stratified
+from smidgen.report.findings import findings
+from smidgen.report.tables import nll, rate, signed
+
+ROOT = Path(__file__).parents[1]
+NONE = "No record is there yet."
+
+
+def found_by(study: str, baseline: str) -> Callable[[], str]:
+    """What a study's page says it found, as a list."""
+
+    def text() -> str:
+        paths = sorted((ROOT / "results" / study / "records").glob("*.json"))
+        records = [Record.load(path) for path in paths]
+        shown = [each for each in records if each.results.get("methods")]
+        if not shown:
+            return NONE
+        return "\n".join(f"- {line}" for line in findings(gather(shown), baseline))
+
+    return text
+
+
+def temperature_claim() -> str:
+    """Laplace on a tenth of the rows and columns against temperature scaling."""
+    return _recipe_gap("10 %, joint, by group", "temperature")
+
+
+def last_layer_claim() -> str:
+    """Sparse-KFAC against the last layer alone."""
+    return _recipe_gap("10 %, joint, by group", "last layer, joint")
+
+
+def _recipe_gap(first: str, second: str) -> str:
+    gaps: dict[str, list[float]] = {}
+    for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
+        record = Record.load(path)
+        scored = record.results["recipes"]
+        gap = scored[first]["nll"] - scored[second]["nll"]
+        gaps.setdefault(record.config["task"], []).append(gap)
+    parts = ", ".join(f"{task} {signed(mean(own))}" for task, own in gaps.items())
+    whole = stratified(list(gaps.values()))
+    return (
+        f"Test NLL of “{first}” less that of “{second}”: {_interval(whole)} over "
+        f"{whole.count} pairs of task and seed, tasks counting alike ({parts})."
+    )
+
+
+def _interval(gap: Spread) -> str:
+    if gap.low is None or gap.high is None:
+        return signed(gap.value)
+    return f"{signed(gap.value)} (95 % {signed(gap.low)} to {signed(gap.high)})"
+
+
+def schemes_claim() -> str:
+    """The schemes of one ramping study, one seed."""
+    record = Record.load(ROOT / "results" / "ramp" / "mrpc-seed0.json")
+    lines = [
+        f"{record.config['title']}, seed {record.seed}, size chosen on validation data; "
+        "one seed, so a look and no verdict:",
+        "",
+        "| | test NLL | ECE | weights stochastic |",
+        "|---|---|---|---|",
+    ]
+    for method in record.results["methods"]:
+        scores, share = method["scores"], method.get("fraction")
+        lines.append(
+            f"| {method['label']} | {nll(scores['nll']['value'])} | "
+            f"{rate(scores['ece_equal_mass']['value'])} | "
+            f"{'' if share is None else f'{100 * share:.3g} %'} |"
+        )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "claim-temperature": temperature_claim,
+    "claim-last-layer": last_layer_claim,
+    "claim-schemes": schemes_claim,
+    "found-uci": found_by("uci", "map"),
+    "found-bridges": found_by("bridges", "temperature"),
+}

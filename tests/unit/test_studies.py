@@ -15,6 +15,7 @@ import pytest
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
+from smidgen.record import Record
 from smidgen.study.definition import Resources, profiles_of, read_study, shipped
 from smidgen.study.engines.base import Place
 from smidgen.study.engines.local import LocalEngine, room_for
@@ -98,6 +99,27 @@ def test_cells_of_one_seed_serve_all_seeds(file):
     leaves = [cell for cell in study.cells if cell.name != "base"]
     assert {cell.seed for cell in leaves} == {0, 1}
     assert {cell.needs[0].key for cell in leaves} == {cell.key for cell in bases}
+
+
+def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
+    path = written(tmp_path)
+    text = path.read_text().replace("size = 3", 'size = 3\ntrain = "rows.csv"')
+    path.write_text(text)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("1,2\n")
+    told = ["study", "run", str(path), "--data", str(tmp_path), "--workers", "1"]
+    told += ["--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as left:
+        main(told)
+    assert left.value.code == 0
+    found = [Record.load(each) for each in (tmp_path / "out" / "records").iterdir()]
+    named = [list(each.config["files"]) for each in found]
+    assert sorted(named) == [[]] * 6 + [["rows.csv"]] * 6
+    rows.write_text("1,3\n")
+    with pytest.raises(SystemExit) as left:
+        main(told)
+    assert left.value.code == 1
+    assert "rows.csv under --data must be what it was" in capsys.readouterr().err
 
 
 def test_keys_are_of_what_shapes_the_result_and_of_nothing_else(file):

@@ -71,9 +71,11 @@ def run(
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
+    from smidgen.study.data_files import refuse_changed
     from smidgen.study.running import missing_cells, run_study
 
     study, ledger = _opened(name, profile, folder)
+    refuse_changed(study.cells, ledger, data)
     say = Steps()
     missing = missing_cells(study, ledger)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")

@@ -12,6 +12,7 @@ from typing import Protocol
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.record import Record
 from smidgen.study.cell import Cell, Job
+from smidgen.study.data_files import digests
 from smidgen.study.kinds import kind_of
 from smidgen.study.ledger import Ledger
 
@@ -98,6 +99,7 @@ def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
         "kind": cell.kind,
         "key": cell.key,
         "data": dict(cell.data),
+        "files": digests(cell.data, data),
         "settings": dict(cell.settings),
         "needs": [each.key for each in cell.needs],
         "artifact": made.is_dir(),

@@ -1,0 +1,79 @@
+"""Which files a data set is read from: a study goes on only with the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from smidgen.artifact import file_hash
+from smidgen.errors import DataError
+from smidgen.study.cell import Cell
+from smidgen.study.ledger import Ledger
+
+_DIGITS = 12
+
+
+def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
+    """Hash the files and folders that a data set's description names.
+
+    Args:
+        data: The description.
+        root: The folder they are under.
+
+    Returns:
+        A hash by name; names of nothing that is there are left out.
+    """
+    if root is None:
+        return {}
+    names = (name for name in _texts(data) if name and (root / name).exists())
+    return {name: _digest(root / name) for name in sorted(set(names))}
+
+
+def refuse_changed(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:
+    """Refuse to go on with a study whose data have changed since its first records.
+
+    Args:
+        cells: The cells of the study.
+        ledger: Where their records are.
+        root: The folder of the data.
+
+    Raises:
+        DataError: If a record was made of other files.
+    """
+    for cell in cells:
+        if not ledger.is_done(cell):
+            continue
+        before = ledger.record(cell).config.get("files", {})
+        now = digests(cell.data, root)
+        other = [name for name in before if name in now and now[name] != before[name]]
+        if other:
+            raise DataError(
+                f"{other[0]} under --data must be what it was when the records in "
+                f"{ledger.folder} were made, got another. Put the old file back, or pass "
+                "another --out."
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+
+
+def _digest(path: Path) -> str:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return _of_files(
+        tuple((f, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file())
+    )
+
+
+# Cells of a data set follow each other, and its files may be large.
+@lru_cache(maxsize=64)
+def _of_files(files: tuple[tuple[Path, int, int], ...]) -> str:
+    hashes = " ".join(file_hash(path) for path, _, _ in files)
+    return sha256(hashes.encode()).hexdigest()[:_DIGITS]

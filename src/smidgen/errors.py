@@ -25,6 +25,10 @@ class DataError(SmidgenError, ValueError):
     """The data cannot be used as they are."""
 
 
+class DivergedError(DataError):
+    """Training left the region where the network has finite outputs."""
+
+
 class ResourceError(SmidgenError, MemoryError):
     """The work would take more memory than there is."""
 

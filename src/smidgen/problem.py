@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.types import Batch, Forward
 
@@ -222,7 +222,8 @@ class Problem:
             The loss, for autograd, and the number of labelled rows; None without any.
 
         Raises:
-            DataError: If the batch has no labels at all, or the loss is not finite.
+            DataError: If the batch has no labels at all.
+            DivergedError: If the loss is not finite.
         """
         targets, kept = self.read(batch, outputs.detach())
         if targets is None:
@@ -236,7 +237,7 @@ class Problem:
         assert self.likelihood is not None
         loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
         if not torch.isfinite(loss):
-            raise DataError(
+            raise DivergedError(
                 "the training loss is not finite. Lower learning_rate, or check the data "
                 "of this batch."
             )

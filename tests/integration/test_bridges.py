@@ -101,7 +101,7 @@ def test_choices_differ_and_are_of_the_tuned_network(ledger):
     job = Job(data, 0, {}, folder, (found.found(first),), folder / "a", folder / "w")
     images = read_images(job)
     before, tuned = needed_networks(job, images)
-    assert not torch.equal(before[1].weight, tuned[1].weight)
+    assert not torch.equal(before[2].weight, tuned[2].weight)
     settings = dict(study.cells[1].settings)
     sets = []
     for by in ("random", "magnitude", "bayestune", "ssvi"):

@@ -221,7 +221,11 @@ def test_rows_of_a_seed_are_apart_and_the_same_each_time(letters):
     assert (len(drawn.train), len(drawn.validation), len(drawn.test)) == (60, 40, 70)
     assert not set(drawn.train.texts) & set(drawn.validation.texts)
     assert drawn == draw(job(cell, root, ledger))
-    assert drawn.train != draw(job(cell, root, ledger, seed=1)).train
+    other = draw(job(cell, root, ledger, seed=1))
+    assert drawn.train != other.train
+    # No seed chooses by what another is tested on.
+    assert drawn.test == other.test
+    assert not set(drawn.test.texts[-10:]) & {*other.train.texts, *other.validation.texts}
     test = set((root / "test.tsv").read_text().split("\n"))
     topped = [text for text in drawn.test.texts if not any(text in each for each in test)]
     assert not set(topped) & (set(drawn.train.texts) | set(drawn.validation.texts))

@@ -542,6 +542,13 @@ def test_the_prior_counts_against_labelled_tokens():
     assert training_size(problem, DataLoader(data, 1), 7) == 7
 
 
+def test_the_prior_counts_against_labelled_rows():
+    labels = torch.tensor([0, -100, 1, -100])
+    data = TensorDataset(torch.randn(4, 3), labels)
+    problem = smidgen.Problem(nn.Linear(3, 2), smidgen.Categorical(2))
+    assert training_size(problem, DataLoader(data, 2), None) == 2
+
+
 class Branches(nn.Module):
     """A second map that only some batches run, and a third that none does."""
 

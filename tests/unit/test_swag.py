@@ -340,6 +340,26 @@ def test_running_statistics_stay_and_dropout_is_on(unchanged):
     assert again == runs[True]
 
 
+def test_a_rate_whose_loss_overflows_before_the_outputs_do_is_only_a_bad_one():
+    model = nn.Linear(3, 1)
+    batch = (torch.randn(8, 3), torch.randn(8, 1))
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    found = smidgen.fit.swag(
+        smidgen.Problem(model, smidgen.Gaussian(1)),
+        [batch],
+        subset,
+        validation=[batch],
+        # Ten times per step and more: squares leave single precision long before numbers.
+        learning_rate=[1e-3, 20.0],
+        steps=40,
+        every=2,
+        trial_steps=40,
+        progress=False,
+    )
+    assert dict(found.rates)[20.0] == float("inf")
+    assert found.learning_rate == 1e-3
+
+
 def test_the_rate_is_chosen_by_validation_nll_and_one_that_runs_off_is_not():
     model, batch = Case("mlp", mlp, 3, vectors).make()
     subset = smidgen.select.sparse_kfac(model, percent=100)

@@ -8,7 +8,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DivergedError
 from smidgen.problem import Problem
 from smidgen.subset import Subset
 from smidgen.swag import LEAST_SNAPSHOTS, Snapshots, Spread, check_spread
@@ -66,10 +66,6 @@ class DescentSettings:
                 f"{name}={steps} with every={self.every} and burn_in={self.burn_in} gives "
                 f"{count}. Take more steps, or a shorter interval."
             )
-
-
-class RanOffError(DataError):
-    """SGD left the region where the network has finite outputs."""
 
 
 class Descent:
@@ -145,7 +141,7 @@ class Descent:
 
     def _require_finite(self, values: Tensor, what: str) -> None:
         if not bool(torch.isfinite(values).all()):
-            raise RanOffError(
+            raise DivergedError(
                 f"the {what} are not finite after {self.step} steps. Lower learning_rate, "
                 f"now {self.rate:g}, or check the data of this batch."
             )

@@ -36,18 +36,19 @@ def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -
 
     Args:
         problem: The problem.
-        train: The loader; for labels of tokens it is read once.
+        train: The loader; it is read once where its first batch has labels of tokens, or
+            rows without one.
         given: N if the caller knows it.
 
     Returns:
-        Examples, or labelled tokens where every token has a label.
+        Examples; labelled tokens or rows where not every one has a label.
 
     Raises:
         ArgumentError: If it is not given and cannot be told.
     """
     dataset = getattr(train, "dataset", None)
     if given is None and isinstance(dataset, Sized):
-        given = len(dataset) if not _by_token(problem, train) else _tokens(problem, train)
+        given = _labelled(problem, train) if _partly(problem, train) else len(dataset)
     if given is None:
         raise ArgumentError(
             "num_data must be given for a loader whose data set has no length: the prior "
@@ -58,16 +59,15 @@ def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -
     return given
 
 
-def _by_token(problem: Problem, train: Iterable[Batch]) -> bool:
+def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
+    """Whether classes are of tokens, or of some rows only."""
     targets = problem.targets(next(iter(train)))
-    return (
-        targets is not None
-        and targets.dim() > 1
-        and isinstance(problem.likelihood, Categorical)
-    )
+    if targets is None or not isinstance(problem.likelihood, Categorical):
+        return False
+    return targets.dim() > 1 or bool((targets == IGNORED).any())
 
 
-def _tokens(problem: Problem, train: Iterable[Batch]) -> int:
+def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
     return sum(int((each != IGNORED).sum()) for each in labels if each is not None)
 

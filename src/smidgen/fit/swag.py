@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.endless import Endless
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.fingerprint import fingerprint, quick_fingerprint
-from smidgen.fit.descent import Descent, DescentSettings, RanOffError
+from smidgen.fit.descent import Descent, DescentSettings
 from smidgen.fit.sample_tuning import held_out
 from smidgen.guard import untouched
 from smidgen.problem import Problem, as_problem
@@ -239,7 +239,7 @@ class _Work:
             posterior = self.descend(settings.trial_steps)
             found = held_out(self.problem, posterior, validation, samples=settings.samples)
             nll = found.nll(found.outputs, posterior.likelihood.scale)
-        except RanOffError:
+        except DivergedError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
         self.save({})

@@ -127,7 +127,13 @@ def draw(job: Job) -> Drawn:
     test = read_text(_path(job, about.test), **columns, **names)
     if about.shuffle_test is not None:
         test = test.take(_shuffled(range(len(test)), about.shuffle_test))
-    order = _shuffled(_distinct(everything), job.seed)
+    rows, most = _distinct(everything), about.test_size or len(test)
+    if about.top_up and most > len(test):
+        # Once for all seeds, so that no seed trains on or chooses by another's test rows.
+        spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
+        test = _joined(test, everything.take(spare))
+        rows = sorted(set(rows) - set(spare))
+    order = _shuffled(rows, job.seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
         validation = read_text(_path(job, about.validation), **columns, **names)
@@ -140,9 +146,6 @@ def draw(job: Job) -> Drawn:
         )
     if about.validation is None:
         validation = everything.take(order[size : size + held])
-    most = about.test_size or len(test)
-    if about.top_up and most > len(test):
-        test = _joined(test, everything.take(order[size + held :][: most - len(test)]))
     train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)

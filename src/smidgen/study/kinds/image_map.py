@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from smidgen import fit
 from smidgen.errors import ArgumentError
 from smidgen.integrations.arrays import ArrayBatches
-from smidgen.integrations.plain_networks import mlp
 from smidgen.likelihood import Categorical
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
+from smidgen.sparse.plain_networks import PlainNetwork
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import compare, point_methods
 from smidgen.study.image_data import Images, read_images, scoring
@@ -83,33 +81,34 @@ def needed_networks(job: Job, data: Images) -> tuple[nn.Module, nn.Module]:
     Raises:
         ArgumentError: If it needs no cell of this kind.
     """
-    folder = job.needs[0].artifact if job.needs else Path("nothing")
-    if not (folder / _AFTER).is_file():
+    if not job.needs or job.needs[0].record.config["kind"] != "image-map":
         raise ArgumentError(
             "this kind of cell must need one of kind 'image-map', got none. Add needs."
         )
+    made = job.needs[0]
+    told = read_settings(Settings, made.record.config["settings"], "image-map")
     found = []
     for name in (_BEFORE, _AFTER):
-        tensors = load_file(folder / name)
-        # Sizes of the hidden layers are those of the biases, but for the last.
-        sizes = [len(t) for n, t in tensors.items() if n.endswith("bias")]
-        model = mlp(tuple(data.train.inputs.shape[1:]), sizes[-1], hidden=sizes[:-1])
-        model.load_state_dict(tensors)
+        model = _network(told, data, 0)
+        model.load_state_dict(load_file(made.artifact / name))
         found.append(model.eval())
     return found[0], found[1]
 
 
-def _pretrained(told: Settings, data: Images, seed: int) -> nn.Module:
+def _network(told: Settings, data: Images, seed: int) -> nn.Module:
     shape = tuple(data.train.inputs.shape[1:])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = mlp(shape, data.train.classes, hidden=told.hidden)
+    return PlainNetwork("mlp", shape, data.train.classes, told.hidden).build(seed)
+
+
+def _pretrained(told: Settings, data: Images, seed: int) -> nn.Module:
+    model = _network(told, data, seed)
     if data.before is None:
         return model
+    held = len(data.before) // 20
     trained = fit.finetune(
         Problem(model, Categorical(data.train.classes)),
-        ArrayBatches(data.before, told.batch, shuffle=True, seed=seed),
-        scoring(data.before[:1000]),
+        ArrayBatches(data.before[held:], told.batch, shuffle=True, seed=seed),
+        scoring(data.before[:held]),
         epochs=told.pretraining_epochs,
         patience=told.pretraining_epochs,
         learning_rate=told.learning_rate,

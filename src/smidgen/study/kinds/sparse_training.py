@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import evaluate, fit
-from smidgen.errors import DataError
+from smidgen.errors import DivergedError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.integrations.plain_networks import mlp, small_resnet
@@ -104,7 +104,7 @@ def run(job: Job) -> Mapping[str, Any]:
         The choice and the training, and a trial's scores or the scored methods.
 
     Raises:
-        DataError: If the loss is not finite; of a trial that is a result.
+        DivergedError: If the loss is not finite; of a trial that is a result.
     """
     told = read_settings(Settings, job.settings, "sparse-training")
     data = read_images(job)
@@ -124,7 +124,7 @@ def run(job: Job) -> Mapping[str, Any]:
             checkpoint=job.work / "checkpoint",
             progress=False,
         )
-    except DataError:
+    except DivergedError:
         if told.report:
             raise
         return {**noted, "trial": _trial(told, choice)}

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DivergedError
 from smidgen.study.cell import Done, Job, read_settings
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import TextData, draw
@@ -54,6 +54,7 @@ def run(job: Job) -> Mapping[str, Any]:
 
     Raises:
         ArgumentError: If there is no such method.
+        DivergedError: If the loss is not finite; of a trial that is a result.
     """
     told = read_settings(Settings, job.settings, "tuning")
     if told.method not in get_args(Method):
@@ -65,16 +66,22 @@ def run(job: Job) -> Mapping[str, Any]:
     rate, trials = _rate(told, job.needs)
     start = start_of(job, told.base)
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
-    tuned = tune(
-        told.method,
-        start,
-        fraction=told.fraction,
-        rank=told.rank,
-        scales=next(scales, None),
-        work=job.work,
-        epochs=told.epochs,
-        learning_rate=rate,
-    )
+    try:
+        tuned = tune(
+            told.method,
+            start,
+            fraction=told.fraction,
+            rank=told.rank,
+            scales=next(scales, None),
+            work=job.work,
+            epochs=told.epochs,
+            learning_rate=rate,
+        )
+    except DivergedError:
+        if told.report:
+            raise
+        # Of a trial that is a result: this rate is too high.
+        return {"learning_rate": rate, "validation_nll": None}
     results: dict[str, Any] = {
         "learning_rate": rate,
         "trials": trials,
@@ -98,27 +105,28 @@ def run(job: Job) -> Mapping[str, Any]:
     return {**results, **scored}
 
 
-def _rate(told: Settings, needs: Sequence[Done]) -> tuple[float, dict[str, float]]:
+def _rate(told: Settings, needs: Sequence[Done]) -> tuple[float, dict[str, float | None]]:
     """The learning rate, and the validation NLL of each that was tried for it."""
-    tried = {
-        float(need.record.results["learning_rate"]): float(
-            need.record.results["validation_nll"]
-        )
+    own = [
+        need.record.results
         for need in needs
         if need.record.config["kind"] == "tuning"
-    }
+        and need.record.config["settings"]["method"] == told.method
+    ]
+    tried = {float(each["learning_rate"]): each["validation_nll"] for each in own}
     trials = {f"{rate:g}": tried[rate] for rate in sorted(tried)}
     if told.learning_rate is not None:
         return told.learning_rate, trials
-    if not tried:
+    finite = {rate: nll for rate, nll in tried.items() if nll is not None}
+    if not finite:
         raise ArgumentError(
             f"method {told.method!r} must have a learning_rate, or need cells of kind "
-            "'tuning' that try some, got neither. Add one of them."
+            "'tuning' whose trials of it end with a finite loss, got neither. Add one."
         )
-    return min(tried, key=tried.__getitem__), trials
+    return min(finite, key=finite.__getitem__), trials
 
 
-def _at_edge(rate: float, trials: Mapping[str, float]) -> bool:
+def _at_edge(rate: float, trials: Mapping[str, float | None]) -> bool:
     """Whether a rate beyond those that were tried might have been better."""
     tried = list(trials)
     return f"{rate:g}" in (*tried[:1], *tried[-1:])

@@ -50,7 +50,8 @@ def _recipe_gap(first: str, second: str) -> str:
     whole = stratified(list(gaps.values()))
     return (
         f"Test NLL of “{first}” less that of “{second}”: {_interval(whole)} over "
-        f"{whole.count} pairs of task and seed, tasks counting alike ({parts})."
+        f"{whole.count} pairs of task and seed, tasks counting alike, on these test rows "
+        f"({parts})."
     )
 
 

@@ -57,7 +57,9 @@ Passes = Annotated[int, typer.Option(min=1, help="Batches whose gradients say wh
 Epochs = Annotated[int, typer.Option(min=1, help="Passes over the data.")]
 Rate = Annotated[float, typer.Option("--lr", help="First rate.")]
 Optimiser = Annotated[Literal["adam", "sgd"], typer.Option(help="Who takes the steps.")]
-Temperature = Annotated[float, typer.Option(help="Weight of the KL term; 1 is VI.")]
+Temperature = Annotated[
+    float, typer.Option(help="Weight of the KL term; 1 is VI, less a cold posterior.")
+]
 WarmUp = Annotated[float, typer.Option(help="Share of the steps in which it grows.")]
 Points = Annotated[
     bool, typer.Option("--deterministic", help="Points instead of Gaussians.")
@@ -120,6 +122,10 @@ def train_sparse(
     count = len(data["train"])
     training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
+    if network.stochastic and temperature < 1:
+        say(
+            f"The KL term counts {temperature:g}-fold: a cold posterior; --temperature 1 is VI"
+        )
     found = _trained(network, data, training, batch_size, seed, checkpoint)
     scores = _scored(found, data, samples)
     about = _about(found, training, seed, count, train)

@@ -123,9 +123,7 @@ def train_sparse(
     training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     if network.stochastic and temperature < 1:
-        say(
-            f"The KL term counts {temperature:g}-fold: a cold posterior; --temperature 1 is VI"
-        )
+        say(f"The KL term counts {temperature:g}-fold, a cold posterior; 1 is VI")
     found = _trained(network, data, training, batch_size, seed, checkpoint)
     scores = _scored(found, data, samples)
     about = _about(found, training, seed, count, train)

@@ -60,12 +60,34 @@ def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
     return dict(found.last().parts)
 
 
-def certain_head(model: nn.Module) -> dict[str, Part]:
-    """The parts of the last map if that makes the outputs, or nothing."""
+def check_width(model: nn.Module, head: Head, outputs: int) -> None:
+    """Refuse "last" where the last map, in the order of modules, is not as wide as outputs.
+
+    Args:
+        model: The model; it is only looked at.
+        head: What was asked for.
+        outputs: How many outputs the model has.
+
+    Raises:
+        ArgumentError: If it is not: another map must make the outputs.
+    """
+    if head != "last":
+        return
+    last = coverage(model).maps[-1]
+    if last.outputs != outputs:
+        raise ArgumentError(
+            f"head must be given for this model, got 'last': its last affine map "
+            f"{last.name!r} has {last.outputs} outputs, the model {outputs}. Pass "
+            "head=smidgen.select.named(model, ...) with the new weights, or head='none'."
+        )
+
+
+def certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
+    """The parts of the last map if that can make so many outputs, or nothing."""
     found = coverage(model)
     if not found.maps or _after_the_last_map(model, found) is not None:
         return {}
-    return dict(found.last().parts)
+    return dict(found.last().parts) if found.maps[-1].outputs == outputs else {}
 
 
 def _after_the_last_map(model: nn.Module, found: Coverage) -> str | None:

@@ -542,6 +542,26 @@ def test_the_prior_counts_against_labelled_tokens():
     assert training_size(problem, DataLoader(data, 1), 7) == 7
 
 
+def test_a_last_map_that_does_not_make_the_outputs_is_no_head():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classifier = nn.Linear(5, 2)
+            self.body = nn.Linear(3, 5)
+
+        def forward(self, x):
+            return self.classifier(self.body(x).tanh())
+
+    data = TensorDataset(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
+    few = {"steps": 4, "burn_in": 2, "thin": 1}
+    with pytest.raises(ArgumentError, match="'body' has 5 outputs, the model 2"):
+        fit.langevin(Backwards(), DataLoader(data, 3), **few)
+    model = Backwards()
+    head = select.named(model, ["classifier*"])
+    found = fit.langevin(model, DataLoader(data, 3), head=head, **few)
+    assert sorted(found.means) == ["body.bias", "body.weight"]
+
+
 def test_the_prior_counts_against_labelled_rows():
     labels = torch.tensor([0, -100, 1, -100])
     data = TensorDataset(torch.randn(4, 3), labels)

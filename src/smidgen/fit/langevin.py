@@ -27,7 +27,7 @@ from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.fit.preparation import training_size
 from smidgen.fit.published import Published
 from smidgen.guard import untouched
-from smidgen.heads import Head, head_of
+from smidgen.heads import Head, check_width, head_of
 from smidgen.problem import Problem, as_problem
 from smidgen.scale_prior import ScalePrior
 from smidgen.subset import Subset, Whole
@@ -114,7 +114,7 @@ def langevin(
     moving, free = _parts(given.model, among, head)
     batches = Endless(train)
     with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
-        settled, _, _ = given.settled(train)
+        settled = _settled(given, train, head)
         size = _size(settled, train, num_data, update)
         about = {
             "what": f"scales by {update}",
@@ -141,6 +141,13 @@ def langevin(
             settled, tensors, ranked, prior, course, mover, keep_displacement=displacement
         )
         return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
+
+
+def _settled(given: Problem, train: Iterable[Batch], head: Head) -> Problem:
+    found, _, _ = given.settled(train)
+    assert found.likelihood is not None
+    check_width(given.model, head, found.likelihood.outputs)
+    return found
 
 
 def _size(

@@ -126,7 +126,8 @@ def sparse_finetune(
         optimiser.assign(run.kept)
     best = run.best
     assert best is not None
-    replaced = _heads(given.model, tuned)
+    assert settled.likelihood is not None
+    replaced = _heads(given.model, tuned, settled.likelihood.outputs)
     delta = delta_of(given.model, subset, run.kept, replaced)
     copy = deepcopy(given.model)
     delta.apply(copy)
@@ -156,9 +157,9 @@ def finetune(
     return sparse_finetune(model, train, validation, subset, **settings)
 
 
-def _heads(model: nn.Module, tuned: Trainable) -> dict[str, Tensor]:
+def _heads(model: nn.Module, tuned: Trainable, outputs: int) -> dict[str, Tensor]:
     """The parameters of the last map that were tuned whole, unless they are all."""
-    last = certain_head(model)
+    last = certain_head(model, outputs)
     parts = tuned.subset.parts
     names = [name for name in last if isinstance(parts.get(name), Whole)]
     return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}

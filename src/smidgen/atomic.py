@@ -29,12 +29,19 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def _umask() -> int:
+    """What the user keeps from others; it can only be read by setting it."""
+    found = os.umask(0)
+    os.umask(found)
+    return found
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -59,6 +66,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         new.mkdir()
         yield new
+        for each in new.rglob("*"):
+            # Some writers make files that only their owner may read.
+            os.chmod(each, (0o777 if each.is_dir() else 0o666) & ~_umask())
         if folder.exists():
             os.rename(folder, old)
         os.rename(new, folder)

@@ -30,6 +30,10 @@ from smidgen.subset import Subset, Whole
 from smidgen.swag_costs import swag_candidates, swag_cost, touched_maps
 from smidgen.types import Batch
 
+_TRIALS = (
+    "Time is that of {:,} steps of SGD. Where validation data choose the rate, each that "
+    "is tried takes its own steps besides."
+)
 _HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
 
 
@@ -204,7 +208,9 @@ def plan(
     if reason is not None:
         notes.append(reason)
     if method == "swag":
-        notes.append(f"Time is that of {steps:,} steps of SGD, without trials of rates.")
+        passes = -(-steps * seen.examples // examples)
+        rows = [replace(row, cost=replace(row.cost, passes=passes)) for row in rows]
+        notes.append(_TRIALS.format(steps))
     name = type(given.model).__name__
     return Plan(name, _shape(seen), examples, available, tuple(rows), tuple(notes))
 

@@ -68,6 +68,10 @@ class CategoricalPredictive(Predictive):
     information: Tensor | None = None
     kind: ClassVar[str] = "categorical"
 
+    def __repr__(self) -> str:
+        count, classes = self.log_probs.shape
+        return f"CategoricalPredictive({count} examples, {classes} classes)"
+
     @classmethod
     def from_logits(cls, logits: Tensor, temperature: float = 1.0) -> CategoricalPredictive:
         """Wrap the point prediction softmax(logits / temperature)."""

@@ -23,7 +23,7 @@ from smidgen.integrations.arrays import (
 )
 from smidgen.integrations.plain_networks import PlainNetwork, Standardise, mlp
 from smidgen.report.connectivity import connectivity_picture
-from smidgen.sparse import load_sparse, save_sparse, sparse_bayesian
+from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
 
 
 def examples(count=240, shape=(1, 8, 8), seed=0):
@@ -102,7 +102,7 @@ def test_the_other_files_are_read(tmp_path):
         ("a.txt", b"", "must be .npz, .csv, .bin"),
         ("a.bin", b"123", "records of 3073 bytes, got 3 bytes"),
         ("a.csv", b"", "holds no line"),
-        ("a.csv", b"a,b\n1,x\n", "cannot be read"),
+        ("a.csv", b"a,b\n1,x\n", "numbers only, got 'x'"),
         ("a.csv", b"1,0.5\n", "must be whole numbers, got 0.5"),
         ("a.npz", b"not a zip", "cannot be read"),
         ("train-images-idx3-ubyte", b"", "with …-labels-idx1-ubyte beside it"),
@@ -295,3 +295,24 @@ def test_the_picture_shows_every_map():
     assert drawn.count("epoch 2") == 2
     assert "last: active share" in drawn
     assert "first: active share" in connectivity_picture(epochs)
+
+
+def test_a_pruned_network_still_knows_what_it_was_made_from(tmp_path):
+    plain = PlainNetwork("mlp", (4,), 2, hidden=(6,))
+    network = sparse_bayesian(plain.build(), density=0.5)
+    save_sparse(network, tmp_path / "first", plain=plain)
+    cut = pruned(load_sparse(tmp_path / "first"), 0.2)
+    save_sparse(cut, tmp_path / "second")
+    again = load_sparse(tmp_path / "second")
+    assert again.count == cut.count < network.count
+    with pytest.raises(ArgumentError, match="at most the network's own, 0.1"):
+        pruned(cut, 0.5)
+    rows = torch.rand(3, 4)
+    assert torch.equal(again(rows.double()), again(rows.double().float()))
+    with pytest.raises(DataError, match="Divide bytes of images by 255"):
+        again((255 * rows).byte())
+    with pytest.raises(DataError, match="4 numbers for each example"):
+        again(torch.rand(3, 5))
+    (tmp_path / "plain").touch()
+    modes = {path.stat().st_mode for path in (tmp_path / "second").iterdir()}
+    assert modes == {(tmp_path / "plain").stat().st_mode}

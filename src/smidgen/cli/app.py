@@ -103,7 +103,10 @@ def _run(words: list[str], *, debug: bool) -> int:
         except SystemExit as leaving:
             # Help, wrong usage and Ctrl-C are typer's own; it says so and leaves.
             if leaving.code == _INTERRUPTED:
-                refuse("interrupted. Nothing half-written was left behind.")
+                refuse(
+                    "interrupted. No file is half-written; where there is a checkpoint, "
+                    "the same command goes on from it."
+                )
             return int(leaving.code or 0)
         except SmidgenError as error:
             if debug:

@@ -55,7 +55,7 @@ Most = Annotated[
 ]
 Save = Annotated[
     str | None,
-    typer.Option(help="Also save this scheme's posterior, or the 'best' by NLL."),
+    typer.Option(help="Laplace: also save a scheme's posterior, or the 'best' by NLL."),
 ]
 
 

@@ -91,6 +91,8 @@ def tune(
 ) -> None:
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
     rule = _rule(fraction, threshold, elbow)
+    # What an interrupted run of this checkpoint has written may be written again.
+    overwrite = overwrite or (checkpoint is not None and any(checkpoint.glob("*")))
     _check_free(folder, overwrite, json_file)
     columns = (text, text_pair, label)
     data = _loaded(model, (train, val), columns, batch_size, max_length, seed)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import inf, isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from smidgen.types import Batch
 
 RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 """Learning rates that are tried when validation data are there to choose by."""
+# Slow steps are kept oftener than every so many: at most half a minute is lost.
+_SECONDS = 30.0
 _RATE = 1e-2
 
 
@@ -114,7 +117,7 @@ def swag(
         spread: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
             mean alone, stochastic weight averaging).
         burn_in: Steps before the first snapshot counts.
-        trial_steps: Steps for each rate that is tried.
+        trial_steps: Steps for each rate that is tried; never more than `steps`.
         momentum: Of SGD.
         weight_decay: Of SGD, towards zero, on the chosen weights only.
         dropout: Whether dropout is on; running statistics never change.
@@ -142,7 +145,7 @@ def swag(
         momentum=momentum,
         weight_decay=weight_decay,
         dropout=dropout,
-        trial_steps=trial_steps,
+        trial_steps=min(trial_steps, steps),
         rates=_rates(learning_rate, validation is not None),
         samples=samples,
         seed=seed,
@@ -205,6 +208,7 @@ class _Work:
         self.examples = 0
         self.path: Path | None = None
         self.every = 1
+        self.due = monotonic() + _SECONDS
         self.state: dict[str, Tensor] | None = None
 
     def keep(self, path: str | Path | None, every: int) -> None:
@@ -256,7 +260,7 @@ class _Work:
             count = run.take(next(self.batches))
             if self.batches.epoch == 0:
                 self.examples += count
-            if (step + 1) % self.every == 0:
+            if (step + 1) % self.every == 0 or monotonic() > self.due:
                 self.save(run.state())
         if not self.trying:
             self.save(run.state())
@@ -300,6 +304,7 @@ class _Work:
             "rng": torch.get_rng_state(),
         }
         write_checkpoint(self.path, {**own, **loader, **run}, self.about())
+        self.due = monotonic() + _SECONDS
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""

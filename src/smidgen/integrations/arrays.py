@@ -115,6 +115,8 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     if path.is_dir():
         return _folder(path)
     name = path.name.removesuffix(".gz")
+    if not path.is_file():
+        raise DataError(f"{path} must be a file that exists. Check the spelling.")
     try:
         if name.endswith(".npz"):
             found = _npz(path)
@@ -242,6 +244,13 @@ def _csv(path: Path, label: str | int) -> Arrays:
                 f"{path} has no column {label!r}. Its columns: {', '.join(header or [])}."
             )
         label = header.index(label)
+    for row in rows:
+        words = [cell for cell in row if not _is_number(cell)]
+        if words:
+            raise DataError(
+                f"{path} must hold numbers only, got {words[0]!r}. Write classes as 0, 1, "
+                "2 and leave other columns out."
+            )
     values = np.array(rows, dtype=np.float32)
     inputs = np.delete(values, label, axis=1)
     return Arrays(torch.from_numpy(inputs), _classes(values[:, label], path))

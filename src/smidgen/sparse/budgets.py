@@ -36,7 +36,7 @@ def shares(
         ArgumentError: If an argument is outside what it may be.
     """
     if not 0 < density <= 1:
-        raise ArgumentError(f"density must be in (0, 1], got {density}.")
+        raise ArgumentError(f"density must be in (0, 1], got {density}. Try 0.1.")
     if budget not in ("uniform", "erk", "global"):
         raise ArgumentError(f"budget must be 'uniform', 'erk' or 'global', got {budget!r}.")
     sizes = {name: prod(shape) for name, shape in shapes.items()}

@@ -47,7 +47,8 @@ def save_sparse(
     Args:
         network: The network.
         folder: Where to; it must not exist yet, or `overwrite` must be given.
-        plain: The plain model it was made from: then a load needs none.
+        plain: The plain model it was made from, so that a load needs none; that of the
+            network it was loaded as, if left out.
         about: What else to note, as JSON takes it: likelihood, seed, data.
         overwrite: Replace a sparse network that is there already.
 
@@ -58,6 +59,7 @@ def save_sparse(
         StoreError: If something is there already and may not be replaced.
     """  # noqa: DOC502
     folder = Path(folder)
+    plain = plain or network.plain
     check_free(folder, overwrite)
     with new_folder(folder) as work:
         save_file(tensors_of(network), str(work / _TENSORS), metadata={"format": "smidgen"})
@@ -105,8 +107,10 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
             "Pass a model of the same shape, with any weights."
         )
     try:
+        plain = None
         if model is None:
-            model = PlainNetwork(**config["model"]).build()
+            plain = PlainNetwork(**config["model"])
+            model = plain.build()
         network = assembled(
             model,
             weights_of(tensors, config),
@@ -114,6 +118,7 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
             generator=torch.Generator().manual_seed(0),
         )
         fill(network, tensors, config)
+        network.plain = plain
         return network.eval()
     except StoreError:
         raise

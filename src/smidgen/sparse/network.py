@@ -14,6 +14,7 @@ from smidgen.affine import AffineMap
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.maps import GaussianMap, Noise
+from smidgen.sparse.plain_networks import PlainNetwork
 from smidgen.sparse.products import Path
 from smidgen.subset import Entries, Part, Subset, Whole
 from smidgen.types import Shape
@@ -53,6 +54,8 @@ class SparseNetwork(nn.Module):
         self.universe = dict(universe)
         self.budget: Budget = budget
         self.generator = generator
+        # What it was made from, where that is known: then a saved one needs no model.
+        self.plain: PlainNetwork | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the model; in training mode with noise, in evaluation mode on the means."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.types import Shape
 
 
@@ -75,6 +76,7 @@ class Standardise(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        self.size = prod(shape)
         frame = (shape[0], *(1 for _ in shape[1:]))
         self.register_buffer("mean", torch.zeros(frame))
         self.register_buffer("spread", torch.ones(frame))
@@ -85,8 +87,28 @@ class Standardise(nn.Module):
         self.spread.copy_(spread.reshape(self.spread.shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Standardise a batch."""
-        return (inputs - self.mean) / self.spread
+        """Standardise a batch.
+
+        Args:
+            inputs: Numbers as the training data had them; pixels in [0, 1].
+
+        Returns:
+            The batch, of the type of the network.
+
+        Raises:
+            DataError: If they are bytes, or of another shape.
+        """
+        if not inputs.is_floating_point():
+            raise DataError(
+                f"inputs must be floating numbers, got {inputs.dtype}. Divide bytes of "
+                "images by 255."
+            )
+        if inputs[:1].numel() != self.size * len(inputs[:1]):
+            raise DataError(
+                f"inputs must have {self.size} numbers for each example, got shape "
+                f"{tuple(inputs.shape)}."
+            )
+        return (inputs.to(self.mean) - self.mean) / self.spread
 
 
 def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn.Sequential:

@@ -36,7 +36,14 @@ def pruned(
         ArgumentError: If an argument is outside what it may be.
     """
     if not 0 < density <= 1:
-        raise ArgumentError(f"density must be in (0, 1], got {density}.")
+        raise ArgumentError(
+            f"density must be in (0, 1], got {density}. It is a share: try 0.1."
+        )
+    if round(density * network.total) > network.count:
+        raise ArgumentError(
+            f"density must be at most the network's own, {network.density:.4g}, got "
+            f"{density}. Lower it."
+        )
     if by not in SCORES:
         allowed = ", ".join(repr(each) for each in SCORES)
         raise ArgumentError(f"by must be one of {allowed}, got {by!r}.")

@@ -27,6 +27,7 @@ _FAR = 1.0
 _LONGEST = 16
 # Below this ratio of its ends an axis of floats has ticks at 3, 30 and so on too.
 _FEW_DECADES = 10**2.6
+_DECADE = 10.0
 _MARKERS = "os^vD*"
 _DASHES = ((), (5.0, 1.6), (2.0, 1.2), (6.0, 1.6, 1.2, 1.6), (1.2, 1.2))
 
@@ -158,8 +159,10 @@ def score_figure(
         axes.set_xscale("log")
         axes.set_xlim(*axis[0])
         axes.set_ylim(*axis[1])
-        few = axis[0][1] / axis[0][0] < _FEW_DECADES
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if few else (1,), numticks=6))
+        across = axis[0][1] / axis[0][0]
+        ticks = LogLocator(subs=(1, 3) if across < _FEW_DECADES else (1,), numticks=6)
+        # Within a decade powers of ten may all be outside.
+        axes.xaxis.set_major_locator(MaxNLocator(3) if across < _DECADE else ticks)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda x, _: _short_count(x))
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))

@@ -84,6 +84,7 @@ def ramp_parts(record: Record, looks: Mapping[str, Look]) -> dict[str, Any] | No
         "count": len(ramp["points"]),
         "labels": {m["name"]: reading.label(m) for m in reading.methods(record)},
         "limit": record.config.get("most_stochastic"),
+        "precisions": record.config.get("method") != "swag",
         "repeats": 1 + max((p["repeat"] for p in ramp["points"]), default=0),
         "allocation": _allocation(ramp, where),
         "norms": norm_figures(norms, looks),
@@ -101,9 +102,12 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
         own = lines(ramp, SHORT, score)
         levels = {key: ramp[key][score] for key in _BASELINES if ramp.get(key)}
         heights = score_limits(own, levels)
+        # Of one point each there is no crowd of lines to part.
+        crowded = any(len(line.floats) > 1 for line in own)
+        by_norm = [line for line in own if crowded and line.scheme in _BY_NORM]
         parts = {
-            "all": [line for line in own if line.scheme not in _BY_NORM],
-            "norm": [line for line in own if line.scheme in _BY_NORM],
+            "all": [line for line in own if line not in by_norm],
+            "norm": by_norm,
         }
         # Sparse-KFAC stands beside the norms too, so that the two figures compare.
         reference = [line for line in own if line.scheme == _REFERENCE]

@@ -228,6 +228,7 @@ def test_records_come_back_equal_and_refuse_what_json_cannot_hold(tmp_path):
     path = record.save(tmp_path / "deep" / "record.json")
     assert Record.load(path) == record
     assert record.versions["torch"]
+    assert len(record.versions["source"]) == 12
     assert record.machine["cores"] >= 1
     with pytest.raises(StoreError, match="JSON cannot"):
         Record("demo", {}, {"nll": float("nan")}).save(path)

@@ -12,7 +12,7 @@ from smidgen.affine import coverage
 from smidgen.delta import Delta, delta_of
 from smidgen.delta import merge as merge_deltas
 from smidgen.errors import SmidgenError, SmidgenWarning
-from smidgen.fit.sparse_finetune import finetune
+from smidgen.fit.sparse_finetune import sparse_finetune as finetune
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.planning import Plan, plan
 from smidgen.posterior import Posterior

@@ -66,7 +66,7 @@ def test_a_pretrained_map_is_not_taken_for_a_head():
     assert "1.weight" in found.parts
     # Tuned whole it is still given as differences, not as new.
     subset = select.named(model, ["hidden.*", "norm.weight"])
-    tuned = fit.sparse_finetune(model, ids, ids, subset, epochs=1)
+    tuned = fit.sparse_finetune(model, ids, subset, ids, epochs=1)
     assert not tuned.delta.replaced
     other = select.named(net(), "2.*")
     with pytest.raises(ArgumentError, match="head must hold parameters .* '2.bias'"):

@@ -41,6 +41,11 @@ def few(model):
     ) | select.last_layer(model)
 
 
+def tune(model, pair, subset, **settings):
+    train, validation = pair
+    return fit.sparse_finetune(model, train, subset, validation, **settings)
+
+
 def everything(model):
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     return Subset(shapes, {name: Whole() for name in shapes})
@@ -50,8 +55,8 @@ def test_only_the_chosen_weights_move(unchanged):
     model = net()
     subset = few(model)
     with unchanged(model):
-        tuned = fit.sparse_finetune(
-            model, *loaders(), subset, epochs=3, learning_rate=0.05, weight_decay=0.1
+        tuned = tune(
+            model, loaders(), subset, epochs=3, learning_rate=0.05, weight_decay=0.1
         )
     assert not tuned.model.training
     before, after = model.state_dict(), tuned.model.state_dict()
@@ -65,7 +70,7 @@ def test_only_the_chosen_weights_move(unchanged):
 
 def test_the_delta_gives_the_tuned_model_bitwise():
     model = net()
-    tuned = fit.sparse_finetune(model, *loaders(), few(model), epochs=2, learning_rate=0.05)
+    tuned = tune(model, loaders(), few(model), epochs=2, learning_rate=0.05)
     assert sorted(tuned.delta.replaced) == ["4.bias", "4.weight"]
     with tuned.delta.applied(model):
         for name, value in model.state_dict().items():
@@ -76,7 +81,7 @@ def test_a_loader_is_left_as_it_was_and_equal_seeds_tune_equally():
     train, validation = loaders()
     before = train.generator.get_state()
     first, again = (
-        fit.sparse_finetune(net(), train, validation, few(net()), epochs=2).model
+        fit.sparse_finetune(net(), train, few(net()), validation, epochs=2).model
         for _ in range(2)
     )
     assert torch.equal(train.generator.get_state(), before)
@@ -101,8 +106,8 @@ def test_an_interrupted_run_goes_on_bitwise(tmp_path):
         return fit.sparse_finetune(
             smidgen.Problem(model, smidgen.Categorical(2), forward),
             train,
-            validation,
             few(model),
+            validation,
             epochs=4,
             patience=4,
             learning_rate=0.05,
@@ -121,11 +126,11 @@ def test_an_interrupted_run_goes_on_bitwise(tmp_path):
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path, model = tmp_path / "run.safetensors", net()
-    fit.sparse_finetune(model, *loaders(), few(model), epochs=1, checkpoint=path)
+    tune(model, loaders(), few(model), epochs=1, checkpoint=path)
 
     def again(batch=10, **changes):
         settings = {"epochs": 1, "checkpoint": path, **changes}
-        return fit.sparse_finetune(model, *loaders(batch), few(model), **settings)
+        return tune(model, loaders(batch), few(model), **settings)
 
     with pytest.raises(StoreError, match="stop_on is 'accuracy', here 'nll'"):
         again(stop_on="nll")
@@ -152,9 +157,7 @@ def test_deltas_of_two_runs_go_on_one_base_together():
     model = net()
     before = deepcopy(model.state_dict())
     runs = [
-        fit.sparse_finetune(
-            model, *loaders(), few(model), epochs=1, learning_rate=rate
-        ).delta
+        tune(model, loaders(), few(model), epochs=1, learning_rate=rate).delta
         for rate in (0.05, 0.01)
     ]
     both = smidgen.merge_deltas([runs[0], runs[1].without_head()], [0.5, 0.5])
@@ -171,7 +174,7 @@ def test_a_channels_last_model_can_be_tuned():
     batches = [(x, torch.arange(8) % 2)]
     subset = few(model)
     tuned = [
-        fit.sparse_finetune(each, batches, batches, subset, epochs=2)
+        fit.sparse_finetune(each, batches, subset, batches, epochs=2)
         for each in (model, strided)
     ]
     torch.testing.assert_close(
@@ -198,9 +201,7 @@ def test_no_gradient_of_the_model_grows_from_step_to_step():
 def test_decay_pulls_to_the_pretrained_values():
     model = net()
     runs = [
-        fit.sparse_finetune(
-            model, *loaders(), few(model), epochs=2, learning_rate=0.05, weight_decay=decay
-        )
+        tune(model, loaders(), few(model), epochs=2, learning_rate=0.05, weight_decay=decay)
         for decay in (0.0, 5.0)
     ]
     sizes = [float(each.delta.difference.norm()) for each in runs]
@@ -214,9 +215,9 @@ def test_accumulated_batches_are_one_larger_batch():
     halves = [[x[i], y[i]] for x, y in train for i in (slice(0, 10), slice(10, 20))]
     validation = loaders()[1]
     settings = {"epochs": 1, "learning_rate": 0.01}
-    one = fit.sparse_finetune(model, train, validation, few(model), **settings)
+    one = fit.sparse_finetune(model, train, few(model), validation, **settings)
     two = fit.sparse_finetune(
-        model, halves, validation, few(model), accumulate=2, **settings
+        model, halves, few(model), validation, accumulate=2, **settings
     )
     torch.testing.assert_close(one.delta.difference, two.delta.difference, **SINGLE)
 
@@ -237,7 +238,7 @@ def test_rates_fall_to_zero_at_the_end_and_not_before():
         # The package's name is the function; the module is behind it.
         patch.setattr(sys.modules[fit.sparse_finetune.__module__], "SubsetAdamW", Noted)
         fit.sparse_finetune(
-            model, train, validation, few(model), epochs=4, accumulate=2, patience=9
+            model, train, few(model), validation, epochs=4, accumulate=2, patience=9
         )
     assert len(rates) == 8
     assert all(rate > 0 for rate in rates)
@@ -328,9 +329,9 @@ def test_what_cannot_be_is_named():
     model = net()
     train, validation = loaders()
     with pytest.raises(ArgumentError, match="accumulate must be 1 or more, got 5, 2 and 0"):
-        fit.sparse_finetune(model, train, validation, few(model), accumulate=0)
+        fit.sparse_finetune(model, train, few(model), validation, accumulate=0)
     with pytest.raises(DataError, match="must have a length"):
-        fit.sparse_finetune(model, (b for b in train), validation, few(model))
+        fit.sparse_finetune(model, (b for b in train), few(model), validation)
     with pytest.raises(ArgumentError, match="clip > 0, got 0.001, 0.0 and -1"):
         SubsetAdamW(model, few(model), clip=-1)
     other = Subset({"5.weight": (3,)}, {"5.weight": Entries(torch.tensor([1]))})

@@ -162,7 +162,10 @@ def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str,
         summary["agreement"] = _agreement(data, asked, fraction)
     say(f"Tuning {subset.size:,} weights")
     state = asked.file("tuning")
-    found = fit.sparse_finetune(network, *loaders, subset, **asked.tuning, checkpoint=state)
+    train, held = loaders
+    found = fit.sparse_finetune(
+        network, train, subset, held, **asked.tuning, checkpoint=state
+    )
     _show(found, data.regression)
     delta = found.delta.half() if asked.half else found.delta
     tuned, size = _saved(delta, network, data.tokenizer, folder, overwrite)

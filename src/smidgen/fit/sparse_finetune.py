@@ -45,8 +45,8 @@ class SparselyFinetuned:
 def sparse_finetune(
     model: nn.Module | Problem,
     train: Iterable[Batch],
-    validation: Iterable[Batch] | None,
     subset: Subset,
+    validation: Iterable[Batch] | None = None,
     *,
     epochs: int = 5,
     learning_rate: float = 1e-3,
@@ -65,9 +65,9 @@ def sparse_finetune(
     Args:
         model: The pretrained model, or its `Problem`.
         train: Training batches, read once per epoch; a loader with a length.
+        subset: The weights that move, the head among them if it is new.
         validation: Held-out batches that decide when to stop. With None all epochs are
             run and the last is kept.
-        subset: The weights that move, the head among them if it is new.
         epochs: Most epochs to run.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
             linearly to zero.
@@ -133,28 +133,6 @@ def sparse_finetune(
     delta.apply(copy)
     copy.eval()
     return SparselyFinetuned(copy, delta, tuple(run.history), best)
-
-
-def finetune(
-    model: nn.Module | Problem,
-    train: Iterable[Batch],
-    subset: Subset,
-    validation: Iterable[Batch] | None = None,
-    **settings: Any,
-) -> SparselyFinetuned:
-    """Fine-tune a subset of the weights: `smidgen.finetune`.
-
-    Args:
-        model: The pretrained model, or its `Problem`; it stays as it is.
-        train: Training batches; a loader with a length.
-        subset: The weights that move.
-        validation: Held-out batches that decide when to stop, if there are any.
-        settings: The keywords of `fit.sparse_finetune`.
-
-    Returns:
-        The new model, its delta, and the history.
-    """
-    return sparse_finetune(model, train, validation, subset, **settings)
 
 
 def _heads(model: nn.Module, tuned: Trainable, outputs: int) -> dict[str, Tensor]:

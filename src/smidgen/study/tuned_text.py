@@ -204,7 +204,8 @@ def tune(
         return Tuned(whole.model, whole.history, whole.best, *kept)
     choice = chosen_by(method, start, fraction, scales)
     started = time.process_time()
-    found = fit.sparse_finetune(start.problem, *loaders, choice.subset, **how)
+    train, held = loaders
+    found = fit.sparse_finetune(start.problem, train, choice.subset, held, **how)
     seconds = time.process_time() - started
     size = found.delta.save(work / "delta.safetensors").stat().st_size
     kept = (choice.subset.size, size, choice.seconds, seconds)

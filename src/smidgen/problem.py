@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 IGNORED = -100
 """The label of rows without a target, as Hugging Face has it."""
 
+_DIVERGED = (
+    "the training {} not finite. Lower learning_rate, or check the data of this batch."
+)
 _TARGET_KEYS = ("labels", "label", "targets", "target")
 
 
@@ -223,8 +226,10 @@ class Problem:
 
         Raises:
             DataError: If the batch has no labels at all.
-            DivergedError: If the loss is not finite.
+            DivergedError: If outputs or loss are not finite.
         """
+        if not torch.isfinite(outputs.detach()).all():
+            raise DivergedError(_DIVERGED.format("outputs are"))
         targets, kept = self.read(batch, outputs.detach())
         if targets is None:
             raise DataError(
@@ -237,10 +242,7 @@ class Problem:
         assert self.likelihood is not None
         loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
         if not torch.isfinite(loss):
-            raise DivergedError(
-                "the training loss is not finite. Lower learning_rate, or check the data "
-                "of this batch."
-            )
+            raise DivergedError(_DIVERGED.format("loss is"))
         return loss, rows
 
     def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:

@@ -157,6 +157,7 @@ def test_the_command_trains_saves_draws_and_reports(tmp_path, capsys):
     assert all(sum(m["came"].values()) == sum(m["went"].values()) for m in found["moves"])
     assert (tmp_path / "net.svg").read_text().count("<svg") == 1
     assert "Training 432 of 2,160 weights" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
     assert_usable(tmp_path / "net", found["scores"]["test"], images, labels)
     run(*words, code=1)
     assert "exists already" in capsys.readouterr().err

@@ -128,6 +128,8 @@ def train_sparse(
     scores = _scored(found, data, samples)
     about = _about(found, training, seed, count, train)
     save_sparse(found.network, folder, plain=plain, about=about, overwrite=overwrite)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
     say(f"Saved the network to {folder}")
     if picture is not None:
         _draw(found, plain, picture)

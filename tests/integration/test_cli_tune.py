@@ -136,6 +136,11 @@ def test_an_interrupted_run_goes_on(world, monkeypatch):
         patch.setattr(smidgen.fit, "sparse_finetune", stopped)
         assert tune(world, "resumed", *more, "--checkpoint", state) != 0
     assert (state / "chain.safetensors").exists()
+    with monkeypatch.context() as patch:
+        # The delta is there by then, the model is not.
+        patch.setattr("smidgen.integrations.huggingface.save_model", stopped)
+        assert tune(world, "resumed", *more, "--checkpoint", state) != 0
+    assert (world / "resumed" / "delta.safetensors").exists()
     assert tune(world, "resumed", *more, "--checkpoint", state) == 0
     assert not list(state.iterdir())
     whole, again = (

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from statistics import mean
 
 from smidgen.record import Record
 from smidgen.report.across import Spread, gather, stratified
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll, rate, signed
-
-ROOT = Path(__file__).parents[1]
-NONE = "No record is there yet."
+from studies.committed import ROOT, missing, records_of
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
     """What a study's page says it found, as a list."""
 
     def text() -> str:
-        paths = sorted((ROOT / "results" / study / "records").glob("*.json"))
-        records = [Record.load(path) for path in paths]
-        shown = [each for each in records if each.results.get("methods")]
+        shown = [each for each in records_of(study) if each.results.get("methods")]
         if not shown:
-            return NONE
+            return missing(study)
         return "\n".join(f"- {line}" for line in findings(gather(shown), baseline))
 
     return text

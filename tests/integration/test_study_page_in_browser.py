@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import subprocess
 from statistics import fmean
 
 import pytest
-from tests.integration.test_page_in_browser import (
-    CATCH,
-    FLAGS,
-    PROBE,
-    SMALLEST_TEXT,
-    WIDTHS,
-    WRAPPER,
-    browser,
-)
+from tests.browser_page import PROBE, WIDTHS, opened
+from tests.integration.test_page_in_browser import SMALLEST_TEXT, browser
 from tests.study_records import DATA, SEEDS, SHIFTS, make_level_records, make_study_records
 from tests.tolerances import EXACT
 
@@ -48,7 +37,6 @@ const filtered = () => {
 
 
 def look(program, folder, records):
-    text = render_many(records)
     probe = PROBE.replace("function probe() {", FILTERS + "function probe() {")
     probe = probe.replace(
         'record: JSON.parse(document.getElementById("record").textContent)',
@@ -56,26 +44,7 @@ def look(program, folder, records):
         "data: [...document.querySelectorAll('[data-value]')].map(e => e.dataset.data),"
         "filtered: filtered()",
     )
-    text = text.replace("<head>", f"<head>{CATCH}", 1)
-    text = text.replace("</body>", f"{probe}</body>", 1)
-    (folder / "page.html").write_text(text, encoding="utf-8")
-    frames = "".join(
-        f'<iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
-        for width in WIDTHS
-    )
-    wrapper = folder / "wrapper.html"
-    wrapper.write_text(WRAPPER.format(count=len(WIDTHS), frames=frames), encoding="utf-8")
-    profile = f"--user-data-dir={folder / 'profile'}"
-    run = subprocess.run(
-        [program, *FLAGS, profile, "--dump-dom", wrapper.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    match = re.search(r'<pre id="probe">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert match, f"the page said nothing: {run.stderr[-2000:]}"
-    return {found["width"]: found for found in json.loads(html.unescape(match.group(1)))}
+    return opened(program, folder, render_many(records), probe)
 
 
 @pytest.fixture(scope="module", params=["classes", "levels"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
@@ -58,3 +58,10 @@ def saved(folder, model, *, bert=True):
     if bars:
         logging.enable_progress_bar()
     return folder
+
+
+def saved_encoder(folder):
+    """A pretrained encoder; the same one each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return saved(folder, BertModel(bert_config()))

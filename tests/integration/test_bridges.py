@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.inline_engine import InlineEngine
+from tests.integration.test_study_kinds import done
 
 from smidgen.errors import ArgumentError
 from smidgen.study.cell import Job
-from smidgen.study.definition import read_study
-from smidgen.study.engines.base import Place
 from smidgen.study.image_data import read_images
 from smidgen.study.kinds import bridge
 from smidgen.study.kinds.image_map import needed_networks
-from smidgen.study.ledger import Ledger
-from smidgen.study.running import run_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -65,13 +61,7 @@ def write_images(folder):
 def ledger(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bridges")
     write_images(folder)
-    path = folder / "squares.toml"
-    path.write_text(FILE.format(choices=list(bridge.CHOICES)))
-    found = Ledger(folder / "out")
-    study = read_study(str(path))
-    done = run_study(study, found, InlineEngine(Place(folder / "out", folder)))
-    assert not done.failed, [found.failure(cell) for cell in done.failed]
-    return study, found, folder
+    return *done(FILE.format(choices=list(bridge.CHOICES)), folder, folder), folder
 
 
 def test_every_choice_is_as_large_and_has_both_posteriors(ledger):

@@ -7,8 +7,7 @@ import json
 import pytest
 import torch
 from tests.integration.test_cli import rows, run
-from tests.tiny import bert_config, saved
-from transformers import BertModel
+from tests.tiny import saved_encoder
 
 import smidgen
 from smidgen.delta import Delta
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("tune")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        saved(root / "encoder", BertModel(bert_config()))
+    saved_encoder(root / "encoder")
     for seed, (name, count) in enumerate([("train", 96), ("val", 64)]):
         lines = [f"{text}\t{('bad', 'good')[label]}" for text, label in rows(count, seed)]
         (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")

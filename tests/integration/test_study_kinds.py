@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from studies import tuning_tables
 from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows
-from tests.tiny import bert_config, saved
+from tests.tiny import saved_encoder
 from tests.tolerances import EXACT
-from transformers import BertModel
 
 from smidgen import evaluate
 from smidgen.cli import main
@@ -147,9 +146,7 @@ def done(text, folder, data):
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
     root = tmp_path_factory.mktemp("letters")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        saved(root / "encoder", BertModel(bert_config()))
+    saved_encoder(root / "encoder")
     for seed, (name, count) in enumerate([("train", 160), ("test", 50)]):
         lines = {text: ("bad", "good")[label] for text, label in rows(count, seed)}
         written = [f"{text}\t{label}" for text, label in lines.items()]
@@ -445,9 +442,7 @@ seeds = [1, 2]
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     root = tmp_path_factory.mktemp("tuned")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        saved(root / "encoder", BertModel(bert_config()))
+    saved_encoder(root / "encoder")
     for seed, (name, count) in enumerate([("train", 160), ("test", 50)]):
         lines = dict(rows(count, seed))
         verdicts = [f"{text}\t{('bad', 'good')[label]}" for text, label in lines.items()]

@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
+from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.select.ranking import By as Ranking
+from smidgen.study.cell import Job
+from smidgen.study.comparison import posterior_settings
+from smidgen.study.predicting import predicted
+from smidgen.study.regression import (
+    Level,
+    Tables,
+    level_results,
+    needed_problem,
+    read_tables,
+)
 from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
+
+Posteriors = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float]]
+"""Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
 By = Literal["magnitude", "variance", "random"]
 WHOLE = (100.0,)
+PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
+"""The paper's."""
+
+
+def ramped(
+    job: Job, method: str, by: By, percents: Sequence[float], fitted: Posteriors
+) -> dict[str, Any]:
+    """Fit a posterior for each percentage of a regression's weights, and score them.
+
+    Args:
+        job: The job, which needs a trained network.
+        method: "laplace" or "swag".
+        by: The score that chooses weights.
+        percents: Percents of all weights.
+        fitted: Fits and tunes the posterior of each.
+
+    Returns:
+        The results of a record: every level, and the one validation data choose.
+    """
+    tables = read_tables(job)
+    problem = needed_problem(job, tables)
+    train, test = tables.loader("train"), tables.loader("test")
+    levels = []
+    for percent, subset in subsets_by(problem, train, by, percents, job.seed):
+        posterior, nll = fitted(problem, tables, subset)
+        settings = posterior_settings(posterior)
+        # A regression has noise in place of a temperature.
+        del settings["temperature"]
+        levels.append(
+            Level(
+                percent=percent,
+                weights=subset.size,
+                fraction=subset.fraction,
+                floats=posterior.floats,
+                validation_nll=nll,
+                predictive=predicted(posterior, problem, test),
+                settings={**settings, "noise": posterior.likelihood.scale},
+            )
+        )
+    return level_results(*names_of(method, by, percents), levels, tables.test[1])
 
 
 def subsets_by(

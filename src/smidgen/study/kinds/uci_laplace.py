@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
-from smidgen.prediction import predict_batches
+from smidgen.posterior import Posterior
+from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
-from smidgen.study.comparison import posterior_settings
-from smidgen.study.regression import Level, level_results, needed_problem, read_tables
-from smidgen.study.single_weights import By, names_of, subsets_by
+from smidgen.study.regression import Tables
+from smidgen.study.single_weights import PERCENTS, By, ramped
+from smidgen.subset import Subset
 
 
 @dataclass(frozen=True)
@@ -22,34 +23,21 @@ class Settings:
     """Which weights, and how many."""
 
     by: By
-    percents: tuple[float, ...] = (1, 2, 5, 8, 14, 23, 37, 61)
+    percents: tuple[float, ...] = PERCENTS
     structure: str = "full"
 
 
 def run(job: Job) -> Mapping[str, Any]:
     """Fit and tune a posterior for each percentage."""
     told = read_settings(Settings, job.settings, "uci-laplace")
-    tables = read_tables(job)
-    problem = needed_problem(job, tables)
-    train, validation, test = map(tables.loader, ("train", "validation", "test"))
-    levels = []
-    for percent, subset in subsets_by(problem, train, told.by, told.percents, job.seed):
-        posterior = fit.laplace(problem, train, subset, structure=told.structure)
-        posterior = fit.tune_precision(posterior, problem, validation)
-        assert posterior.tuning is not None
-        assert posterior.tuning.chosen_nll is not None
-        settings = posterior_settings(posterior)
-        del settings["temperature"]
-        levels.append(
-            Level(
-                percent=percent,
-                weights=subset.size,
-                fraction=subset.fraction,
-                floats=posterior.floats,
-                validation_nll=posterior.tuning.chosen_nll,
-                predictive=predict_batches(posterior, problem, test),
-                settings={**settings, "noise": posterior.likelihood.scale},
-            )
+
+    def fitted(problem: Problem, tables: Tables, subset: Subset) -> tuple[Posterior, float]:
+        found = fit.laplace(
+            problem, tables.loader("train"), subset, structure=told.structure
         )
-    name, label = names_of("laplace", told.by, told.percents)
-    return level_results(name, label, levels, tables.test[1])
+        found = fit.tune_precision(found, problem, tables.loader("validation"))
+        assert found.tuning is not None
+        assert found.tuning.chosen_nll is not None
+        return found, found.tuning.chosen_nll
+
+    return ramped(job, "laplace", told.by, told.percents, fitted)

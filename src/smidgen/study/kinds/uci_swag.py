@@ -8,10 +8,12 @@ from typing import Any
 
 from smidgen import fit
 from smidgen.fit.swag import SwagOptions
-from smidgen.prediction import predict_samples_batches
+from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
-from smidgen.study.regression import Level, level_results, needed_problem, read_tables
-from smidgen.study.single_weights import By, names_of, subsets_by
+from smidgen.study.regression import Tables
+from smidgen.study.single_weights import PERCENTS, By, ramped
+from smidgen.subset import Subset
+from smidgen.swag import SwagPosterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class Settings(SwagOptions):
     """Which weights, how many, and how they are collected."""
 
     by: By
-    percents: tuple[float, ...] = (1, 2, 5, 8, 14, 23, 37, 61)
+    percents: tuple[float, ...] = PERCENTS
     rates: tuple[float, ...] | None = (1e-4, 1e-3, 1e-2, 5e-2)
     steps: int = 800
     every: int = 2
@@ -30,12 +32,12 @@ class Settings(SwagOptions):
 def run(job: Job) -> Mapping[str, Any]:
     """Collect and tune a posterior for each percentage."""
     told = read_settings(Settings, job.settings, "uci-swag")
-    tables = read_tables(job)
-    problem = needed_problem(job, tables)
-    train, validation, test = map(tables.loader, ("train", "validation", "test"))
-    levels = []
-    for percent, subset in subsets_by(problem, train, told.by, told.percents, job.seed):
-        posterior = fit.swag(
+
+    def fitted(
+        problem: Problem, tables: Tables, subset: Subset
+    ) -> tuple[SwagPosterior, float]:
+        validation = tables.loader("validation")
+        found = fit.swag(
             problem,
             tables.shuffled(job.seed),
             subset,
@@ -43,23 +45,8 @@ def run(job: Job) -> Mapping[str, Any]:
             **told.arguments(),
             seed=job.seed,
         )
-        posterior = fit.tune_samples(posterior, problem, validation, samples=told.samples)
-        assert posterior.tuning is not None
-        levels.append(
-            Level(
-                percent=percent,
-                weights=subset.size,
-                fraction=subset.fraction,
-                floats=posterior.floats,
-                validation_nll=posterior.tuning.chosen_nll,
-                predictive=predict_samples_batches(
-                    posterior, problem, test, samples=told.samples
-                ),
-                settings={
-                    "learning_rate": posterior.learning_rate,
-                    "noise": posterior.likelihood.scale,
-                },
-            )
-        )
-    name, label = names_of("swag", told.by, told.percents)
-    return level_results(name, label, levels, tables.test[1])
+        found = fit.tune_samples(found, problem, validation, samples=told.samples)
+        assert found.tuning is not None
+        return found, found.tuning.chosen_nll
+
+    return ramped(job, "swag", told.by, told.percents, fitted)

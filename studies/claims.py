@@ -81,5 +81,5 @@ TABLES = {
     "claim-last-layer": last_layer_claim,
     "claim-schemes": schemes_claim,
     "found-uci": found_by("uci", "map"),
-    "found-bridges": found_by("bridges", "temperature"),
+    "found-bridges": found_by("bridges", "map"),
 }

@@ -25,9 +25,8 @@ _SCORED_AT_ONCE = 1000
 class ImageData:
     """What a study's file says of one data set; files are under its folder.
 
-    `outside` names images that no training saw, by name; `before` those that a network
-    was trained on before it came to these, the first `before_size`. `train_size` and
-    `test_size` are of all there are if left out, and `test_size` is of each outside too.
+    `outside` names images that no training saw, by name. `train_size` and `test_size` are
+    of all there are if left out, and `test_size` is of each outside too.
     """
 
     name: str
@@ -37,8 +36,6 @@ class ImageData:
     validation_size: int = 10_000
     train_size: int | None = None
     test_size: int | None = None
-    before: str | None = None
-    before_size: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,6 @@ class Images:
     validation: Arrays
     test: Arrays
     outside: Mapping[str, Arrays]
-    before: Arrays | None = None
 
     def shuffled(self, size: int, seed: int, count: int | None = None) -> ArrayBatches:
         """Training batches, of the first `count` images, in an order of their own.
@@ -111,11 +107,8 @@ def _read(folder: Path, description: str, seed: int) -> Images:
         for path in (told.test, *told.outside.values())
     ]
     train, held, test, *outside = standardised(train[:size], held, *others)
-    before = None
-    if told.before is not None:
-        (before,) = standardised(_file(folder, told.before)[: told.before_size])
     named = dict(zip(told.outside, outside, strict=True))
-    return Images(train, held, test, named, before)
+    return Images(train, held, test, named)
 
 
 def _file(folder: Path, name: str) -> Arrays:

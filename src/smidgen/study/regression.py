@@ -146,6 +146,12 @@ def needed_problem(job: Job, tables: Tables) -> Problem:
     return Problem(model.eval(), Gaussian(1))
 
 
+def needed_noise(job: Job) -> float:
+    """The noise variance that validation data gave the network a cell needs."""
+    noise: float = job.needs[0].record.results["methods"][0]["noise"]
+    return noise
+
+
 @dataclass(frozen=True, eq=False)
 class Level:
     """One size of a scheme: what it predicts for the test rows, and what it cost."""

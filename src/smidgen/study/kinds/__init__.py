@@ -14,12 +14,10 @@ from smidgen.errors import ArgumentError
 from smidgen.study.cell import Cell, Job, read_settings
 
 KINDS: dict[str, str] = {
-    "bridge": "smidgen.study.kinds.bridge",
     "constant": "smidgen.study.kinds.constant",
     "dropout": "smidgen.study.kinds.dropout",
     "ensemble": "smidgen.study.kinds.ensemble",
     "finetune": "smidgen.study.kinds.finetune",
-    "image-map": "smidgen.study.kinds.image_map",
     "laplace": "smidgen.study.kinds.laplace",
     "sparse-training": "smidgen.study.kinds.sparse_training",
     "scales": "smidgen.study.kinds.scales",

@@ -10,8 +10,9 @@ from smidgen import fit
 from smidgen.fit.swag import SwagOptions
 from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
+from smidgen.study.choices import By
 from smidgen.study.regression import Tables
-from smidgen.study.single_weights import PERCENTS, By, ramped
+from smidgen.study.regression_ramp import PERCENTS, ramped
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 

@@ -15,12 +15,13 @@ from tests.integration.test_cli import rows
 from tests.tiny import saved_encoder
 from tests.tolerances import EXACT
 
-from smidgen import evaluate
+from smidgen import evaluate, fit
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.predictive import CategoricalPredictive
+from smidgen.problem import Problem, model_outputs
 from smidgen.record import Record
 from smidgen.report import render
 from smidgen.study.cell import Job
@@ -566,3 +567,24 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
         )
     assert "0.001, 0.01" in tuning_tables.rates_table()
     assert tuning_tables.verdict_list().count("\n- ") == len(LABELS) - 1
+
+
+def test_mixed_precision_is_of_training_passes_only(letters):
+    root, found, ledger = letters
+    cell = found["map"][0]
+    data = draw(job(cell, root, ledger, data={**cell.data, "bf16": True}))
+    model, tokenizer = load_classifier(root / "encoder", labels=2, seed=0)
+    batch = next(iter(data.shuffled(tokenizer, 0)))
+    with torch.no_grad():
+        plain, mixed = model_outputs(model, batch), data.forward(model, batch)
+    assert mixed.dtype == torch.bfloat16
+    assert 0 < float((plain - mixed).abs().max()) < 0.05
+    tuned = fit.finetune(
+        Problem(model, forward=data.forward),
+        data.shuffled(tokenizer, 0),
+        data.loaders(tokenizer)["validation"],
+        epochs=1,
+        progress=False,
+    )
+    assert {each.dtype for each in tuned.model.parameters()} == {torch.float32}
+    assert draw(job(cell, root, ledger)).forward is model_outputs

@@ -17,6 +17,7 @@ from smidgen.atomic import write_text
 from smidgen.errors import DataError, SmidgenError
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
+from smidgen.report.chains import chains_of
 from smidgen.report.palette import Look, key, looks
 from smidgen.report.ramp_page import MEANINGS, ramp_parts
 from smidgen.report.subset_picture import subset_picture
@@ -67,6 +68,7 @@ def _render(record: Record) -> str:
         disagreement=_disagreement(record, method_looks),
         subset=_subset(record),
         precision=_precision(record, method_looks),
+        chains=chains_of([record], "chain"),
         ramp=ramp_parts(record, method_looks),
         meanings=MEANINGS,
         measured=_measured(record),

@@ -15,6 +15,7 @@ A data set of a study says:
     numbers            labels are numbers, not classes; they are standardised by the
                        training rows
     metric             the task's own score: accuracy, matthews or pearson
+    bf16               passes of training in mixed precision; scores are of fp32 passes
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import DataError
 from smidgen.integrations.huggingface import text_loader
 from smidgen.integrations.text import TextTable, read_text
+from smidgen.problem import model_outputs
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.task_scores import Metric
+from smidgen.types import Batch, Forward
 
 Loader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
@@ -60,6 +64,7 @@ class TextData:
     metric: Metric = "accuracy"
     batch_size: int = 16
     max_length: int = 128
+    bf16: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Drawn:
         assert self.train.labels is not None
         known = len(self.train.label_names or ())
         return max(known, int(max(self.train.labels)) + 1)
+
+    @property
+    def forward(self) -> Forward:
+        """How outputs are computed in training."""
+        return _mixed_outputs if self.about.bf16 else model_outputs
 
     def loaders(
         self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
@@ -150,6 +160,12 @@ def draw(job: Job) -> Drawn:
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)
     return Drawn(train, validation, test, about)
+
+
+def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, torch.bfloat16):
+        return model_outputs(model, batch)
 
 
 def _path(job: Job, name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, util
 from math import exp, log, pi
 from pathlib import Path
@@ -92,7 +92,8 @@ def start_of(job: Job, base: str) -> Start:
     model, tokenizer = load_classifier(base_of(base), labels=data.classes, seed=job.seed)
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
     loaders = data.loaders(tokenizer, _ROWS_AT_ONCE)
-    return Start(Problem(model, likelihood), data, tokenizer, loaders, job.seed)
+    problem = Problem(model, likelihood, data.forward)
+    return Start(problem, data, tokenizer, loaders, job.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +199,7 @@ def tune(
         )
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         started = time.process_time()
-        whole = fit.finetune(Problem(model, start.problem.likelihood), *loaders, **how)
+        whole = fit.finetune(replace(start.problem, model=model), *loaders, **how)
         seconds = time.process_time() - started
         kept = (count, count * _FLOAT_BYTES, 0.0, seconds)
         return Tuned(whole.model, whole.history, whole.best, *kept)

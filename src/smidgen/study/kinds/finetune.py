@@ -49,7 +49,7 @@ def run(job: Job) -> Mapping[str, Any]:
         base.config.label2id = {n: i for i, n in enumerate(data.train.label_names)}
     loaders = data.loaders(tokenizer)
     tuned = fit.finetune(
-        base,
+        Problem(base, forward=data.forward),
         data.shuffled(tokenizer, seed),
         loaders["validation"],
         epochs=told.epochs,

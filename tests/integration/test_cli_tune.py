@@ -12,6 +12,7 @@ from tests.tiny import saved_encoder
 import smidgen
 from smidgen.delta import Delta
 from smidgen.integrations.huggingface import load_classifier
+from smidgen.record import Record
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -75,6 +76,10 @@ def test_one_command_gives_delta_model_and_posterior(world, capsys):
     assert posterior.subset.size == told["weights"]
     data = ["--data", world / "val.tsv", "--text", "sentence", "--max-length", 12]
     folder = world / "tuned"
+    page = (folder / "report.html").read_text()
+    assert "mean displacement" in page
+    assert "Halves agree on" in page
+    assert Record.load(folder / "record.json").results["chain"] == chain
     assert run("predict", folder / "model", folder / "posterior", *data) == 0
 
 

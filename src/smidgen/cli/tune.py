@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Kind = Literal["laplace", "swag", "none"]
 _FRACTION = 0.005
 _DELTA, _MODEL, _POSTERIOR = "delta.safetensors", "model", "posterior"
+_RECORD, _PAGE = "record.json", "report.html"
 
 
 Val = Annotated[
@@ -110,7 +111,11 @@ def tune(
         "seed": seed,
     }
     asked = _Asked(rule, posterior, chain_epochs, how, tuning, agreement, half, checkpoint)
-    write_json(json_file, _run(data, asked, folder, overwrite))
+    summary = _run(data, asked, folder, overwrite)
+    title = f"{model}, tuned on {train.name}"
+    config = {"title": title, "train": str(train), "rule": rule, **how, **tuning}
+    _report(config, summary, folder)
+    write_json(json_file, summary)
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,8 @@ def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
 
     huggingface.check_free(folder / _MODEL, overwrite)
     check_posterior(folder / _POSTERIOR, overwrite)
-    check_free(overwrite, folder / _DELTA, json_file)
+    files = (folder / name for name in (_DELTA, _RECORD, _PAGE))
+    check_free(overwrite, *files, json_file)
 
 
 def _loaded(
@@ -337,6 +343,16 @@ def _summary(found: SparselyFinetuned, folder: Path, size: int) -> dict[str, Any
         "best": asdict(found.best),
         "history": [asdict(each) for each in found.history],
     }
+
+
+def _report(config: dict[str, Any], summary: dict[str, Any], folder: Path) -> None:
+    """Keep the run as a record, and show it as a page."""
+    from smidgen.record import Record
+    from smidgen.report import write
+
+    record = Record("tune", config, summary, seed=config["seed"])
+    record.save(folder / _RECORD)
+    out.print(f"wrote {write(record, folder / _PAGE)}")
 
 
 def _keep(

@@ -25,7 +25,10 @@ def verdict(record: Record) -> list[str]:
     """
     method = reading.primary(record)
     if method is None:
-        return ["This record holds no Bayesian method, so there is nothing to judge."]
+        return [
+            "This record compares no Bayesian method with a point estimate, so there is "
+            "nothing to judge. 'smidgen evaluate' makes one that does."
+        ]
     texts = (_against_map(record, method), _against_temperature(record, method))
     return [
         f"{lead}: {text}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from smidgen.record import Record
 from smidgen.report.figures import draw_line, place_axes, tidy
@@ -88,8 +88,15 @@ def _figure(
             steps = [sample["step"] for sample in samples]
             draw_line(axes, steps, [sample[trace] for sample in samples], look)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=False)
+        lowest = min(sample[trace] for _, samples in lines for sample in samples)
+        if trace != "nll" and lowest > 0:
+            # Chains that move by other rules differ by powers of ten.
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_locator(LogLocator(numticks=5))
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("step")
         tidy(axes)
         return inline(figure, name, f"{text} along the chain")

@@ -57,6 +57,14 @@ _KNOWN = {
     "laplace-variance": Look("#009e73", "v"),
     "laplace-random": Look("#cc79a7", "o", (2.4, 1.2)),
     "laplace-full": Look("#1f2328", "s"),
+    "laplace-sparse-kfac": Look("#8a6d00", "^"),
+    "laplace-last-layer": Look("#882255", "s", (6.0, 1.6, 1.2, 1.6)),
+    "laplace-bayestune": Look("#d55e00", "*"),
+    "laplace-ssvi": Look("#332288", "D", (4.5, 1.8)),
+    "swag-sparse-kfac": Look("#8a6d00", "^", (1.4, 1.0)),
+    "swag-last-layer": Look("#882255", "s", (1.4, 1.0)),
+    "swag-bayestune": Look("#d55e00", "*", (1.4, 1.0)),
+    "swag-ssvi": Look("#332288", "D", (1.4, 1.0)),
 }
 _OTHERS = (
     Look("#aa4499", "v", (3.0, 1.2)),

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from tests.integration.test_cli import run
 from tests.unit.test_studies import written
 
 from smidgen.study.definition import Resources, read_study
@@ -71,3 +72,25 @@ def test_ray_gives_the_records_of_this_machine_though_a_worker_is_killed(tmp_pat
     here = Ledger(tmp_path / "here")
     run_study(study, here, LocalEngine(Place(here.folder), Resources(), 2))
     assert plain(ledger.folder) == plain(here.folder)
+
+
+def test_a_cluster_that_runs_is_joined_by_its_address_and_left_running(tmp_path):
+    import ray  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    path = written(tmp_path)
+    words = ["study", "run", str(path), "--out", str(tmp_path / "out"), "--engine", "ray"]
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False},
+    )
+    try:
+        assert run(*words, "--address", cluster.address) == 0
+        assert not ray.is_initialized()
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        assert ray.cluster_resources()["CPU"] == 2
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    ledger = Ledger(tmp_path / "out")
+    assert len(state_of(read_study(str(path)).cells, ledger).done) == 12

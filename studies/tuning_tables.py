@@ -96,9 +96,11 @@ def rates_table() -> str:
             if results is None:
                 cells.append("")
                 continue
-            mark = "\\*" if results["at_edge"] else ""
-            cells.append(f"{results['learning_rate']:g}{mark}")
-            tried = ", ".join(results["trials"])
+            choice = results["choice"]
+            mark = "\\*" if choice["at_edge"] else ""
+            cells.append(f"{choice['values']['learning_rate']:g}{mark}")
+            rates = choice["tried"].get("learning_rate", ())
+            tried = ", ".join(f"{rate:g}" for rate in rates)
         lines.append(f"| {_label(method)} | {' | '.join(cells)} | {tried} |")
     return "\n".join(lines)
 

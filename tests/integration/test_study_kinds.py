@@ -504,14 +504,15 @@ def test_rates_come_from_trials_that_score_no_test_row(tuned):
         if cell.name == "full":
             results = ledger.record(cell).results
             nll = {
-                need.settings["learning_rate"]: ledger.record(need).results[
+                need.settings["learning_rate"]: ledger.record(need).results["trial"][
                     "validation_nll"
                 ]
                 for need in cell.needs
             }
-            assert results["learning_rate"] == min(nll, key=nll.get)
-            assert results["at_edge"]
-            assert results["trials"] == {f"{rate:g}": each for rate, each in nll.items()}
+            choice = results["choice"]
+            assert choice["values"] == {"learning_rate": min(nll, key=nll.get)}
+            assert choice["at_edge"] == ["learning_rate"]
+            assert choice["tried"] == {"learning_rate": sorted(nll)}
 
 
 def test_tuning_says_what_it_is_missing(tuned):

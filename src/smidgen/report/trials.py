@@ -58,9 +58,12 @@ def shown(trial: Trial | None) -> str:
         return ""
     if trial["validation_nll"] is None:
         return "no finite loss"
-    text = f"{nll(trial['validation_nll'])}, {percent(trial['validation_accuracy'])}"
-    moved = trial.get("median_scale")
-    return text if moved is None else f"{text}, σ/σ₀ {significant(moved)}"
+    words = [nll(trial["validation_nll"])]
+    if trial["validation_accuracy"] is not None:
+        words.append(percent(trial["validation_accuracy"]))
+    if trial.get("median_scale") is not None:
+        words.append(f"σ/σ₀ {significant(trial['median_scale'])}")
+    return ", ".join(words)
 
 
 def edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -7,7 +7,7 @@ values that were tried, so it knows whether it lies at an end of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,37 @@ def choose(
         if name not in given and len(all_tried := _tried(name, trials)) > 1
     }
     return Choice(values, tried)
+
+
+def trial(
+    name: str,
+    label: str,
+    told: Iterable[str],
+    choice: Choice,
+    nll: float | None = None,
+    accuracy: float | None = None,
+) -> dict[str, Any]:
+    """Say what a trial tried and what it came to, as `choose` and the report read it.
+
+    Args:
+        name: Of the method.
+        label: Its name for people.
+        told: The settings that were varied or fixed, not chosen.
+        choice: The value of every setting.
+        nll: On validation data; None if the training had no finite loss.
+        accuracy: The same of accuracy, if there is one.
+
+    Returns:
+        The part `trial` of a record's results.
+    """
+    return {
+        "method": name,
+        "label": label,
+        "told": list(told),
+        "values": dict(choice.values),
+        "validation_nll": nll,
+        "validation_accuracy": accuracy,
+    }
 
 
 def _tried(name: str, trials: Sequence[Done]) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ from smidgen.study.comparison import Method, compare
 from smidgen.study.image_data import Images, read_images, scoring
 from smidgen.study.mixtures import mixture_methods
 from smidgen.study.sparse_costs import costs, stored_bytes
-from smidgen.study.trials import Choice, choose
+from smidgen.study.trials import Choice, choose, trial
 
 _DEFAULTS = {
     "learning_rate": SparseTraining.learning_rate,
@@ -139,8 +139,8 @@ def run(job: Job) -> Mapping[str, Any]:
     held = _outputs(found.network, data.validation, told)
     if not told.report:
         scores = _validation(held, data.validation.labels)
-        scores["median_scale"] = noted["training"]["median_scale"]
-        return {**noted, "trial": {**_trial(told, choice), **scores}}
+        scale = noted["training"]["median_scale"]
+        return {**noted, "trial": _trial(told, choice, *scores, scale=scale)}
     twin = sparse_bayesian(model, density=1.0, seed=job.seed)
     return {**noted, **_reported(told, found.network, twin, held, data, training)}
 
@@ -170,27 +170,18 @@ def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
     return sparse_outputs(network, scoring(arrays), samples=told.samples, progress=False)
 
 
-def _trial(told: Settings, choice: Choice) -> dict[str, Any]:
-    """What a trial tried; `told` names what was varied or fixed, not chosen."""
-    name, label = names_of(told)
-    return {
-        "method": name,
-        "label": label,
-        "told": [each for each in _DEFAULTS if getattr(told, each) is not None],
-        "values": dict(choice.values),
-        # What a training that has no finite loss comes to.
-        "validation_nll": None,
-        "validation_accuracy": None,
-        "median_scale": None,
-    }
+def _trial(
+    told: Settings, choice: Choice, *scores: float, scale: float | None = None
+) -> dict[str, Any]:
+    given = [each for each in _DEFAULTS if getattr(told, each) is not None]
+    return {**trial(*names_of(told), given, choice, *scores), "median_scale": scale}
 
 
-def _validation(held: Tensor, labels: Tensor) -> dict[str, float | None]:
+def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
+    """NLL and accuracy."""
     predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
-    return {
-        "validation_nll": float(evaluate.nll(predictive, labels).mean()),
-        "validation_accuracy": float(evaluate.correct(predictive, labels).mean()),
-    }
+    nll = evaluate.nll(predictive, labels).mean()
+    return float(nll), float(evaluate.correct(predictive, labels).mean())
 
 
 def _reported(

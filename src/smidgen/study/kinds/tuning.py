@@ -9,7 +9,7 @@ test rows, for paired comparisons.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log
 from typing import Any, get_args
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
-from smidgen.study.cell import Done, Job, read_settings
+from smidgen.study.cell import Job, read_settings
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import TextData, draw
+from smidgen.study.trials import Choice, choose, trial
 from smidgen.study.tuned_text import start_of, tune
 from smidgen.study.tuning_methods import LABELS, Method
 
@@ -63,7 +64,14 @@ def run(job: Job) -> Mapping[str, Any]:
         )
     if told.method == "constant":
         return _constant(job)
-    rate, trials = _rate(told, job.needs)
+    trials = [need for need in job.needs if need.record.config["kind"] == "tuning"]
+    choice = choose({"learning_rate": told.learning_rate}, trials, {})
+    if "learning_rate" not in choice.values:
+        raise ArgumentError(
+            f"method {told.method!r} must have a learning_rate, or need trials: cells of "
+            "kind 'tuning' with report = false. Got neither. Add one."
+        )
+    noted: dict[str, Any] = {"choice": choice.to_dict()}
     start = start_of(job, told.base)
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
     try:
@@ -75,25 +83,24 @@ def run(job: Job) -> Mapping[str, Any]:
             scales=next(scales, None),
             work=job.work,
             epochs=told.epochs,
-            learning_rate=rate,
+            **choice.values,
         )
     except DivergedError:
         if told.report:
             raise
         # Of a trial that is a result: this rate is too high.
-        return {"learning_rate": rate, "validation_nll": None}
+        return {**noted, "trial": _trial(told, choice)}
     results: dict[str, Any] = {
-        "learning_rate": rate,
-        "trials": trials,
-        "at_edge": _at_edge(rate, trials),
+        **noted,
         "validation": [asdict(epoch) for epoch in tuned.history],
-        "validation_nll": tuned.best.nll,
         "trained": tuned.trained,
         "delta_bytes": tuned.delta_bytes,
         "cpu_seconds": {"choosing": tuned.choosing_seconds, "tuning": tuned.tuning_seconds},
     }
     if not told.report:
-        return results
+        best, numbers = tuned.best, start.data.about.numbers
+        scores = (best.nll, None if numbers else best.accuracy)
+        return {**results, "trial": _trial(told, choice, *scores)}
     about = start.data.about
     scored = _scored(
         told.method,
@@ -105,31 +112,8 @@ def run(job: Job) -> Mapping[str, Any]:
     return {**results, **scored}
 
 
-def _rate(told: Settings, needs: Sequence[Done]) -> tuple[float, dict[str, float | None]]:
-    """The learning rate, and the validation NLL of each that was tried for it."""
-    own = [
-        need.record.results
-        for need in needs
-        if need.record.config["kind"] == "tuning"
-        and need.record.config["settings"]["method"] == told.method
-    ]
-    tried = {float(each["learning_rate"]): each["validation_nll"] for each in own}
-    trials = {f"{rate:g}": tried[rate] for rate in sorted(tried)}
-    if told.learning_rate is not None:
-        return told.learning_rate, trials
-    finite = {rate: nll for rate, nll in tried.items() if nll is not None}
-    if not finite:
-        raise ArgumentError(
-            f"method {told.method!r} must have a learning_rate, or need cells of kind "
-            "'tuning' whose trials of it end with a finite loss, got neither. Add one."
-        )
-    return min(finite, key=finite.__getitem__), trials
-
-
-def _at_edge(rate: float, trials: Mapping[str, float | None]) -> bool:
-    """Whether a rate beyond those that were tried might have been better."""
-    tried = list(trials)
-    return f"{rate:g}" in (*tried[:1], *tried[-1:])
+def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
+    return trial(told.method, LABELS[told.method], ["learning_rate"], choice, *scores)
 
 
 def _constant(job: Job) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from smidgen.report.ramp_page import SHORT
 from smidgen.report.svg import drawing, inline, sheet
 
 _WIDTH, _NAMES, _ROW = 384.0, 168.0, 17.0
-_LONGEST, _LONGEST_END = 26, 14
+_LONGEST, _LONGEST_END = 28, 14
 _STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 _LABELS = {
@@ -149,7 +149,7 @@ def level_figures(
         name: A name for the figure that no other has.
 
     Returns:
-        An SVG for each family of methods; none without levels.
+        An SVG for each family of methods that has several levels.
     """
     families: dict[str, list[Line]] = {}
     for scheme, own in _level_gaps(across, data, baseline).items():
@@ -178,6 +178,8 @@ def level_figures(
             name=f"{name}-{place}",
         )
         for place, (family, drawn) in enumerate(families.items())
+        # One size of everything is a row of the table and no curve.
+        if any(len(line.floats) > 1 for line in drawn)
     }
 
 

@@ -124,6 +124,10 @@ def test_regression_has_one_output_and_no_accuracy(world, capsys):
     tuned, _ = load_classifier(world / "regression" / "model")
     posterior = smidgen.load(world / "regression" / "posterior", tuned)
     assert posterior.likelihood.kind == "gaussian"
+    assert (
+        Record.load(world / "regression" / "record.json").results["best"]["accuracy"]
+        is None
+    )
 
 
 def test_an_interrupted_run_goes_on(world, monkeypatch):

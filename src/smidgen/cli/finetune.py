@@ -78,12 +78,13 @@ def finetune(
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:
-    """Print what each epoch came to."""
+    """Print what each epoch came to; numbers have no accuracy."""
     for epoch in history:
         mark = "  ← kept" if epoch == best else ""
+        hits = "" if epoch.accuracy is None else f", accuracy {epoch.accuracy:.1%}"
         out.print(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
-            f"{epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}{mark}"
+            f"{epoch.nll:.4f}{hits}{mark}"
         )
 
 

@@ -145,11 +145,6 @@ class _Data:
     tables: tuple[TextTable, TextTable]
     batches: Callable[..., Any]
 
-    @property
-    def regression(self) -> bool:
-        """Whether the labels are numbers and not classes."""
-        return self.network.config.num_labels == 1
-
 
 def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str, Any]:
     """Do all of it, and return what was found as JSON takes it."""
@@ -171,7 +166,7 @@ def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str,
     found = fit.sparse_finetune(
         network, train, subset, held, **asked.tuning, checkpoint=state
     )
-    _show(found, data.regression)
+    show_history(found.history, found.best)
     delta = found.delta.half() if asked.half else found.delta
     tuned, size = _saved(delta, network, data.tokenizer, folder, overwrite)
     say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
@@ -303,19 +298,6 @@ def _chosen(network: Any, scales: Scales, rule: dict[str, Any]) -> tuple[Subset,
     out.print(f"  {chosen:,} pretrained weights and {head:,} of the head")
     show_chain(scales, fraction)
     return subset, fraction
-
-
-def _show(found: SparselyFinetuned, regression: bool) -> None:
-    """Print what each epoch came to; numbers have no accuracy."""
-    if not regression:
-        show_history(found.history, found.best)
-        return
-    for epoch in found.history:
-        mark = "  ← kept" if epoch == found.best else ""
-        out.print(
-            f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}, validation NLL "
-            f"{epoch.nll:.4f}{mark}"
-        )
 
 
 def _saved(

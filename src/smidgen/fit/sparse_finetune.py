@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
 from copy import deepcopy
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ class _Run:
             shown = track(range(length), label, show=progress)
             nll = self._epoch(batches, shown, length)
             scores = (
-                (nan, nan)
+                (nan, None)
                 if validation is None
                 else evaluated(self.problem, validation, self.tensors)
             )
@@ -229,7 +229,7 @@ class _Run:
 
     def _state(self, batches: Endless) -> dict[str, Tensor]:
         assert self.best is not None
-        rows = [astuple(each) for each in self.history]
+        rows = [each.to_row() for each in self.history]
         state = next(iter(self.optimiser.state.values()))
         return {
             "history": torch.tensor(rows, dtype=torch.float64),
@@ -251,8 +251,7 @@ class _Run:
         start = "loader/"
         parts = {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
         batches.resume(parts)
-        rows = state["history"].tolist()
-        self.history = [Epoch(int(number), *rest) for number, *rest in rows]
+        self.history = [Epoch.from_row(row) for row in state["history"].tolist()]
         self.best = self.history[int(state["best"]) - 1]
         self.kept, self.steps = state["kept"].to(self.kept), int(state["steps"])
         torch.set_rng_state(state["random"])

@@ -31,8 +31,9 @@ from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.endless import Endless, generators_of
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StoreError
 from smidgen.fit.preparation import training_size
+from smidgen.fit.stopping import evaluated
 from smidgen.guard import not_recomputing, untouched
-from smidgen.likelihood import Categorical, Likelihood
+from smidgen.likelihood import Likelihood
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.sparse.addition import Loss
@@ -233,8 +234,8 @@ class _Run:
         nll = accuracy = None
         if validation is not None:
             # In the same order after every epoch, also of a resumed training.
-            with Endless(validation).borrowed(self.seed):
-                nll, accuracy = _scored(self.network, self.problem, validation)
+            with Endless(validation).borrowed(self.seed), untouched(self.network):
+                nll, accuracy = evaluated(self.problem, validation)
         epoch = SparseEpoch(
             number,
             total / max(seen, 1),
@@ -328,26 +329,3 @@ def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.
 def _loss(problem: Problem, batch: Batch) -> tuple[Tensor, int] | None:
     """Mean NLL of a batch and its labelled rows; None without any."""
     return problem.mean_nll(batch, problem.training_outputs(batch))
-
-
-def _scored(
-    network: SparseNetwork, problem: Problem, batches: Iterable[Batch]
-) -> tuple[float, float | None]:
-    """Mean NLL and accuracy of the means."""
-    assert problem.likelihood is not None
-    nll, hits, seen = 0.0, 0.0, 0
-    with untouched(network), torch.no_grad():
-        for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
-            if targets is None:
-                raise DataError("validation needs labels, and a batch has none.")
-            outputs, targets = outputs[kept], targets[kept]
-            nll -= float(problem.likelihood.log_prob(outputs, targets).double().sum())
-            if isinstance(problem.likelihood, Categorical):
-                hits += float((outputs.argmax(-1) == targets).sum())
-            seen += len(targets)
-    if not seen:
-        raise DataError("the validation loader yielded no labelled example.")
-    classes = isinstance(problem.likelihood, Categorical)
-    return nll / seen, hits / seen if classes else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import Literal
 
 import torch
@@ -20,24 +21,39 @@ Criterion = Literal["accuracy", "nll"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to on the validation data; NaN where there are none."""
+    """What one epoch came to on the validation data.
+
+    `nll` is NaN where there are none; `accuracy` is None there, and where outputs are not
+    of classes.
+    """
 
     number: int
     train_nll: float
     nll: float
-    accuracy: float
+    accuracy: float | None
+
+    def to_row(self) -> tuple[float, ...]:
+        """As a checkpoint holds it."""
+        hits = nan if self.accuracy is None else self.accuracy
+        return self.number, self.train_nll, self.nll, hits
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Epoch:
+        """Take it back from a checkpoint."""
+        number, train_nll, nll, hits = row
+        return cls(int(number), train_nll, nll, None if isnan(hits) else hits)
 
     def gains(self, best: Epoch, stop_on: Criterion) -> bool:
         """Whether it is better than the best before it."""
-        if stop_on == "nll":
+        if stop_on == "nll" or self.accuracy is None or best.accuracy is None:
             return self.nll < best.nll
         return self.accuracy > best.accuracy
 
 
 def evaluated(
     problem: Problem, batches: Iterable[Batch], replaced: Mapping[str, Tensor] | None = None
-) -> tuple[float, float]:
-    """Mean NLL and accuracy of the point prediction (accuracy 0 for regression).
+) -> tuple[float, float | None]:
+    """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
 
     Args:
         problem: The settled problem.
@@ -51,6 +67,7 @@ def evaluated(
         DataError: If there is no label.
     """
     assert problem.likelihood is not None
+    classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
     with untouched(problem.model), torch.no_grad():
         for batch in batches:
@@ -58,13 +75,14 @@ def evaluated(
             targets, kept = problem.read(batch, outputs)
             if targets is None:
                 raise DataError("validation needs labels, and a batch has none.")
-            scores = problem.likelihood.log_prob(outputs[kept], targets[kept])
-            nll -= float(scores.double().sum())
-            hits += _hits(problem.likelihood, outputs[kept], targets[kept])
-            seen += int(kept.sum())
+            outputs, targets = outputs[kept], targets[kept]
+            nll -= float(problem.likelihood.log_prob(outputs, targets).double().sum())
+            if classes:
+                hits += float((outputs.argmax(-1) == targets).sum())
+            seen += len(targets)
     if not seen:
         raise DataError("the validation loader yielded no labelled example.")
-    return nll / seen, hits / seen
+    return nll / seen, hits / seen if classes else None
 
 
 def criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
@@ -101,9 +119,3 @@ def warm_up_then_fall(steps: int) -> Callable[[int], float]:
         return max(0.0, (steps - step) / max(1, steps - warm))
 
     return factor
-
-
-def _hits(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> float:
-    if not isinstance(likelihood, Categorical):
-        return 0.0
-    return float((outputs.argmax(-1) == targets).sum())

@@ -98,9 +98,8 @@ def run(job: Job) -> Mapping[str, Any]:
         "cpu_seconds": {"choosing": tuned.choosing_seconds, "tuning": tuned.tuning_seconds},
     }
     if not told.report:
-        best, numbers = tuned.best, start.data.about.numbers
-        scores = (best.nll, None if numbers else best.accuracy)
-        return {**results, "trial": _trial(told, choice, *scores)}
+        best = tuned.best
+        return {**results, "trial": _trial(told, choice, best.nll, best.accuracy)}
     about = start.data.about
     scored = _scored(
         told.method,

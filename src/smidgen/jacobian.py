@@ -6,6 +6,7 @@ rotated or restricted to the chosen entries, so its cost is that of the subset.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,21 @@ class Jacobian:
             return (left * inputs[..., self.entries % columns]).sum(-2)
         grid = (deltas.transpose(-2, -1) @ inputs).flatten(-2)
         return grid[..., self.entries]
+
+    def parts(self, numbers: int) -> Iterator[Jacobian]:
+        """Part the examples (B, T, ·) so that each J has about so many numbers.
+
+        Args:
+            numbers: How many; an example is never parted.
+
+        Yields:
+            The parts, in order.
+        """
+        size = self.deltas.shape[-1] * self.inputs.shape[-1]
+        count = max(1, numbers // max(1, size))
+        for start in range(0, len(self.deltas), count):
+            some = slice(start, start + count)
+            yield Jacobian(self.deltas[some], self.inputs[some], self.entries)
 
     def restricted(self, rows: Tensor | None, columns: Tensor | None) -> Jacobian:
         """Keep some of the rows and columns; None keeps all."""

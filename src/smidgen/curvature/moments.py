@@ -20,6 +20,9 @@ from smidgen.curvature.taps import Trace
 from smidgen.operators import Diagonal, Eigenbasis, Operator
 from smidgen.problem import Problem
 
+# Few enough to stay in a processor's cache: squaring is bound by memory.
+_NUMBERS_AT_ONCE = 2**19
+
 
 class MomentSums(Sums):
     """Running sums of J'² for all blocks, each in the basis of an operator."""
@@ -39,8 +42,11 @@ class MomentSums(Sums):
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add the squared coordinates of every example's Jacobian."""
         for name, delta in deltas.items():
-            found = self.bases[name].coordinates(trace.jacobian(name, delta))
-            self.moments[name] += found.square().sum(0).double()
+            total = self.moments[name].new_zeros((), dtype=delta.dtype)
+            for some in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
+                found = self.bases[name].coordinates(some)
+                total = total + found.square_().sum(0)
+            self.moments[name] += total.double()
 
     def running(self) -> list[Tensor]:
         """List the moments of all blocks."""

@@ -48,7 +48,7 @@ Temperature = Annotated[
     float | None, typer.Option(help="Of the chain's likelihood; 1e-5 if left out.")
 ]
 Discount = Annotated[
-    float | None, typer.Option(help="Factor on the chain's noise; 0.1 if left out.")
+    float | None, typer.Option(help="Factor on the chain's noise; 1 if left out.")
 ]
 Halves = Annotated[
     bool, typer.Option("--agreement", help="Compare chains on halves of the data too.")

@@ -36,7 +36,7 @@ from smidgen.types import Batch
 
 Update = Literal["langevin", "published"]
 
-TEMPERATURE, NOISE_DISCOUNT = 1e-5, 0.1
+TEMPERATURE, NOISE_DISCOUNT = 1e-5, 1.0
 """What the chain takes if nothing is given; `docs/methods/bayestune.md` says why."""
 
 
@@ -82,7 +82,7 @@ def langevin(
         temperature: T of the likelihood, which counts as N/T examples; the prior stays
             as it is. 1e-5 if left out, with which the chain is close to descent.
         noise_discount: γ, a factor on the noise; the posterior is sampled to the power
-            of 1/γ². 0.1 if left out.
+            of 1/γ². 1 if left out, which is the posterior itself.
         preconditioned: Divide by the root mean square of the gradients; so it does if
             left out.
         clip: Largest norm of the likelihood's gradient; none if left out. The prior is

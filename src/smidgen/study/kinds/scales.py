@@ -34,7 +34,7 @@ class Settings:
     samples: int = 20
     learning_rate: float = 1e-4
     temperature: float = 1e-5
-    noise_discount: float = 0.1
+    noise_discount: float = 1.0
 
 
 def run(job: Job) -> Mapping[str, Any]:

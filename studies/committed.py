@@ -14,9 +14,18 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def records_of(study: str) -> tuple[Record, ...]:
-    """Read the records of its cells; what else lies in the folder is left out."""
+    """Read the records of its cells; what else lies in the folder is left out.
+
+    Args:
+        study: A study that comes with smidgen, or one of this folder.
+
+    Returns:
+        The records.
+    """
     ledger = Ledger(ROOT / "results" / study)
-    return tuple(map(ledger.record, state_of(read_study(study).cells, ledger).done))
+    own = ROOT / "studies" / f"{study}.toml"
+    cells = read_study(str(own) if own.is_file() else study).cells
+    return tuple(map(ledger.record, state_of(cells, ledger).done))
 
 
 def missing(study: str) -> str:

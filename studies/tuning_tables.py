@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from statistics import fmean, stdev
 
+from smidgen.record import Record
 from smidgen.report.across import Spread
 from smidgen.study.tuning_methods import LABELS
 from smidgen.study.tuning_summary import OURS, Outcomes, outcomes_of, over_tasks, verdicts
@@ -102,6 +103,34 @@ def rates_table() -> str:
             rates = choice["tried"].get("learning_rate", ())
             tried = ", ".join(f"{rate:g}" for rate in rates)
         lines.append(f"| {_label(method)} | {' | '.join(cells)} | {tried} |")
+    return "\n".join(lines)
+
+
+def chains_table() -> str:
+    """What chains of other temperatures and noise choose, by task."""
+    found: dict[tuple[float, float], dict[str, str]] = {}
+    chains: dict[tuple[str, str], Record] = {}
+    for record in records_of("chains"):
+        task, name = record.config["data"]["name"], record.config["cell"]
+        if record.config["kind"] == "scales":
+            chains[task, name] = record
+            continue
+        chain = chains[task, name.replace("trial", "chain")]
+        told, diagnosed = chain.config["settings"], chain.results["chain"]
+        row = found.setdefault((told["temperature"], told["noise_discount"]), {})
+        row[task] = (
+            f"{record.results['trial']['validation_nll']:.4f} | "
+            f"{diagnosed['overlap_of_halves']:.0%} | {diagnosed['acceptance']:.2f}"
+        )
+    tasks = list(next(iter(found.values())))
+    columns = [f"{task}: validation NLL | halves agree | prior accepted" for task in tasks]
+    lines = [
+        f"| T | γ | {' | '.join(columns)} |",
+        "|---" * (2 + 3 * len(tasks)) + "|",
+    ]
+    for (temperature, discount), row in sorted(found.items()):
+        cells = " | ".join(row[task] for task in tasks)
+        lines.append(f"| {temperature:g} | {discount:g} | {cells} |")
     return "\n".join(lines)
 
 

@@ -63,6 +63,34 @@ def test_plan_gives_an_encoder_a_head(world, capsys):
     assert run("plan", world / "encoder") == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "weights"),
+    [
+        (["magnitude", "--fraction", 0.1], 0.1),
+        (["bayestune", "--fraction", 0.1], 0.1),
+        (["sparse-kfac-curvature", "--percent", 50], 0.3),
+        (["max-mlp", "--count", 1], None),
+        (["named", "--pattern", "classifier.*"], None),
+    ],
+)
+def test_plan_knows_every_selector(world, tmp_path, words, weights):
+    target = tmp_path / "plan.json"
+    assert run("plan", world / "map", "--select", *words, "--json", target) == 0
+    rows = json.loads(target.read_text())["rows"]
+    assert rows[0]["chosen"]
+    whole = max(row["cost"]["weights"] for row in rows)
+    if weights is not None:
+        assert rows[0]["cost"]["weights"] == pytest.approx(weights * whole, rel=0.15)
+    else:
+        assert 0 < rows[0]["cost"]["weights"] < whole / 4
+
+
+def test_plan_says_that_norms_need_weights(world, capsys):
+    assert run("plan", world / "config.json", "--select", "max-mlp") == 1
+    assert "--select max-mlp looks at the weights" in capsys.readouterr().err
+    assert run("plan", world / "config.json", "--select", "magnitude") == 0
+
+
 def test_plan_refuses_what_is_no_model(world, tmp_path, capsys):
     assert run("plan", tmp_path / "nothing") == 1
     assert "model must be a folder with a config.json" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from smidgen.select import SELECTORS, Selector
 from smidgen.types import Batch
 
 _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
+_STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
 
 
 def _known(name: str) -> str:
@@ -89,6 +90,36 @@ class Wanted:
             batches=batches,
             generator=torch.Generator().manual_seed(self.seed),
             scores=self._scores(network, batches) if "scores" in needs else None,
+            patterns=self.patterns,
+        )
+
+    def planned(self, network: nn.Module) -> smidgen.Subset:
+        """Choose as many weights, for a plan: without data, if need be without values.
+
+        Args:
+            network: The model, or one without values from its config.
+
+        Returns:
+            The subset; random rows and columns, or random weights, stand in for those
+            that only data would tell.
+
+        Raises:
+            ArgumentError: If the selector compares values that are not there.
+        """
+        name, size = self.selector.name, self.selector.size
+        bare = any(each.is_meta for each in network.parameters())
+        if bare and size == "count":
+            raise ArgumentError(
+                f"--select {name} looks at the weights, got a model without them. Give a "
+                "model folder that has them and leave out --no-time."
+            )
+        if size in _STAND_INS and (bare or self.selector.needs & {"batches", "scores"}):
+            name = _STAND_INS[size]
+        return smidgen.select.choose(
+            name,
+            network,
+            size=self.size,
+            generator=torch.Generator().manual_seed(self.seed),
             patterns=self.patterns,
         )
 

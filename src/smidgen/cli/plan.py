@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 import smidgen
-from smidgen.cli import swag, texts
-from smidgen.cli.choosing import Structure
+from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import check_free, out, write_json
-
-Selection = Literal["sparse-kfac", "last-layer"]
 
 
 def plan(
     model: Annotated[
         str, typer.Argument(help="A model folder, or a config.json without weights.")
     ],
-    select: Annotated[Selection, typer.Option(help="Which weights.")] = "sparse-kfac",
-    percent: Annotated[float, typer.Option(help="Percent of rows and of columns.")] = 10,
+    select: choosing.SelectorName = "sparse-kfac",
+    size: choosing.Size = None,
+    percent: choosing.Percent = None,
+    fraction: choosing.Fraction = None,
+    count: choosing.Count = None,
+    pattern: choosing.Patterns = None,
     method: swag.Method = "laplace",
-    structure: Annotated[
-        Structure, typer.Option(help="How the curvature is kept.")
-    ] = "kron",
+    structure: choosing.GivenStructure = None,
     rank: swag.Rank = 20,
     steps: swag.Steps = 2000,
     labels: Annotated[
@@ -45,18 +44,22 @@ def plan(
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
 
     check_free(overwrite, json_file)
+    sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
+    wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
     network = load_skeleton(model, labels=labels)
     if timed and has_weights(model):
         from smidgen.integrations.huggingface import load_classifier
 
         head = None if has_head(network) else network.config.num_labels
         network, _ = load_classifier(model, labels=labels or head)
+    known: dict[str, Any] = {"percent": wanted.size}
+    if select != "sparse-kfac":
+        known = {"subset": wanted.planned(network)}
     found = smidgen.plan(
         network,
-        subset=smidgen.select.last_layer(network) if select == "last-layer" else None,
-        percent=percent,
+        **known,
         method=method,
-        structure=structure,
+        structure=wanted.structure(structure),
         rank=rank,
         steps=steps,
         batch_size=batch_size,

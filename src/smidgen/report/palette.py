@@ -60,10 +60,12 @@ _KNOWN = {
     "laplace-sparse-kfac": Look("#8a6d00", "^"),
     "laplace-last-layer": Look("#882255", "s", (6.0, 1.6, 1.2, 1.6)),
     "laplace-bayestune": Look("#d55e00", "o"),
+    "laplace-bayestune-warm": Look("#e69f00", "v", (6.0, 1.6)),
     "laplace-ssvi": Look("#332288", "D", (4.5, 1.8)),
     "swag-sparse-kfac": Look("#8a6d00", "^", (1.4, 1.0)),
     "swag-last-layer": Look("#882255", "s", (1.4, 1.0)),
     "swag-bayestune": Look("#d55e00", "o", (1.4, 1.0)),
+    "swag-bayestune-warm": Look("#e69f00", "v", (1.4, 1.0)),
     "swag-ssvi": Look("#332288", "D", (1.4, 1.0)),
 }
 _OTHERS = (

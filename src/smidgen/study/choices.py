@@ -2,17 +2,18 @@
 
 The largest, the least certain, any; Sparse-KFAC's rows and columns, the last layer; those
 that BayesTune's chain finds worth moving, those that SSVI ends with. All choose from the
-same trained network and the same training rows.
+same trained network and the same training rows; BayesTune's prior is centred there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen import fit, select
 from smidgen.affine import affine_coverage
@@ -20,13 +21,19 @@ from smidgen.errors import ArgumentError
 from smidgen.fit import SparseTraining
 from smidgen.likelihood import Gaussian
 from smidgen.problem import Problem
-from smidgen.select.ranking import By as Ranking
 from smidgen.sparse import sparse_bayesian
 from smidgen.study.regression import Tables
 from smidgen.subset import Subset
 
 By = Literal[
-    "magnitude", "variance", "random", "sparse-kfac", "last-layer", "bayestune", "ssvi"
+    "magnitude",
+    "variance",
+    "random",
+    "sparse-kfac",
+    "last-layer",
+    "bayestune",
+    "bayestune-warm",
+    "ssvi",
 ]
 LABELS: dict[By, str] = {
     "magnitude": "largest weights",
@@ -34,11 +41,21 @@ LABELS: dict[By, str] = {
     "random": "random weights",
     "sparse-kfac": "rows × columns",
     "last-layer": "last layer",
-    "bayestune": "BayesTune's weights",
+    "bayestune": "BayesTune, T = 1e-5",
+    "bayestune-warm": "BayesTune, T = 1",
     "ssvi": "SSVI's weights",
 }
-_CHAIN_STEPS = 1000
-_SPARSE_EPOCHS = 50
+_CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
+HOW: Mapping[By, Mapping[str, Any]] = {
+    "bayestune": {**_CHAIN, "temperature": 1e-5},
+    "bayestune-warm": {**_CHAIN, "temperature": 1.0},
+    "ssvi": {"epochs": 50, "learning_rate": 3e-3},
+}
+"""What those are told that look for weights by training."""
+
+_BISECTIONS = 20
+Choose = Callable[[float], Subset]
+"""Chooses a share of all weights."""
 
 
 def subsets_by(
@@ -76,43 +93,41 @@ def subsets_by(
         yield 100 * found.fraction, found
         return
     noisy = replace(problem, likelihood=Gaussian(1, noise))
-    singly = by not in ("sparse-kfac", "ssvi")
-    scores = _scores(problem, noisy, tables, by, seed) if singly else None
+    choose = _chooser(problem, noisy, tables, by, seed)
     for percent in sorted(percents):
-        share = percent / 100
-        if scores is not None:
-            yield percent, select.weights(problem.model, fraction=share, by=scores)
-        elif by == "ssvi":
-            yield percent, _active(noisy, tables, share, seed)
-        else:
-            yield percent, _rows_by_columns(problem.model, share)
+        yield percent, choose(percent / 100)
 
 
-def _scores(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int) -> Ranking:
-    """Score single weights: what `select.weights` takes."""
-    if by == "random":
-        generator = torch.Generator().manual_seed(seed)
-        return select.scores.random(problem.model, generator)
-    if by == "variance":
-        everything = select.sparse_kfac(problem.model, percent=100)
-        train = tables.loader("train")
-        plain = fit.laplace(problem, train, everything, structure="diag", progress=False)
-        return select.scores.variance(plain, problem)
-    if by == "bayestune":
-        chain = fit.langevin(
-            noisy,
-            tables.shuffled(seed),
-            head="none",
-            steps=_CHAIN_STEPS,
-            burn_in=_CHAIN_STEPS // 2,
-            seed=seed,
-            progress=False,
-        )
-        return chain.means
-    return "magnitude"
+def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int) -> Choose:
+    model = problem.model
+    match by:
+        case "sparse-kfac":
+            return partial(_rows_by_columns, model)
+        case "ssvi":
+            return partial(_active, noisy, tables, seed)
+        case "random":
+            generator = torch.Generator().manual_seed(seed)
+            scores = select.scores.random(model, generator)
+        case "variance":
+            scores = _variances(problem, tables)
+        case "bayestune" | "bayestune-warm":
+            batches = tables.shuffled(seed)
+            told = {**HOW[by], "head": "none", "seed": seed, "progress": False}
+            scores = fit.langevin(noisy, batches, **told).means
+        case _:
+            scores = select.scores.magnitude(model)
+    return lambda share: select.weights(model, fraction=share, by=scores)
 
 
-def _active(problem: Problem, tables: Tables, share: float, seed: int) -> Subset:
+def _variances(problem: Problem, tables: Tables) -> dict[str, Tensor]:
+    """Marginal variances of a diagonal posterior over everything."""
+    everything = select.sparse_kfac(problem.model, percent=100)
+    train = tables.loader("train")
+    plain = fit.laplace(problem, train, everything, structure="diag", progress=False)
+    return select.scores.variance(plain, problem)
+
+
+def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset:
     """Train a sparse network from the largest weights; take the weights it ends with."""
     network = sparse_bayesian(
         problem.model, density=share, budget="global", start="magnitude", seed=seed
@@ -121,7 +136,7 @@ def _active(problem: Problem, tables: Tables, share: float, seed: int) -> Subset
     found = fit.ssvi(
         replace(problem, model=network),
         batches,
-        training=SparseTraining(epochs=_SPARSE_EPOCHS, every=2 * len(batches)),
+        training=SparseTraining(**HOW["ssvi"], every=2 * len(batches)),
         seed=seed,
         progress=False,
     )
@@ -133,9 +148,19 @@ def _rows_by_columns(model: nn.Module, share: float) -> Subset:
     total = sum(
         torch.Size(shape).numel() for shape in affine_coverage(model).universe.values()
     )
+    # A row by a column of each map is the least there is.
+    best = select.sparse_kfac(model, percent=1e-3)
     low, high = 0.0, 100.0
-    for _ in range(20):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        found = select.sparse_kfac(model, percent=max(middle, 1e-3))
-        low, high = (middle, high) if found.size <= share * total else (low, middle)
-    return select.sparse_kfac(model, percent=max(low, 1e-3))
+        found = select.sparse_kfac(model, percent=middle)
+        if found.size <= share * total:
+            low, best = middle, found
+        else:
+            high = middle
+    if best.size > share * total:
+        raise ArgumentError(
+            f"percents must leave room for a row by a column of each map, {best.size} "
+            f"weights, got {100 * share:g} % of {total}. Take more."
+        )
+    return best

@@ -8,7 +8,7 @@ from typing import Any
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.study.cell import Job
-from smidgen.study.choices import LABELS, By, subsets_by
+from smidgen.study.choices import HOW, LABELS, By, subsets_by
 from smidgen.study.comparison import posterior_settings
 from smidgen.study.predicting import predicted
 from smidgen.study.regression import (
@@ -22,7 +22,7 @@ from smidgen.study.regression import (
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 
-Posteriors = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float]]
+Fit = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
@@ -32,7 +32,7 @@ _FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 def ramped(
-    job: Job, method: str, by: By, percents: Sequence[float], fitted: Posteriors
+    job: Job, method: str, by: By, percents: Sequence[float], fitted: Fit
 ) -> dict[str, Any]:
     """Fit a posterior for each percentage of a regression's weights, and score them.
 
@@ -69,7 +69,8 @@ def ramped(
                 settings={**settings, "noise": posterior.likelihood.scale},
             )
         )
-    return level_results(*_names(method, by, percents), levels, tables.test[1])
+    results = level_results(*_names(method, by, percents), levels, tables.test[1])
+    return {**results, "chosen_by": {"name": by, **HOW.get(by, {})}}
 
 
 def _names(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:

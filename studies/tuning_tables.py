@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
+from typing import Any
 
 from smidgen.record import Record
 from smidgen.report.across import Spread
@@ -108,30 +110,41 @@ def rates_table() -> str:
 
 def chains_table() -> str:
     """What chains of other temperatures and noise choose, by task."""
+    records = records_of("chains")
+    chains = {each.config["key"]: each for each in records if "chain" in each.results}
     found: dict[tuple[float, float], dict[str, str]] = {}
-    chains: dict[tuple[str, str], Record] = {}
-    for record in records_of("chains"):
-        task, name = record.config["data"]["name"], record.config["cell"]
-        if record.config["kind"] == "scales":
-            chains[task, name] = record
-            continue
-        chain = chains[task, name.replace("trial", "chain")]
-        told, diagnosed = chain.config["settings"], chain.results["chain"]
-        row = found.setdefault((told["temperature"], told["noise_discount"]), {})
-        row[task] = (
-            f"{record.results['trial']['validation_nll']:.4f} | "
-            f"{diagnosed['overlap_of_halves']:.0%} | {diagnosed['acceptance']:.2f}"
+    for (chain, task), trials in _tried(records).items():
+        told, diagnosed = chains[chain].config["settings"], chains[chain].results["chain"]
+        best = min(trials, key=lambda each: each["validation_nll"])
+        hits = best["validation_accuracy"]
+        cells = (
+            f"{best['validation_nll']:.4f}" + ("" if hits is None else f", {hits:.1%}"),
+            f"{best['values']['learning_rate']:g}",
+            f"{diagnosed['overlap_of_halves']:.0%}",
+            f"{diagnosed['acceptance']:.2f}",
         )
+        row = found.setdefault((told["temperature"], told["noise_discount"]), {})
+        row[task] = " | ".join(cells)
+    if not found:
+        return missing("studies/chains.toml")
     tasks = list(next(iter(found.values())))
-    columns = [f"{task}: validation NLL | halves agree | prior accepted" for task in tasks]
-    lines = [
-        f"| T | γ | {' | '.join(columns)} |",
-        "|---" * (2 + 3 * len(tasks)) + "|",
-    ]
+    columns = [f"{task}: validation NLL | rate | halves | prior" for task in tasks]
+    lines = [f"| T | γ | {' | '.join(columns)} |", "|---" * (2 + 4 * len(tasks)) + "|"]
     for (temperature, discount), row in sorted(found.items()):
-        cells = " | ".join(row[task] for task in tasks)
-        lines.append(f"| {temperature:g} | {discount:g} | {cells} |")
+        cells = tuple(row.get(task, " | | | ") for task in tasks)
+        lines.append(f"| {temperature:g} | {discount:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _tried(records: Sequence[Record]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Trials that learned, by the chain they tuned the choice of, and by task."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        told = record.results.get("trial")
+        if told and told["validation_nll"] is not None:
+            place = (record.config["needs"][0], record.config["data"]["name"])
+            found.setdefault(place, []).append(told)
+    return found
 
 
 def _metric(found: Outcomes, task: str) -> str:

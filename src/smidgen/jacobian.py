@@ -59,7 +59,11 @@ class Jacobian:
         Yields:
             The parts, in order.
         """
-        size = self.deltas.shape[-1] * self.inputs.shape[-1]
+        positions, rows, columns = *self.deltas.shape[-2:], self.inputs.shape[-1]
+        size = rows * columns
+        if self.entries is not None:
+            # As `flat` forms them: entry by entry if that is less than the whole grid.
+            size = min(size, len(self.entries) * positions)
         count = max(1, numbers // max(1, size))
         for start in range(0, len(self.deltas), count):
             some = slice(start, start + count)

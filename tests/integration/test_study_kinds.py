@@ -560,7 +560,12 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
     found = outcomes_of(ledger.record(cell) for cell in study.cells)
     for line in verdicts(found):
         assert " ".join(line.split()) in said
-    assert "own score" in (ledger.folder / "report.html").read_text()
+    page = (ledger.folder / "report.html").read_text()
+    for words in ("own score", "Chains over the weights", "Trials on validation data"):
+        assert words in page
+    chains = [cell for cell in study.cells if cell.kind == "scales"]
+    for cell in chains:
+        assert f"{cell.name}, seed {cell.seed}" in page
     monkeypatch.setattr(tuning_tables, "outcomes", lambda: found)
     for table in (tuning_tables.scores_table, tuning_tables.gaps_table):
         assert all(
@@ -570,7 +575,7 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
     assert tuning_tables.verdict_list().count("\n- ") == len(LABELS) - 1
 
 
-def test_mixed_precision_is_of_training_passes_only(letters):
+def test_mixed_precision_trains_an_fp32_model(letters):
     root, found, ledger = letters
     cell = found["map"][0]
     data = draw(job(cell, root, ledger, data={**cell.data, "bf16": True}))

@@ -16,6 +16,7 @@ import smidgen
 from smidgen import Subset, fit, select
 from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
 from smidgen.fit import SubsetAdamW
+from smidgen.fit.stopping import Epoch
 from smidgen.subset import Entries, Whole
 
 
@@ -337,3 +338,11 @@ def test_what_cannot_be_is_named():
     other = Subset({"5.weight": (3,)}, {"5.weight": Entries(torch.tensor([1]))})
     with pytest.raises(SubsetError, match="another model"):
         SubsetAdamW(model, other)
+
+
+def test_an_epoch_without_classes_comes_back_from_a_checkpoint():
+    for accuracy in (None, 0.5):
+        epoch = Epoch(3, 0.2, 0.4, accuracy)
+        assert Epoch.from_row(torch.tensor(epoch.to_row()).double().tolist()) == Epoch(
+            3, pytest.approx(0.2), pytest.approx(0.4), accuracy
+        )

@@ -14,7 +14,7 @@ from smidgen.cli.chain_table import show_chain
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.cli.finetune import classes_of, show_history
 from smidgen.cli.fit import show_posterior
-from smidgen.fit.langevin import Update
+from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.stopping import Criterion
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ Elbow = Annotated[
     bool, typer.Option("--elbow", help="Tune up to the elbow of the scales instead.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="Of the chain's likelihood; 1e-5 if left out.")
+    float | None,
+    typer.Option(help=f"Of the chain's likelihood; {TEMPERATURE:g} if left out."),
 ]
 Discount = Annotated[
-    float | None, typer.Option(help="Factor on the chain's noise; 1 if left out.")
+    float | None,
+    typer.Option(help=f"Factor on the chain's noise; {NOISE_DISCOUNT:g} if left out."),
 ]
 Halves = Annotated[
     bool, typer.Option("--agreement", help="Compare chains on halves of the data too.")
@@ -112,10 +114,11 @@ def tune(
     }
     asked = _Asked(rule, posterior, chain_epochs, how, tuning, agreement, half, checkpoint)
     summary = _run(data, asked, folder, overwrite)
-    title = f"{model}, tuned on {train.name}"
-    config = {"title": title, "train": str(train), "rule": rule, **how, **tuning}
-    _report(config, summary, folder)
     write_json(json_file, summary)
+    given: dict[str, Any] = {"model": model, "train": str(train), "val": val and str(val)}
+    given |= {"columns": columns, "batch_size": batch_size, "max_length": max_length}
+    _report({**given, **asked.to_dict()}, summary, folder)
+    asked.forget()
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,27 @@ class _Asked:
     def file(self, name: str) -> Path | None:
         """Where the state of a stage goes, if anywhere."""
         return None if self.checkpoint is None else self.checkpoint / f"{name}.safetensors"
+
+    def forget(self) -> None:
+        """Remove the states: all is done."""
+        for stage in ("chain", "tuning"):
+            state = self.file(stage)
+            if state is not None:
+                state.unlink(missing_ok=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a record holds it, defaults filled in."""
+        chain = dict(self.chain)
+        if chain["update"] == "langevin":
+            defaults = {"temperature": TEMPERATURE, "noise_discount": NOISE_DISCOUNT}
+            chain |= {n: d for n, d in defaults.items() if chain[n] is None}
+        return {
+            "rule": self.rule,
+            "chain": {"epochs": self.chain_epochs, **chain},
+            "tuning": self.tuning,
+            "posterior": self.posterior,
+            "half": self.half,
+        }
 
 
 @dataclass(frozen=True)
@@ -176,10 +200,6 @@ def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str,
         place, seed = folder / _POSTERIOR, asked.tuning["seed"]
         fitted = _fitted(asked.posterior, tuned, loaders, subset, place, seed, say)
         summary["posterior"] = _keep(fitted, place, asked.posterior, overwrite, say)
-    for stage in ("chain", "tuning"):
-        state = asked.file(stage)
-        if state is not None:
-            state.unlink(missing_ok=True)
     return summary
 
 
@@ -196,7 +216,8 @@ def _rule(fraction: float | None, threshold: float | None, elbow: bool) -> dict[
 
 
 def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
-    """Refuse to write over anything before work is done."""
+    """Refuse to write over anything, or to end without a page, before work is done."""
+    import smidgen.report  # noqa: F401  What it needs may not be installed.
     from smidgen.integrations import huggingface
     from smidgen.store import check_free as check_posterior
 
@@ -332,7 +353,8 @@ def _report(config: dict[str, Any], summary: dict[str, Any], folder: Path) -> No
     from smidgen.record import Record
     from smidgen.report import write
 
-    record = Record("tune", config, summary, seed=config["seed"])
+    title = f"{config['model']}, tuned on {Path(config['train']).name}"
+    record = Record("tune", {"title": title, **config}, summary, config["tuning"]["seed"])
     record.save(folder / _RECORD)
     out.print(f"wrote {write(record, folder / _PAGE)}")
 

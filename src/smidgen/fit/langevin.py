@@ -80,7 +80,7 @@ def langevin(
         thin: Steps from one sample to the next.
         learning_rate: η, the length of a step in units of the preconditioned gradient.
         temperature: T of the likelihood, which counts as N/T examples; the prior stays
-            as it is. 1e-5 if left out, with which the chain is close to descent.
+            as it is. 1e-5 if left out: all weights together say more than each alone.
         noise_discount: γ, a factor on the noise; the posterior is sampled to the power
             of 1/γ². 1 if left out, which is the posterior itself.
         preconditioned: Divide by the root mean square of the gradients; so it does if

@@ -194,7 +194,7 @@ def gather(records: Iterable[Record]) -> Across:
             labels.setdefault(method["name"], reading.label(method))
     if not entries:
         raise DataError(
-            "the records must hold at least one method with scores, got none. Run the "
-            "study first, or give other records."
+            "the records must hold at least one method scored on test data, got none: "
+            "trials and chains alone have no page. Run the study's other cells first."
         )
     return Across(kept, entries, labels)

@@ -19,12 +19,8 @@ _TRACES = {
     "scale": "mean scale λ",
     "displacement": "mean displacement |Δ|",
 }
-_LOOKS = (
-    Look("#0072b2", "o"),
-    Look("#d55e00", "s", (4.5, 1.8)),
-    Look("#009e73", "^", (1.4, 1.0)),
-    Look("#cc79a7", "v", (6.0, 1.6, 1.2, 1.6)),
-)
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00")
+_DASHES = ((), (4.5, 1.8), (1.4, 1.0))
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def chains_of(records: Sequence[Record], name: str) -> Chains | None:
     if not found:
         return None
     kinds = dict.fromkeys(_kind(each) for each in found)
-    looks = {kind: _LOOKS[place % len(_LOOKS)] for place, kind in enumerate(kinds)}
+    looks = {kind: _look(place) for place, kind in enumerate(kinds)}
     lines = [(looks[_kind(each)], each.results["chain"]["traces"]) for each in found]
     return Chains(
         {
@@ -72,7 +68,13 @@ def chains_of(records: Sequence[Record], name: str) -> Chains | None:
 
 
 def _kind(record: Record) -> str:
-    return str(record.config.get("cell", "chain")).replace("-", " ")
+    return str(record.config.get("cell", "chain"))
+
+
+def _look(place: int) -> Look:
+    """Every colour once unbroken, then dashed, then dotted."""
+    again, first = divmod(place, len(_COLOURS))
+    return Look(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
 
 
 def _figure(

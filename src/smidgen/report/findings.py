@@ -25,6 +25,8 @@ _PAIRS = (
     ("swag-magnitude", "swag-variance"),
     ("swag-magnitude", "laplace-magnitude"),
     ("laplace-bayestune", "laplace-random"),
+    ("laplace-bayestune", "laplace-magnitude"),
+    ("laplace-bayestune", "laplace-bayestune-warm"),
     ("laplace-ssvi", "laplace-random"),
     ("laplace-variance", "laplace-random"),
     ("laplace-sparse-kfac", "laplace-random"),
@@ -117,7 +119,22 @@ def _compared(across: Across, first: str, second: str, found: Spread) -> str:
         verb = "is clearly better than"
     elif found.above_zero:
         verb = "is clearly worse than"
-    return f"{_name(across, first)} {verb} {_name(across, second)} in NLL ({_said(found)})."
+    said = f"{_name(across, first)} {verb} {_name(across, second)} in NLL"
+    return f"{said} ({_said(found)}).{_by_data(across, first, second)}"
+
+
+def _by_data(across: Across, first: str, second: str) -> str:
+    """On which data sets by themselves: a mean over them may be that of one."""
+    gaps = {data: across.difference(first, second, "nll", data) for data in across.data}
+    known = {data: gap for data, gap in gaps.items() if gap is not None}
+    if len(known) < 2:
+        return ""
+    sides = {
+        "clearly better on": [data for data, gap in known.items() if gap.below_zero],
+        "clearly worse on": [data for data, gap in known.items() if gap.above_zero],
+    }
+    parts = [f"{side} {', '.join(some)}" for side, some in sides.items() if some]
+    return f" Data set by data set: {' and '.join(parts) or 'on none clearly'}."
 
 
 def _worse_than_nothing(across: Across) -> list[str]:

@@ -15,7 +15,8 @@ A data set of a study says:
     numbers            labels are numbers, not classes; they are standardised by the
                        training rows
     metric             the task's own score: accuracy, matthews or pearson
-    bf16               passes of training in mixed precision; scores are of fp32 passes
+    bf16               passes of training and validation in mixed precision; test scores
+                       are of fp32 passes
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Drawn:
 
     @property
     def forward(self) -> Forward:
-        """How outputs are computed in training."""
+        """How outputs are computed while a model is trained and chosen."""
         return _mixed_outputs if self.about.bf16 else model_outputs
 
     def loaders(

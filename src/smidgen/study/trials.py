@@ -73,6 +73,8 @@ def choose(
             f"needs must be trials, cells with report = false, got {strange[0]!r}."
         )
     known = {n: t for n, t in found.items() if t and t["validation_nll"] is not None}
+    if not known and set(given) >= set(told):
+        return Choice({**otherwise, **given})
     if not known:
         raise ArgumentError(
             f"needs must have a trial with a finite validation NLL, got {list(found)}. "

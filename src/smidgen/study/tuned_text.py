@@ -97,14 +97,16 @@ def start_of(job: Job, base: str) -> Start:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChosenWeights:
     """The weights that a method tunes, and the processor seconds of choosing them."""
 
     subset: Subset
     seconds: float
 
 
-def chosen_by(method: Method, start: Start, fraction: float, scales: Done | None) -> Choice:
+def chosen_by(
+    method: Method, start: Start, fraction: float, scales: Done | None
+) -> ChosenWeights:
     """Choose the weights that a method tunes; the head is always among them.
 
     Args:
@@ -121,14 +123,14 @@ def chosen_by(method: Method, start: Start, fraction: float, scales: Done | None
     """
     head = select.last_layer(start.model)
     if method == "head":
-        return Choice(head, 0.0)
+        return ChosenWeights(head, 0.0)
     if method == "bitfit":
-        return Choice(select.named(start.model, "*.bias") | head, 0.0)
+        return ChosenWeights(select.named(start.model, "*.bias") | head, 0.0)
     if method in _SCORES:
         started = time.process_time()
         scores = _SCORES[method](start.problem, start.loaders["train"], start.seed)
         subset = select.bayestune(start.model, scores, fraction=fraction)
-        return Choice(subset, time.process_time() - started)
+        return ChosenWeights(subset, time.process_time() - started)
     file = None if scales is None else scales.artifact / f"{method}.safetensors"
     if scales is None or file is None or not file.is_file():
         raise ArgumentError(
@@ -140,7 +142,7 @@ def chosen_by(method: Method, start: Start, fraction: float, scales: Done | None
             f"fraction must be that of the cell {scales.name!r}, "
             f"{scales.record.results['fraction']}, got {fraction}. Give both the same."
         )
-    return Choice(Subset.from_file(file), scales.record.results["cpu_seconds"])
+    return ChosenWeights(Subset.from_file(file), scales.record.results["cpu_seconds"])
 
 
 @dataclass(frozen=True, eq=False)

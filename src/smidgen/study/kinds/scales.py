@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit, select
-from smidgen.fit.langevin import Update
+from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.tuned_text import start_of
 
@@ -33,8 +33,8 @@ class Settings:
     epochs: float = 1.5
     samples: int = 20
     learning_rate: float = 1e-4
-    temperature: float = 1e-5
-    noise_discount: float = 1.0
+    temperature: float = TEMPERATURE
+    noise_discount: float = NOISE_DISCOUNT
 
 
 def run(job: Job) -> Mapping[str, Any]:

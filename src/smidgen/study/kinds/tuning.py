@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
-from smidgen.study.cell import Job, read_settings
+from smidgen.study.cell import Done, Job, read_settings
 from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import TextData, draw
 from smidgen.study.trials import Choice, choose, trial
@@ -64,7 +64,7 @@ def run(job: Job) -> Mapping[str, Any]:
         )
     if told.method == "constant":
         return _constant(job)
-    trials = [need for need in job.needs if need.record.config["kind"] == "tuning"]
+    trials = [need for need in job.needs if _tries(need, told.method)]
     choice = choose({"learning_rate": told.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
@@ -109,6 +109,11 @@ def run(job: Job) -> Mapping[str, Any]:
         costs={"trained": tuned.trained, "floats": tuned.delta_bytes // 4},
     )
     return {**results, **scored}
+
+
+def _tries(need: Done, method: Method) -> bool:
+    trial = need.record.results.get("trial")
+    return trial is not None and trial["method"] == method
 
 
 def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _compared(across: Across, first: str, second: str, found: Spread) -> str:
 def _by_data(across: Across, first: str, second: str) -> str:
     """On which data sets by themselves: a mean over them may be that of one."""
     gaps = {data: across.difference(first, second, "nll", data) for data in across.data}
-    known = {data: gap for data, gap in gaps.items() if gap is not None}
+    known = {data: gap for data, gap in gaps.items() if gap and gap.low is not None}
     if len(known) < 2:
         return ""
     sides = {

@@ -121,6 +121,21 @@ def test_findings_are_of_the_numbers():
     assert any("Laplace magnitude is clearly better than" in line for line in levels)
 
 
+def test_a_mean_that_one_data_set_makes_is_said_to_be_so():
+    gaps = {"one": (-2.0, -2.1, -1.9), "other": (0.3, -0.3, 0.01)}
+    records = [
+        record(
+            data, seed, "c", {"methods": [plain("sparse-kfac", gap), plain("full", 0.0)]}
+        )
+        for data, own in gaps.items()
+        for seed, gap in enumerate(own)
+    ]
+    lines = findings(gather(records), "full")
+    (line,) = (each for each in lines if each.startswith("sparse-kfac is"))
+    assert "clearly better than full" in line
+    assert line.endswith("Data set by data set: clearly better on one.")
+
+
 def test_the_page_shows_published_figures_as_such():
     paper = {
         "label": "paper, DistilBERT",

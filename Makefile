@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench pictures format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
@@ -23,6 +23,10 @@ check: $(VENV)/.dev ## Format, lint, types, import layers
 
 bench: $(VENV)/.dev ## Measure against the limit; writes bench/records/
 	$(BIN)/python -m bench $(ARGS)
+
+pictures: $(VENV)/.demo ## Draw the README's figures and tables anew from the records in results/
+	$(BIN)/python -m studies.pictures
+	$(BIN)/python -m studies.readme
 
 format: $(VENV)/.dev ## Rewrite the sources in the project's format
 	$(BIN)/ruff format .

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from studies.pictures import FOLDER, PICTURES
 from studies.readme import PAGES, README, written
 from torch import nn
 
@@ -54,3 +55,8 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_those_of_the_records(name):
+    assert (FOLDER / name).read_text(encoding="utf-8") == PICTURES[name]()

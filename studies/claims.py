@@ -116,6 +116,8 @@ TABLES = {
     "claim-temperature": temperature_claim,
     "claim-last-layer": last_layer_claim,
     "claim-schemes": schemes_claim,
+    "found-glue-ramp": found_by("glue-ramp", "temperature"),
+    "found-glue-table2": found_by("glue-table2", "temperature"),
     "found-uci": found_by("uci", "map"),
     "found-bridges": found_by("bridges", "map"),
 }

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import study_kinds
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
@@ -120,6 +122,30 @@ def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
         main(told)
     assert left.value.code == 1
     assert "rows.csv under --data must be what it was" in capsys.readouterr().err
+
+
+def test_records_of_other_defaults_are_not_gone_on_from(
+    tmp_path, file, monkeypatch, capsys
+):
+    told = ["study", "run", str(file), "--workers", "1", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as left:
+        main(told)
+    assert left.value.code == 0
+    found = [Record.load(each) for each in (tmp_path / "out" / "records").iterdir()]
+    assert {each.config["defaults"]["dies_without"] for each in found} == {""}
+    assert not any("seconds" in each.config["defaults"] for each in found)
+
+    @dataclass(frozen=True)
+    class Other(study_kinds.Settings):
+        dies_without: str = "fate"
+
+    monkeypatch.setattr(study_kinds, "Settings", Other)
+    with pytest.raises(SystemExit) as left:
+        main(told)
+    assert left.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "dies_without of the cells 'base' was '' when" in said
+    assert "would be 'fate' now" in said
 
 
 def test_keys_are_of_what_shapes_the_result_and_of_nothing_else(file):

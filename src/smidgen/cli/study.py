@@ -72,10 +72,11 @@ def run(
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
     from smidgen.study.data_files import refuse_changed
-    from smidgen.study.running import missing_cells, run_study
+    from smidgen.study.running import missing_cells, refuse_other_defaults, run_study
 
     study, ledger = _opened(name, profile, folder)
     refuse_changed(study.cells, ledger, data)
+    refuse_other_defaults(study, ledger)
     say = Steps()
     missing = missing_cells(study, ledger)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from smidgen.errors import ArgumentError
 from smidgen.study.cell import Cell
 from smidgen.study.definition import Study
 from smidgen.study.engines.base import Engine
-from smidgen.study.kinds import check_settings
+from smidgen.study.kinds import check_settings, defaults_of
 from smidgen.study.ledger import Ledger
 
 Told = Callable[[Cell, str], None]
@@ -45,6 +46,30 @@ def run_study(
         return _run({cell.key: cell for cell in missing}, engine, tell)
     finally:
         engine.close()
+
+
+def refuse_other_defaults(study: Study, ledger: Ledger) -> None:
+    """Refuse to go on with records that were made under other defaults of their kinds.
+
+    A key is of what a study says; what it leaves to its kinds is in the records.
+
+    Args:
+        study: The study.
+        ledger: Where its records are.
+
+    Raises:
+        ArgumentError: If a default has changed since a record was made.
+    """
+    for cell in filter(ledger.is_done, study.cells):
+        before = ledger.record(cell).config.get("defaults", {})
+        now = defaults_of(cell) if before else {}
+        for name in sorted(before.keys() & now.keys()):
+            if before[name] != now[name]:
+                raise ArgumentError(
+                    f"{name} of the cells {cell.name!r} was {before[name]!r} when "
+                    f"{ledger.record_path(cell)} was made and would be {now[name]!r} now. "
+                    "Say it in the study's file, remove the record, or pass another --out."
+                )
 
 
 def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:

@@ -13,7 +13,7 @@ from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.record import Record
 from smidgen.study.cell import Cell, Job
 from smidgen.study.data_files import digests
-from smidgen.study.kinds import kind_of
+from smidgen.study.kinds import defaults_of, kind_of
 from smidgen.study.ledger import Ledger
 
 
@@ -101,6 +101,7 @@ def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
         "data": dict(cell.data),
         "files": digests(cell.data, data),
         "settings": dict(cell.settings),
+        "defaults": defaults_of(cell),
         "needs": [each.key for each in cell.needs],
         "artifact": made.is_dir(),
     }

@@ -6,6 +6,7 @@ A kind's file has `Settings`, a dataclass of what it may be told, and `run`, whi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -48,6 +49,14 @@ def kind_of(name: str) -> Run:
 def check_settings(cell: Cell) -> None:
     """Refuse a cell that its kind could not do, before anything is started."""
     read_settings(_module(cell.kind).Settings, cell.settings, f"cells {cell.name!r}")
+
+
+def defaults_of(cell: Cell) -> dict[str, Any]:
+    """What a cell's kind takes for all that its study does not say, as JSON has it."""
+    told = read_settings(_module(cell.kind).Settings, cell.settings, cell.name)
+    found = {n: v for n, v in vars(told).items() if n not in cell.settings}
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
 
 
 def _module(name: str) -> Any:

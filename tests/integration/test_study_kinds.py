@@ -405,7 +405,8 @@ base = "{encoder}"
 fraction = 0.1
 rank = 2
 learning_rate = 0.01
-each = {{ method = ["lora", "bitfit", "head", "random", "magnitude", "gradient"] }}
+each = {{ method = ["lora", "lora-longer", "full-longer", "bitfit", "head", "random",
+    "magnitude", "gradient"] }}
 [[cells]]
 name = "chain"
 kind = "scales"

@@ -7,7 +7,9 @@ from typing import Literal
 
 Method = Literal[
     "full",
+    "full-longer",
     "lora",
+    "lora-longer",
     "bitfit",
     "head",
     "random",
@@ -20,7 +22,9 @@ Method = Literal[
 ]
 LABELS: Mapping[Method, str] = {
     "full": "All weights",
+    "full-longer": "All weights, longer",
     "lora": "LoRA",
+    "lora-longer": "LoRA, longer",
     "bitfit": "BitFit",
     "head": "Head only",
     "random": "Random weights",
@@ -31,3 +35,9 @@ LABELS: Mapping[Method, str] = {
     "bayestune": "BayesTune",
     "constant": "Constant predictor",
 }
+
+
+def plain(method: Method) -> Method:
+    """What a method does: "longer" is the same for more epochs, at the same rate."""
+    known: dict[Method, Method] = {"full-longer": "full", "lora-longer": "lora"}
+    return known.get(method, method)

@@ -23,7 +23,7 @@ from smidgen.study.task_scores import scores_of
 from smidgen.study.text_data import TextData, draw
 from smidgen.study.trials import Choice, choose, trial
 from smidgen.study.tuned_text import start_of, tune
-from smidgen.study.tuning_methods import LABELS, Method
+from smidgen.study.tuning_methods import LABELS, Method, plain
 
 _DIGITS = 3
 
@@ -64,7 +64,7 @@ def run(job: Job) -> Mapping[str, Any]:
         )
     if told.method == "constant":
         return _constant(job)
-    trials = [need for need in job.needs if _tries(need, told.method)]
+    trials = [need for need in job.needs if _tries(need, plain(told.method))]
     choice = choose({"learning_rate": told.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
@@ -76,7 +76,7 @@ def run(job: Job) -> Mapping[str, Any]:
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
     try:
         tuned = tune(
-            told.method,
+            plain(told.method),
             start,
             fraction=told.fraction,
             rank=told.rank,

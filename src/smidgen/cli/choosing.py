@@ -126,7 +126,9 @@ class Wanted:
     def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """Make the scores that a selector takes as values."""
         if self.selector.name == "variance":
-            return _variances(network, batches)
+            from smidgen.study.variances import marginal_variances
+
+            return marginal_variances(network, batches, progress=True)
         # A short chain will do from weights that are trained already.
         return smidgen.fit.langevin(
             network, batches, head="none", steps=100, burn_in=50, thin=5, seed=self.seed
@@ -209,10 +211,3 @@ def wanted(
 def share(subset: smidgen.Subset) -> str:
     """Say how many weights are chosen."""
     return f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"
-
-
-def _variances(network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Fit a diagonal posterior over all affine maps and take its variances."""
-    whole = smidgen.select.sparse_kfac(network, percent=100)
-    posterior = smidgen.fit.laplace(network, batches, whole, structure="diag")
-    return smidgen.select.scores.variance(posterior, network)

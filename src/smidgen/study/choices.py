@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen import fit, select
 from smidgen.affine import affine_coverage
@@ -23,6 +23,7 @@ from smidgen.likelihood import Gaussian
 from smidgen.problem import Problem
 from smidgen.sparse import sparse_bayesian
 from smidgen.study.regression import Tables
+from smidgen.study.variances import marginal_variances
 from smidgen.subset import Subset
 
 By = Literal[
@@ -109,7 +110,7 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
             generator = torch.Generator().manual_seed(seed)
             scores = select.scores.random(model, generator)
         case "variance":
-            scores = _variances(problem, tables)
+            scores = marginal_variances(problem, tables.loader("train"))
         case "bayestune" | "bayestune-warm":
             batches = tables.shuffled(seed)
             told = {**HOW[by], "head": "none", "seed": seed, "progress": False}
@@ -117,14 +118,6 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
         case _:
             scores = select.scores.magnitude(model)
     return lambda share: select.weights(model, fraction=share, by=scores)
-
-
-def _variances(problem: Problem, tables: Tables) -> dict[str, Tensor]:
-    """Marginal variances of a diagonal posterior over everything."""
-    everything = select.sparse_kfac(problem.model, percent=100)
-    train = tables.loader("train")
-    plain = fit.laplace(problem, train, everything, structure="diag", progress=False)
-    return select.scores.variance(plain, problem)
 
 
 def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset:

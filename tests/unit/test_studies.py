@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -248,6 +250,28 @@ def test_a_cell_whose_worker_was_killed_is_tried_once_more(tmp_path):
     _, _, finished = run(path, tmp_path / "out", workers=1)
     assert len(finished.done) == 12
     assert died.exists()
+
+
+@pytest.mark.slow
+def test_what_another_run_is_at_comes_last(file, tmp_path):
+    study, ledger = read_study(str(file)), Ledger(tmp_path / "out")
+    theirs = study.cells[0]
+    told = []
+    with ExitStack() as stack:
+        stack.enter_context(ledger.held(theirs))
+        # They are done when all but their cell and its two leaves are, or never.
+        late = threading.Timer(60, stack.close)
+        late.start()
+
+        def tell(cell, error):
+            told.append(cell.key)
+            if len(told) == 9:
+                stack.close()
+
+        run(file, tmp_path / "out", workers=1, tell=tell)
+        late.cancel()
+    assert told.index(theirs.key) == 9
+    assert len(told) == 12
 
 
 @pytest.mark.slow

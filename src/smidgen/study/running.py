@@ -43,7 +43,7 @@ def run_study(
         missing = missing_cells(study, ledger)
         for cell in {(c.kind, c.name): c for c in missing}.values():
             check_settings(cell)
-        return _run({cell.key: cell for cell in missing}, engine, tell)
+        return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
     finally:
         engine.close()
 
@@ -89,7 +89,9 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
     return list(missing.values())
 
 
-def _run(missing: dict[str, Cell], engine: Engine, tell: Told) -> Finished:
+def _run(
+    missing: dict[str, Cell], ledger: Ledger, engine: Engine, tell: Told
+) -> Finished:
     left, running = dict(missing), 0
     done: list[Cell] = []
     failed: list[Cell] = []
@@ -100,7 +102,8 @@ def _run(missing: dict[str, Cell], engine: Engine, tell: Told) -> Finished:
             for cell in left.values()
             if all(each.key in ended or each.key not in missing for each in cell.needs)
         ]
-        for cell in ready:
+        # Another run on this folder may be at some of them: whoever takes those only waits.
+        for cell in sorted(ready, key=ledger.is_running):
             if not engine.has_room():
                 break
             engine.start(left.pop(cell.key))

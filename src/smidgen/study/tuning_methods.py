@@ -38,6 +38,6 @@ LABELS: Mapping[Method, str] = {
 
 
 def plain(method: Method) -> Method:
-    """What a method does: "longer" is the same for more epochs, at the same rate."""
+    """What a method does: "longer" is the same for more epochs."""
     known: dict[Method, Method] = {"full-longer": "full", "lora-longer": "lora"}
     return known.get(method, method)

@@ -64,7 +64,7 @@ def run(job: Job) -> Mapping[str, Any]:
         )
     if told.method == "constant":
         return _constant(job)
-    trials = [need for need in job.needs if _tries(need, plain(told.method))]
+    trials = [need for need in job.needs if _tries(need, told.method)]
     choice = choose({"learning_rate": told.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
@@ -112,8 +112,9 @@ def run(job: Job) -> Mapping[str, Any]:
 
 
 def _tries(need: Done, method: Method) -> bool:
+    """Whether it is a trial of this method, for as long or shorter."""
     trial = need.record.results.get("trial")
-    return trial is not None and trial["method"] == method
+    return trial is not None and trial["method"] in (method, plain(method))
 
 
 def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:

@@ -89,9 +89,7 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
     return list(missing.values())
 
 
-def _run(
-    missing: dict[str, Cell], ledger: Ledger, engine: Engine, tell: Told
-) -> Finished:
+def _run(missing: dict[str, Cell], ledger: Ledger, engine: Engine, tell: Told) -> Finished:
     left, running = dict(missing), 0
     done: list[Cell] = []
     failed: list[Cell] = []

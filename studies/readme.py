@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import mean, variance
-
-from scipy.stats import t
+from statistics import mean
 
 from smidgen.record import Record
+from smidgen.report.across import stratified
 from smidgen.report.tables import count, nll, rate, score_rows, times
 from studies import claims, ssvi_tables, tuning_tables
 
@@ -214,10 +213,8 @@ def _change(by_task: dict[str, list[Record]], before: str, after: str) -> str:
         ]
         for rs in by_task.values()
     ]
-    middle = mean(map(mean, gaps))
-    error = sum(variance(each) / len(each) for each in gaps) ** 0.5 / len(gaps)
-    half = float(t.ppf(0.975, sum(len(each) - 1 for each in gaps))) * error
-    return f"{middle:+.4f} ({middle - half:+.4f} to {middle + half:+.4f})"
+    found = stratified(gaps)
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 def weight_samples() -> str:

@@ -26,12 +26,12 @@ def run(job):
     time.sleep(told.seconds)
     if told.fails_without and not Path(told.fails_without).exists():
         raise ValueError("not yet")
-    if told.dies_without and not Path(told.dies_without).exists():
-        Path(told.dies_without).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
     if told.leaves:
         job.artifact.mkdir()
         (job.artifact / "left.txt").write_text(f"{job.data['name']} {job.seed}")
+    if told.dies_without and not Path(told.dies_without).exists():
+        Path(told.dies_without).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     found = [(each.artifact / "left.txt").read_text() for each in job.needs]
     note(told.diary, f"end {job.data['name']} {job.seed}")
     value = job.seed + len(found)

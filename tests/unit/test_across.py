@@ -21,6 +21,7 @@ from tests.tolerances import EXACT
 
 from smidgen.cli import main
 from smidgen.errors import DataError
+from smidgen.record import Record
 from smidgen.report import About, render_many
 from smidgen.report.across import gather, spread, stratified
 from smidgen.report.findings import findings
@@ -100,6 +101,30 @@ def test_a_lead_that_may_be_chance_is_not_marked():
     assert across.lowest("X") == "sparse-kfac"
     assert across.best("X", "temperature") is None
     assert "No NLL is marked" in render_many(records)
+
+
+def test_data_of_one_name_drawn_otherwise_are_not_paired():
+    small, large = (
+        Record("cell", {"data": {"name": "X", "train_size": size}}, results, seed=0)
+        for size, results in (
+            (10, {"methods": [plain("map", 1.0)]}),
+            (20, {"methods": [plain("temperature", 0.5)]}),
+        )
+    )
+    across = gather([small, large])
+    assert across.data == ["X", "X (2)"]
+    assert across.difference("temperature", "map", "nll") is None
+    assert across.records_of("X (2)") == [large]
+
+
+def test_one_method_scored_by_two_studies_is_refused():
+    first, same, other = (
+        record("X", 0, cell, {"methods": [plain("map", value)]})
+        for cell, value in (("a", 1.0), ("b", 1.0 + 1e-9), ("c", 1.1))
+    )
+    assert gather([first, same]).value(("X", 0), "map", "nll") == 1.0
+    with pytest.raises(DataError, match=r"agree on the nll of 'map', got 1 and 1\.1"):
+        gather([first, other])
 
 
 def plain(name, value):

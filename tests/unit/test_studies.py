@@ -111,6 +111,7 @@ def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
     path.write_text(text)
     rows = tmp_path / "rows.csv"
     rows.write_text("1,2\n")
+    (tmp_path / "two").mkdir()
     told = ["study", "run", str(path), "--data", str(tmp_path), "--workers", "1"]
     told += ["--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as left:
@@ -119,6 +120,11 @@ def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
     found = [Record.load(each) for each in (tmp_path / "out" / "records").iterdir()]
     named = [list(each.config["files"]) for each in found]
     assert sorted(named) == [[]] * 6 + [["rows.csv"]] * 6
+    # A folder that happens to have a data set's name is none of its files.
+    (tmp_path / "two" / "more.csv").write_text("1\n")
+    with pytest.raises(SystemExit) as left:
+        main(told)
+    assert left.value.code == 0
     rows.write_text("1,3\n")
     with pytest.raises(SystemExit) as left:
         main(told)

@@ -7,9 +7,9 @@ all data sets each counts alike and only its seeds vary: nothing is said of othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isclose, sqrt
 from statistics import fmean, variance
 from typing import Any
 
@@ -20,6 +20,7 @@ from smidgen.record import Record
 from smidgen.report import reading
 
 LEVEL = 0.95
+_SAME = 1e-4
 Pair = tuple[str, int]
 """The name of a data set and a seed."""
 
@@ -76,9 +77,13 @@ def stratified(groups: Sequence[Sequence[float]]) -> Spread:
 
 @dataclass(frozen=True)
 class Across:
-    """What several records say: one entry for each data set, seed and method."""
+    """What several records say: one entry for each data set, seed and method.
+
+    `names` are of the data of each record.
+    """
 
     records: tuple[Record, ...]
+    names: tuple[str, ...]
     entries: Mapping[tuple[str, int, str], Mapping[str, Any]]
     labels: Mapping[str, str]
 
@@ -159,42 +164,74 @@ class Across:
 
     def parts(self, data: str, part: str) -> list[Any]:
         """One part of the results of every record of a data set that has it."""
-        own = (each for each in self.records if data_of(each) == data)
+        own = self.records_of(data)
         return [each.results[part] for each in own if each.results.get(part)]
 
-
-def data_of(record: Record) -> str:
-    """Name the data of a record: as its study does, or by its title."""
-    told = record.config.get("data")
-    if isinstance(told, Mapping):
-        return str(told.get("name", "data"))
-    return str(told or record.config.get("title") or record.config.get("model") or "data")
+    def records_of(self, data: str) -> list[Record]:
+        """The records of a data set."""
+        named = zip(self.names, self.records, strict=True)
+        return [record for name, record in named if name == data]
 
 
 def gather(records: Iterable[Record]) -> Across:
     """Put records side by side.
 
     Args:
-        records: Records of any kind; of a method that two of the same data and seed
-            have, the first counts.
+        records: Records of any kind. Data of one name that were drawn otherwise are
+            told apart by a number.
 
     Returns:
         Them all by data set, seed and method.
 
     Raises:
-        DataError: If none of them scores anything.
+        DataError: If none of them scores anything, or two score one method otherwise.
     """
     kept = tuple(records)
+    names = tuple(_names(kept))
     entries: dict[tuple[str, int, str], Mapping[str, Any]] = {}
     labels: dict[str, str] = {}
-    for record in kept:
+    for data, record in zip(names, kept, strict=True):
         for method in reading.methods(record):
-            place = (data_of(record), record.seed or 0, method["name"])
-            entries.setdefault(place, method)
+            place = (data, record.seed or 0, method["name"])
+            _require_same(place, entries.setdefault(place, method), method)
             labels.setdefault(method["name"], reading.label(method))
     if not entries:
         raise DataError(
             "the records must hold at least one method scored on test data, got none: "
             "trials and chains alone have no page. Run the study's other cells first."
         )
-    return Across(kept, entries, labels)
+    return Across(kept, names, entries, labels)
+
+
+def _names(records: Iterable[Record]) -> Iterator[str]:
+    """Name the data of each record: as its study does, or by its title."""
+    known: dict[str, list[object]] = {}
+    for record in records:
+        config = record.config
+        told = config.get("data")
+        if isinstance(told, Mapping):
+            name = str(told.get("name", "data"))
+        else:
+            name = str(told or config.get("title") or config.get("model") or "data")
+        drawn = known.setdefault(name, [])
+        if told not in drawn:
+            drawn.append(told)
+        place = drawn.index(told)
+        yield f"{name} ({place + 1})" if place else name
+
+
+def _require_same(
+    place: tuple[str, int, str], first: Mapping[str, Any], second: Mapping[str, Any]
+) -> None:
+    """Several cells may score one method, as the point estimate; never otherwise."""
+    for score in first.get("scores") or ():
+        values = [
+            (reading.score(each, score) or {}).get("value") for each in (first, second)
+        ]
+        if None not in values and not isclose(*values, rel_tol=_SAME, abs_tol=_SAME):
+            data, seed, name = place
+            raise DataError(
+                f"records of {data}, seed {seed}, must agree on the {score} of {name!r}, got "
+                f"{values[0]:.6g} and {values[1]:.6g}. If they are of two studies, make a "
+                "page of each."
+            )

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from smidgen.report.across import Across, Spread, data_of, spread
+from smidgen.report.across import Across, Spread, spread
 from smidgen.report.figures import place_axes
 from smidgen.report.palette import PAPER, SOFT, Look
 from smidgen.report.ramp_figures import (
@@ -196,10 +196,10 @@ def _level_gaps(
 ) -> dict[str, dict[float, list[float]]]:
     """Test NLL less the baseline's of the same seed, by scheme and percentage."""
     found: dict[str, dict[float, list[float]]] = {}
-    for record in across.records:
+    for record in across.records_of(data):
         pair = (data, record.seed or 0)
         level = across.value(pair, baseline, "nll")
-        if data_of(record) != data or level is None:
+        if level is None:
             continue
         for each in record.results.get("levels") or ():
             if each["level"] > 0:

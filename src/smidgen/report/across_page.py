@@ -15,7 +15,7 @@ from smidgen.atomic import write_text
 from smidgen.errors import DataError, SmidgenError
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
-from smidgen.report.across import Across, Spread, data_of, gather
+from smidgen.report.across import Across, Spread, gather
 from smidgen.report.across_figures import (
     interval_figure,
     level_figures,
@@ -174,7 +174,7 @@ def _data_part(
         ],
         "trials": trial_tables(across.parts(data, "trial")),
         "shown": shown,
-        "chains": chains_of([r for r in across.records if data_of(r) == data], name),
+        "chains": chains_of(across.records_of(data), name),
         "figures": _figures(across, data, own, baseline, method_looks, name),
     }
 

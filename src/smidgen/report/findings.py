@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smidgen.report import reading
-from smidgen.report.across import Across, Spread, data_of
+from smidgen.report.across import Across, Spread
 from smidgen.report.tables import nll, signed
 from smidgen.report.trials import edges
 
@@ -157,8 +157,8 @@ def _worse_than_nothing(across: Across) -> list[str]:
 def _at_edges(across: Across) -> list[str]:
     """Which settings that trials chose might be better still beyond what was tried."""
     choices = {
-        f"{data_of(record)}: {reading.label(methods[0])}": record.results["choice"]
-        for record in across.records
+        f"{data}: {reading.label(methods[0])}": record.results["choice"]
+        for data, record in zip(across.names, across.records, strict=True)
         if record.results.get("choice") and (methods := reading.methods(record))
     }
     return edges(choices)
@@ -167,7 +167,8 @@ def _at_edges(across: Across) -> list[str]:
 def _said(gap: Spread) -> str:
     text = f"difference {signed(gap.value)}"
     if gap.low is None or gap.high is None:
-        return f"{text}, one pair only, so no interval"
+        few = "one pair only" if gap.count == 1 else "a data set with one pair only"
+        return f"{text}, {few}, so no interval"
     ends = f"{signed(gap.low)} to {signed(gap.high)}"
     return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
 

@@ -14,6 +14,8 @@ from smidgen.study.cell import Cell
 from smidgen.study.ledger import Ledger
 
 _DIGITS = 12
+_FIELDS = ("train", "validation", "test", "outside", "folder")
+"""What of a description names files; a data set may have the name of a folder, too."""
 
 
 def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
@@ -28,7 +30,8 @@ def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
     """
     if root is None:
         return {}
-    names = (name for name in _texts(data) if name and (root / name).exists())
+    told = {field: data.get(field) for field in _FIELDS}
+    names = (name for name in _texts(told) if name and (root / name).exists())
     return {name: _digest(root / name) for name in sorted(set(names))}
 
 

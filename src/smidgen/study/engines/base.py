@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ def do_cell(cell: Cell, place: Place) -> Outcome:
 def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
     work = ledger.work(cell)
     made = work / "artifact"
+    # A try that ended before its record was written may have left one.
+    shutil.rmtree(made, ignore_errors=True)
     job = Job(
         data=cell.data,
         seed=cell.seed,

@@ -194,16 +194,3 @@ def test_report_takes_several_records_and_folders(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["report", str(tmp_path / "empty"), "--out", str(tmp_path / "other.html")])
     assert left.value.code == 1
-
-
-def test_of_a_method_that_two_records_have_the_first_counts():
-    first, second = (
-        record("X", 0, cell, {"methods": [method("map", value, NoNoise())]})
-        for cell, value in (("one", 0.5), ("two", 0.7))
-    )
-    assert gather([first, second]).mean("X", "map", "nll").value == 0.5
-
-
-class NoNoise:
-    def uniform(self, low, high):
-        return (low + high) / 2

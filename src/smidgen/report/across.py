@@ -225,13 +225,14 @@ def _require_same(
 ) -> None:
     """Several cells may score one method, as the point estimate; never otherwise."""
     for score in first.get("scores") or ():
-        values = [
-            (reading.score(each, score) or {}).get("value") for each in (first, second)
-        ]
-        if None not in values and not isclose(*values, rel_tol=_SAME, abs_tol=_SAME):
+        ours, theirs = (reading.score(each, score) for each in (first, second))
+        if ours is None or theirs is None:
+            continue
+        values = ours["value"], theirs["value"]
+        if not isclose(*values, rel_tol=_SAME, abs_tol=_SAME):
             data, seed, name = place
             raise DataError(
-                f"records of {data}, seed {seed}, must agree on the {score} of {name!r}, got "
-                f"{values[0]:.6g} and {values[1]:.6g}. If they are of two studies, make a "
-                "page of each."
+                f"records of {data}, seed {seed}, must agree on the {score} of {name!r}, "
+                f"got {values[0]:.6g} and {values[1]:.6g}. If they are of two studies, make "
+                "a page of each."
             )

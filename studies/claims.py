@@ -6,11 +6,13 @@ from collections.abc import Callable
 from statistics import mean
 
 from smidgen.record import Record
-from smidgen.report.across import Across, Spread, gather, stratified
+from smidgen.report.across import Across, Spread, gather, spread, stratified
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll, rate, signed
 from smidgen.study.choices import LABELS
 from studies.committed import ROOT, missing, records_of
+
+_FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
@@ -77,12 +79,40 @@ def schemes_claim() -> str:
     return "\n".join(lines)
 
 
+def uci_table() -> str:
+    """Five percent of the weights less all of them, by both posteriors, by data set."""
+    across = gather(records_of("uci"))
+    level = 5
+    lines = [
+        f"Mean test NLL of {level} % of the weights less that of all of them, "
+        f"{len(across.seeds(across.data[0]))} splits; bold where the 95 % interval leaves "
+        "zero out:",
+        "",
+        f"| | {' | '.join(across.data)} |",
+        "|---" * (len(across.data) + 1) + "|",
+    ]
+    for family, name in _FAMILIES.items():
+        for by in ("magnitude", "variance", "random"):
+            cells = [_less_all(across, data, family, by, level) for data in across.data]
+            lines.append(f"| {name}, {LABELS[by]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _less_all(across: Across, data: str, family: str, by: str, level: int) -> str:
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for record in across.records_of(data):
+        for each in record.results.get("levels") or ():
+            own = found.setdefault((each["scheme"], each["level"]), {})
+            own[record.seed or 0] = each["scores"]["nll"]["value"]
+    some, whole = found[f"{family}-{by}", level], found[f"{family}-full", 100]
+    return _marked(spread([some[seed] - whole[seed] for seed in whole]))
+
+
 def bridges_table() -> str:
     """Every choice of weights less random ones, for both posteriors, by data set."""
     across = gather(records_of("bridges"))
-    families = {"laplace": "Laplace", "swag": "SWAG"}
-    columns = [(family, data) for family in families for data in across.data]
-    headings = (f"{families[family]}, {data}" for family, data in columns)
+    columns = [(family, data) for family in _FAMILIES for data in across.data]
+    headings = (f"{_FAMILIES[family]}, {data}" for family, data in columns)
     lines = [
         f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
         "random weights; below zero is better, bold where the 95 % interval leaves zero "
@@ -105,14 +135,18 @@ def bridges_table() -> str:
 
 def _less_random(across: Across, family: str, by: str, data: str) -> str:
     gap = across.difference(f"{family}-{by}", f"{family}-random", "nll", data)
-    if gap is None:
-        return ""
+    return "" if gap is None else _marked(gap)
+
+
+def _marked(gap: Spread) -> str:
+    """A difference, bold where its interval leaves zero out."""
     text = signed(gap.value)
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
 TABLES = {
     "bridges-short": bridges_table,
+    "claim-uci": uci_table,
     "claim-temperature": temperature_claim,
     "claim-last-layer": last_layer_claim,
     "claim-schemes": schemes_claim,

@@ -324,6 +324,7 @@ TABLES = {
     "bayestune-gaps": tuning_tables.gaps_table,
     "bayestune-rates": tuning_tables.rates_table,
     "bayestune-chains": tuning_tables.chains_table,
+    "bayestune-cost": tuning_tables.cost_table,
     "ssvi-short": ssvi_tables.short_table,
     "ssvi-main": ssvi_tables.main_table,
     "ssvi-criteria": ssvi_tables.criteria_table,

@@ -11,7 +11,7 @@ from smidgen.record import Record
 from smidgen.report.across import Spread
 from smidgen.study.tuning_methods import LABELS
 from smidgen.study.tuning_summary import OURS, Outcomes, outcomes_of, over_tasks, verdicts
-from studies.committed import missing, records_of
+from studies.committed import ROOT, missing, records_of
 
 _STUDY = "bayestune"
 _NONE = missing(_STUDY)
@@ -86,8 +86,8 @@ def rates_table() -> str:
     if not trained:
         return _NONE
     lines = [
-        "Rates of lowest validation NLL after one epoch at a seed of their own; \\* is the "
-        "lowest or highest of those tried:",
+        "Rates of lowest validation NLL after one epoch (of LoRA for longer: after all of "
+        "its epochs) at a seed of their own; \\* is the lowest or highest of those tried:",
         "",
         f"| | {' | '.join(found.tasks)} | tried |",
         "|---" * (len(found.tasks) + 2) + "|",
@@ -106,6 +106,39 @@ def rates_table() -> str:
             tried = ", ".join(f"{rate:g}" for rate in rates)
         lines.append(f"| {_label(method)} | {' | '.join(cells)} | {tried} |")
     return "\n".join(lines)
+
+
+def cost_table() -> str:
+    """A step of each stage against a plain step."""
+    record = Record.load(ROOT / "bench" / "records" / "bayestune.json")
+    config, time = record.config, record.results["time"]
+    kept = record.results["numbers kept for each moving weight"]
+    rows = {
+        "plain, over all weights": ("1", kept["plain"]),
+        "plain, over the affine maps": (f"{time['plain, maps']:.2f}", kept["plain"]),
+    }
+    for name, weights in (("the affine maps", "maps"), ("all weights", "all weights")):
+        sampling = time[f"sampling step, {weights}, a sample each 10"]
+        burning = time[f"burn-in step, {weights}"]
+        rows[f"chain over {name}, a sample every ten steps"] = (
+            f"{sampling:.2f} ({burning:.2f} while burning in)",
+            kept[f"chain over {weights}"],
+        )
+    tuning = "tuning 0.5 %"
+    rows[f"{tuning} of the weights"] = (f"{time[tuning]:.2f}", kept[tuning])
+    return "\n".join(
+        [
+            f"Processor time over that of a plain step ({config['plain']}), MiniLM, "
+            f"{config['batch']} × {config['tokens']} tokens, {config['threads']} thread, "
+            f"medians of {config['rounds']} interleaved rounds "
+            "(`bench/records/bayestune.json`). Chains are measured against a plain step "
+            "over the same weights, tuning against one over all:",
+            "",
+            "| step | time | numbers kept for each moving weight |",
+            "|---|---|---|",
+            *(f"| {row} | {cost} | {count:.2g} |" for row, (cost, count) in rows.items()),
+        ]
+    )
 
 
 def chains_table() -> str:

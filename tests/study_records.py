@@ -65,6 +65,7 @@ def method(name, nll, noise, other="ece_equal_mass"):
     values = {"nll": nll + noise.uniform(-0.004, 0.004), other: noise.uniform(0.02, 0.1)}
     if other != "rmse":
         values["accuracy"] = noise.uniform(0.8, 0.9)
+        values["ece_equal_width"] = noise.uniform(0.02, 0.1)
     scores = {
         score: {"value": value, "low": value - 0.02, "high": value + 0.02}
         for score, value in values.items()

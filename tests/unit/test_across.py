@@ -14,7 +14,6 @@ from tests.study_records import (
     SEEDS,
     make_level_records,
     make_study_records,
-    method,
     record,
 )
 from tests.tolerances import EXACT
@@ -169,7 +168,9 @@ def test_the_page_shows_published_figures_as_such():
     }
     page = render_many(make_study_records(), About("T", "about", "temperature", paper))
     found = re.findall(r'data-score="paper\.(\w+)" data-value="([\d.]+)"', page)
-    assert found == [("nll", "0.28"), ("ece_equal_mass", "0.04")]
+    assert found == [("nll", "0.28"), ("ece_equal_width", "0.04")]
+    assert "ECE, equal widths" in page
+    assert "ECE, equal widths" not in render_many(make_study_records())
     assert "paper, DistilBERT: a note" in page
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
-from smidgen import progress
+import smidgen
+from smidgen import fit, progress
 
 
 class Terminal(io.StringIO):
@@ -60,3 +64,18 @@ def test_it_is_silent(terminal, monkeypatch, how):
         range(5)
     )
     assert terminal.getvalue() == ""
+
+
+def test_the_bar_of_a_chain_draws_its_scales(terminal):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 30, generator=generator)
+    problem = smidgen.Problem(nn.Linear(30, 1, bias=False), smidgen.Gaussian(1, noise=1.0))
+    batches = [(x, torch.randn(64, 1, generator=generator))]
+    told = {"steps": 12, "burn_in": 4, "thin": 4, "head": "none", "num_data": 64}
+    scales = fit.langevin(problem, batches, **told)
+    drawn = re.findall(r"λ 1e-12▕(.{12})▏1", terminal.getvalue())
+    assert drawn
+    # The chain's last sample is not kept apart, but all samples are of the same powers.
+    powers = scales.means["weight"].log10().floor().flatten()
+    (common,) = powers.mode().values[None].int().tolist()
+    assert drawn[-1][12 + common] == "█"

@@ -163,7 +163,7 @@ def test_verdicts_say_better_worse_and_not_told_apart():
     assert "not told apart" in text["Head only"]
     assert "on MRPC alone" in text["Head only"]
     assert "without an interval" in text["Head only"]
-    assert "Of 4 such comparisons" in lines[-1]
+    assert "Of 16 such comparisons" in lines[-1]
     del shares["bayestune"]
     assert verdicts(outcomes_of(records_of(shares))) == []
 

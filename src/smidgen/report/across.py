@@ -1,8 +1,9 @@
 """Many records side by side: means over seeds, and differences of what shares a seed.
 
-Intervals are Student's, over seeds (or splits): what another draw of the data would change.
-Two methods are compared by the differences within each seed, on the same test rows. Over
-all data sets each counts alike and only its seeds vary: nothing is said of other data sets.
+Intervals are Student's, over seeds (or splits): what another seed would change. Where seeds
+share test rows, nothing is said of other rows. Two methods are compared by the differences
+within each seed, on the same test rows. Over all data sets each counts alike and only its
+seeds vary: nothing is said of other data sets.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from smidgen.record import Record
 from smidgen.report import reading
 
 LEVEL = 0.95
+FEWEST = 3
+"""How many differences bear a verdict."""
 _SAME = 1e-4
 Pair = tuple[str, int]
 """The name of a data set and a seed."""
@@ -27,7 +30,10 @@ Pair = tuple[str, int]
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and its interval; without one if there is but one seed."""
+    """A mean over seeds and its interval; without one if there is but one seed.
+
+    Fewer than three numbers bear no verdict, wherever their interval lies.
+    """
 
     value: float
     low: float | None
@@ -37,12 +43,12 @@ class Spread:
     @property
     def below_zero(self) -> bool:
         """Whether the whole interval lies below zero."""
-        return self.high is not None and self.high < 0
+        return self.high is not None and self.high < 0 and self.count >= FEWEST
 
     @property
     def above_zero(self) -> bool:
         """Whether the whole interval lies above zero."""
-        return self.low is not None and self.low > 0
+        return self.low is not None and self.low > 0 and self.count >= FEWEST
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -233,6 +239,6 @@ def _require_same(
             data, seed, name = place
             raise DataError(
                 f"records of {data}, seed {seed}, must agree on the {score} of {name!r}, "
-                f"got {values[0]:.6g} and {values[1]:.6g}. If they are of two studies, make "
-                "a page of each."
+                f"got {values[0]:.6g} and {values[1]:.6g}. If they are of two studies, "
+                "make a page of each."
             )

@@ -36,6 +36,7 @@ _COLUMNS = (
     Column("metric", "Task's own score", "↑", tables.rate),
     _NLL,
     Column("ece_equal_mass", "ECE", "↓", tables.rate),
+    Column("ece_equal_width", "ECE, equal widths", "↓", tables.rate),
     Column("accuracy", "Accuracy", "↑", tables.percent),
     Column("rmse", "RMSE", "↓", tables.nll),
     Column("ood_auroc", "OOD AUROC", "↑", tables.rate),
@@ -47,7 +48,9 @@ _COLUMNS = (
     Column("seconds_ratio", "Step time ÷ dense VI", "↓", tables.rate),
 )
 _PLAIN = ("fraction", "trained", "floats", "stored_ratio")
-_PAPER = {"nll": "nll", "ece_equal_mass": "ece"}
+# The papers' ECE has bins of equal width, so it stands beside ours of that kind.
+_PAPER = {"nll": "nll", "ece_equal_width": "ece"}
+_BESIDE_A_PAPER = ("ece_equal_width",)
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
 _BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 
@@ -144,7 +147,13 @@ def _data_part(
 ) -> dict[str, Any]:
     """What the page shows of one data set."""
     own = [m for m in across.methods if across.mean(data, m, "nll")]
-    columns = [c for c in _COLUMNS if any(across.mean(data, m, c.score) for m in own)]
+    published = bool(paper) and any(data in each for each in paper["values"].values())
+    columns = [
+        column
+        for column in _COLUMNS
+        if published or column.score not in _BESIDE_A_PAPER
+        if any(across.mean(data, method, column.score) for method in own)
+    ]
     best = across.best(data, baseline)
     name = f"d{place}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
     return {
@@ -152,7 +161,7 @@ def _data_part(
         "seeds": across.seeds(data),
         "columns": columns,
         "best": best,
-        "paper": bool(paper) and any(data in each for each in paper["values"].values()),
+        "paper": published,
         "rows": [
             {
                 "name": method,

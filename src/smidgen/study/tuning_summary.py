@@ -138,17 +138,18 @@ def verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
         the method has no result.
     """
     others = [each for each in outcomes.methods if each != method]
-    lines = [line for each in others if (line := _verdict(outcomes, each, method))]
-    if not lines or method not in outcomes.methods:
+    if method not in outcomes.methods:
         return []
-    return [*lines, _reading(outcomes, len(lines))]
+    found = {each: gaps for each in others if (gaps := outcomes.gaps(each, method))}
+    # Each task, and their mean where there are several.
+    count = sum(len(gaps) + (len(gaps) > 1) for gaps in found.values())
+    lines = [_verdict(gaps, other, method) for other, gaps in found.items()]
+    return [*lines, _reading(outcomes, count)] if lines else []
 
 
-def _verdict(outcomes: Outcomes, other: str, method: str) -> str:
-    gaps = outcomes.gaps(other, method)
+def _verdict(gaps: Mapping[str, Spread], other: str, method: str) -> str:
     whole = over_tasks(gaps)
-    if whole is None:
-        return ""
+    assert whole is not None
     verb = "not told apart from"
     if whole.above_zero:
         verb = "better than"

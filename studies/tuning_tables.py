@@ -10,7 +10,14 @@ from typing import Any
 from smidgen.record import Record
 from smidgen.report.across import Spread
 from smidgen.study.tuning_methods import LABELS
-from smidgen.study.tuning_summary import OURS, Outcomes, outcomes_of, over_tasks, verdicts
+from smidgen.study.tuning_summary import (
+    OURS,
+    Outcomes,
+    on_tasks_like_these,
+    on_these_tasks,
+    outcomes_of,
+    verdicts,
+)
 from studies.committed import ROOT, missing, records_of
 
 _STUDY = "bayestune"
@@ -62,15 +69,15 @@ def gaps_table() -> str:
     lines = [
         "BayesTune less the others, with 95 % intervals; bold where zero is outside:",
         "",
-        f"| | {' | '.join(found.tasks)} | mean of tasks |",
-        "|---" * (len(found.tasks) + 2) + "|",
+        f"| | {' | '.join(found.tasks)} | mean of these tasks | as if tasks were drawn |",
+        "|---" * (len(found.tasks) + 3) + "|",
     ]
     for other in found.methods:
         gaps = found.gaps(other)
         if other != OURS and gaps:
             cells = [_gap(gaps.get(task)) for task in found.tasks]
-            whole = f"{_gap(over_tasks(gaps))} ({len(gaps)} tasks)"
-            lines.append(f"| {_label(other)} | {' | '.join(cells)} | {whole} |")
+            cells += [_gap(on_these_tasks(gaps)), _ends(on_tasks_like_these(gaps))]
+            lines.append(f"| {_label(other)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -212,8 +219,12 @@ def _gap(gap: Spread | None) -> str:
         return ""
     if gap.low is None or gap.high is None:
         return f"{gap.value:+.3f}"
-    text = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+    text = f"{gap.value:+.3f} ({_ends(gap)})"
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
+
+
+def _ends(gap: Spread) -> str:
+    return "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
 
 
 def _size(count: int | None) -> str:

@@ -18,8 +18,10 @@ from smidgen.report.across import Spread
 from smidgen.study.task_scores import accuracy, matthews, pearson, scores_of
 from smidgen.study.tuning_summary import (
     Outcomes,
+    TaskGap,
+    on_tasks_like_these,
+    on_these_tasks,
     outcomes_of,
-    over_tasks,
     paired_gap,
     verdicts,
 )
@@ -127,15 +129,29 @@ def test_seeds_that_agree_leave_the_rows_and_one_seed_leaves_nothing():
     assert (same.low, same.value, same.high) == (0, 0, 0)
 
 
-def test_over_tasks_the_task_is_the_unit():
+def test_as_if_drawn_the_task_is_the_unit():
     """Differences 0.1, 0.2, 0.3, 0.2: mean 0.2, variance 0.02/3, three degrees."""
     values = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.2}
     gaps = {task: Spread(value, None, None, 3) for task, value in values.items()}
-    found = over_tasks(gaps)
+    found = on_tasks_like_these(gaps)
     half = 3.182446305284263 * math.sqrt(0.02 / 3 / 4)
     assert found.value == pytest.approx(0.2)
     assert (found.low, found.high) == pytest.approx((0.2 - half, 0.2 + half))
-    assert over_tasks({}) is None
+
+
+def test_on_these_tasks_rows_and_seeds_are_the_errors():
+    """Two tasks, variances of seeds 4 and 1 with 2 and 1 degrees, of rows 3 and 4."""
+    gaps = {
+        "a": TaskGap(1.0, 0.0, 2.0, 3, 3.0, 4.0),
+        "b": TaskGap(3.0, 0.0, 6.0, 2, 4.0, 1.0),
+    }
+    found = on_these_tasks(gaps)
+    # (4 + 1 + 3 + 4)/4 in all; 3²/((4/4)²/2 + (1/4)²/1) degrees.
+    half = student.ppf(0.975, 9 / (1 / 2 + 1 / 16)) * math.sqrt(3)
+    assert (found.value, found.count) == (2.0, 5)
+    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
+    alone = on_these_tasks({"a": gaps["a"], "b": TaskGap(3.0, None, None, 1)})
+    assert (alone.value, alone.low) == (2.0, None)
 
 
 def test_verdicts_say_better_worse_and_not_told_apart():
@@ -155,7 +171,7 @@ def test_verdicts_say_better_worse_and_not_told_apart():
     assert len(lines) == 5
     text = {name: next(line for line in lines if f"“{name}”" in line) for name in LABELLED}
     assert "is better than" in text["Random weights"]
-    assert "+0.225, +0.225 to +0.225" in text["Random weights"]
+    assert "RTE: +0.225, +0.1" in text["Random weights"]
     assert "is worse than" in text["All weights"]
     assert "is not told apart from" in text["LoRA"]
     assert "STS-B, MRPC, CoLA and RTE" in text["LoRA"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose, sqrt
+from math import inf, isclose, sqrt
 from statistics import fmean, variance
 from typing import Any
 
@@ -70,15 +70,33 @@ def stratified(groups: Sequence[Sequence[float]]) -> Spread:
     mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
     if any(len(group) < 2 for group in groups):
         return Spread(mean, None, None, count)
-    shares = [variance(group) / len(group) / len(groups) ** 2 for group in groups]
-    error = sum(shares)
-    if not error:
-        return Spread(mean, mean, mean, count)
-    spent = sum(
-        share**2 / (len(group) - 1) for share, group in zip(shares, groups, strict=True)
-    )
-    half = float(student.ppf((1 + LEVEL) / 2, error**2 / spent)) * sqrt(error)
-    return Spread(mean, mean - half, mean + half, count)
+    shares = [
+        (variance(group) / len(group) / len(groups) ** 2, len(group) - 1)
+        for group in groups
+    ]
+    return Spread(mean, *interval(mean, shares), count)
+
+
+def interval(
+    mean: float, shares: Iterable[tuple[float, int]], known: float = 0.0
+) -> tuple[float, float]:
+    """Student's interval of a mean whose variance is a sum of estimates.
+
+    Args:
+        mean: The mean.
+        shares: Each estimate of a variance and its degrees of freedom; those of their sum
+            are Satterthwaite's.
+        known: What else the variance is, so well known that it costs no degree of freedom.
+
+    Returns:
+        Its ends.
+    """
+    found = list(shares)
+    error = known + sum(share for share, _ in found)
+    spent = sum(share**2 / freedom for share, freedom in found)
+    freedom = error**2 / spent if spent else inf
+    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * sqrt(error)
+    return mean - half, mean + half
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ A task's difference is the mean over seeds, on the same test rows. Two things ma
 uncertain, and their variances add up: the rows (redrawn by a bootstrap, the same for both
 methods and for all seeds) and the seeds (the variance of their differences over their
 number). The degrees of freedom are Satterthwaite's, so that three seeds are not taken for
-many. Over all tasks the task is the unit: Student's interval of the tasks' differences.
+many. The mean of the tasks has the same two errors: it is of these tasks and says nothing
+of others. With the task as the unit it would, and a handful of tasks bear little of that.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from statistics import fmean, variance
 from typing import Any
 
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.record import Record
-from smidgen.report.across import LEVEL, Spread, spread
+from smidgen.report.across import Spread, interval, spread
 from smidgen.study.task_scores import METRICS, Metric
 from smidgen.study.tuning_methods import LABELS
 
 OURS = "bayestune"
 _DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class TaskGap(Spread):
+    """A difference on one task, and the variances that its rows and its seeds bring."""
+
+    of_rows: float = 0.0
+    of_seeds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +57,7 @@ class Outcomes:
         """The results of a method on a task, by seed."""
         return self.found[task].get(method, {})
 
-    def gap(self, task: str, other: str, method: str = OURS) -> Spread | None:
+    def gap(self, task: str, other: str, method: str = OURS) -> TaskGap | None:
         """A method's score less another's on one task, over the seeds that both have."""
         ours, theirs = self.of(task, method), self.of(task, other)
         seeds = sorted(ours.keys() & theirs.keys())
@@ -66,7 +74,7 @@ class Outcomes:
             )
         return paired_gap(ours[seeds[0]]["metric"], *stacked)
 
-    def gaps(self, other: str, method: str = OURS) -> dict[str, Spread]:
+    def gaps(self, other: str, method: str = OURS) -> dict[str, TaskGap]:
         """A method's score less another's, for each task that has both."""
         found = {task: self.gap(task, other, method) for task in self.tasks}
         return {task: each for task, each in found.items() if each is not None}
@@ -87,7 +95,7 @@ def outcomes_of(records: Iterable[Record]) -> Outcomes:
 
 def paired_gap(
     metric: Metric, ours: Tensor, theirs: Tensor, targets: Tensor, *, draws: int = _DRAWS
-) -> Spread:
+) -> TaskGap:
     """One method's score less another's: its mean over seeds, and an interval.
 
     Args:
@@ -104,7 +112,7 @@ def paired_gap(
     by_seed = (score(ours, targets) - score(theirs, targets)).tolist()
     middle, count = fmean(by_seed), len(by_seed)
     if count < 2:
-        return Spread(middle, None, None, count)
+        return TaskGap(middle, None, None, count)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(targets.shape[1], (draws, targets.shape[1]), generator=generator)
     drawn = torch.zeros(draws, dtype=torch.float64)
@@ -113,17 +121,27 @@ def paired_gap(
         drawn += score(values[rows], redrawn) - score(others[rows], redrawn)
     of_rows = float((drawn / count).var())
     of_seeds = variance(by_seed) / count
-    total = of_rows + of_seeds
-    if not total:
-        return Spread(middle, middle, middle, count)
-    freedom = (count - 1) * (total / of_seeds) ** 2 if of_seeds else float("inf")
-    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * total**0.5
-    return Spread(middle, middle - half, middle + half, count)
+    ends = interval(middle, [(of_seeds, count - 1)], known=of_rows)
+    return TaskGap(middle, *ends, count, of_rows, of_seeds)
 
 
-def over_tasks(gaps: Mapping[str, Spread]) -> Spread | None:
-    """The mean of the tasks' differences; the task is the unit."""
-    return spread([each.value for each in gaps.values()]) if gaps else None
+def on_these_tasks(gaps: Mapping[str, TaskGap]) -> Spread:
+    """The mean of the tasks' differences, uncertain by their rows and seeds."""
+    found, share = gaps.values(), len(gaps) ** -2
+    middle, count = fmean(each.value for each in found), sum(each.count for each in found)
+    if any(each.low is None for each in found):
+        return Spread(middle, None, None, count)
+    ends = interval(
+        middle,
+        [(share * each.of_seeds, each.count - 1) for each in found],
+        known=share * sum(each.of_rows for each in found),
+    )
+    return Spread(middle, *ends, count)
+
+
+def on_tasks_like_these(gaps: Mapping[str, Spread]) -> Spread:
+    """The mean of the tasks' differences, as if the tasks had been drawn at random."""
+    return spread([each.value for each in gaps.values()])
 
 
 def verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
@@ -147,9 +165,8 @@ def verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
     return [*lines, _reading(outcomes, count)] if lines else []
 
 
-def _verdict(gaps: Mapping[str, Spread], other: str, method: str) -> str:
-    whole = over_tasks(gaps)
-    assert whole is not None
+def _verdict(gaps: Mapping[str, TaskGap], other: str, method: str) -> str:
+    whole = on_these_tasks(gaps)
     verb = "not told apart from"
     if whole.above_zero:
         verb = "better than"
@@ -177,10 +194,10 @@ def _reading(outcomes: Outcomes, count: int) -> str:
     seeds = sorted({len(s) for task in outcomes.found.values() for s in task.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
-        "Differences of the tasks' own scores, higher is better, with 95\u202f% intervals: "
-        f"over {tasks} task{'s' * (tasks > 1)} the task is the unit, and a single task's "
-        f"holds the error of its test rows and of {shown} seed{'s' * (shown != '1')}. Of "
-        f"{count} such comparisons one in twenty would be clear by chance."
+        "Differences of the tasks' own scores, higher is better, with 95\u202f% intervals "
+        f"that hold the error of test rows and of {shown} seed{'s' * (shown != '1')}, on "
+        f"{'these' if tasks > 1 else 'this'} {tasks} task{'s' * (tasks > 1)}; nothing is said "
+        f"of others. Of {count} such comparisons one in twenty would be clear by chance."
     )
 
 

@@ -122,6 +122,7 @@ def _render(across: Across, about: About) -> str:
             baseline=across.labels[baseline],
             paper=about.paper,
             findings=about.found or findings(across, baseline),
+            own_words=bool(about.found),
             data=[
                 _data_part(across, name, place, baseline, method_looks, about.paper)
                 for place, name in enumerate(across.data)

@@ -197,7 +197,8 @@ def _reading(outcomes: Outcomes, count: int) -> str:
         "Differences of the tasks' own scores, higher is better, with 95\u202f% intervals "
         f"that hold the error of test rows and of {shown} seed{'s' * (shown != '1')}, on "
         f"{'these' if tasks > 1 else 'this'} {tasks} task{'s' * (tasks > 1)}; nothing is "
-        f"said of others. Of {count} such comparisons one in twenty would be clear by chance."
+        f"said of others. Of {count} such comparisons one in twenty would be clear by "
+        "chance."
     )
 
 

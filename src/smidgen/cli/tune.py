@@ -116,6 +116,7 @@ def tune(
     write_json(json_file, summary)
     given: dict[str, Any] = {"model": model, "train": str(train), "val": val and str(val)}
     given |= {"columns": columns, "batch_size": batch_size, "max_length": max_length}
+    given |= {"head": data.head_modules}
     _report({**given, **asked.to_dict()}, summary, folder)
     asked.forget()
 
@@ -162,6 +163,7 @@ class _Asked:
 def _run(data: TuningData, asked: _Asked, folder: Path, overwrite: bool) -> dict[str, Any]:
     """Do all of it, and return what was found as JSON takes it."""
     from smidgen import fit
+    from smidgen.memory import readable
 
     say = Steps()
     network = data.network
@@ -181,8 +183,8 @@ def _run(data: TuningData, asked: _Asked, folder: Path, overwrite: bool) -> dict
     show_history(found.history, found.best)
     delta = found.delta.half() if asked.half else found.delta
     tuned, size = _saved(delta, network, data.tokenizer, folder, overwrite)
-    say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
-    summary = {**_summary(found, folder, size), **summary}
+    say(f"Saved {folder / _DELTA}, {readable(size)}, and the model beside it")
+    summary = {**_summary(found, data, folder, size), **summary}
     if asked.posterior != "none":
         say("Fitting a posterior over the tuned weights")
         place, seed = folder / _POSTERIOR, asked.tuning["seed"]
@@ -267,14 +269,13 @@ def _agreement(data: TuningData, asked: _Asked, fraction: float) -> dict[str, fl
 def _chosen(data: TuningData, scales: Scales, rule: dict[str, Any]) -> tuple[Subset, float]:
     """Choose by the scales, and say what is known of the choice; its fraction."""
     from smidgen import select
-    from smidgen.heads import head_of
+    from smidgen.report.tuned import tuned_weights
 
     subset = select.bayestune(data.network, scales.means, **rule, head=data.head)
-    sizes = subset.sizes()
-    head = sum(sizes[name] for name in head_of(data.network, data.head))
-    chosen = subset.size - head
+    chosen = subset.size - data.head_size
     fraction = rule.get("fraction", chosen / scales.size)
-    out.print(f"  {chosen:,} pretrained weights and {head:,} of the head")
+    out.print(f"  {tuned_weights(subset.size, data.head_size)}")
+    out.print(f"  the head is {', '.join(data.head_modules)}")
     show_chain(scales, fraction)
     return subset, fraction
 
@@ -294,13 +295,16 @@ def _saved(
     return tuned, path.stat().st_size
 
 
-def _summary(found: SparselyFinetuned, folder: Path, size: int) -> dict[str, Any]:
+def _summary(
+    found: SparselyFinetuned, data: TuningData, folder: Path, size: int
+) -> dict[str, Any]:
     """Everything that was found, as JSON takes it."""
     whole = sum(each.numel() for each in found.delta.replaced.values())
     return {
         "delta": str(folder / _DELTA),
         "bytes": size,
         "weights": found.delta.subset.size + whole,
+        "head": data.head_size,
         "best": asdict(found.best),
         "history": [asdict(each) for each in found.history],
     }
@@ -311,7 +315,10 @@ def _report(config: dict[str, Any], summary: dict[str, Any], folder: Path) -> No
     from smidgen.record import Record
     from smidgen.report import write
 
-    title = f"{config['model']}, tuned on {Path(config['train']).name}"
+    # A hub's id is a name; a folder may be anywhere.
+    model = config["model"]
+    name = Path(model).resolve().name if Path(model).is_dir() else model
+    title = f"{name}, tuned on {Path(config['train']).name}"
     record = Record("tune", {"title": title, **config}, summary, config["tuning"]["seed"])
     record.save(folder / _RECORD)
     out.print(f"wrote {write(record, folder / _PAGE)}")

@@ -25,6 +25,21 @@ class TuningData:
     tables: tuple[TextTable, TextTable]
     batches: Callable[..., Any]
 
+    @property
+    def head_size(self) -> int:
+        """How many weights are of the head."""
+        return sum(self.network.get_parameter(name).numel() for name in self._new())
+
+    @property
+    def head_modules(self) -> list[str]:
+        """The modules of the head, in the model's order."""
+        return list(dict.fromkeys(name.rpartition(".")[0] for name in self._new()))
+
+    def _new(self) -> list[str]:
+        from smidgen.heads import head_of
+
+        return list(head_of(self.network, self.head))
+
 
 def load_data(
     model: str,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.integration.test_cli import rows, run
 from tests.report_page import Page
-from tests.tiny import TWO_MAPS, saved_encoder, saved_encoder_of
+from tests.tiny import TWO_MAPS, saved, saved_encoder, saved_encoder_of
+from transformers import ModernBertConfig, ModernBertModel
 
 import smidgen
 from smidgen.delta import Delta
@@ -120,6 +121,26 @@ def test_all_maps_of_a_new_head_are_head(world, family, capsys):
     other, _ = load_classifier(world / family, labels=2, seed=5)
     delta.apply(other)
     assert all(torch.equal(v, tuned[name]) for name, v in other.state_dict().items())
+
+
+def test_a_norm_in_the_head_is_tuned_and_left_out_of_a_laplace_posterior(world, capsys):
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = ModernBertConfig(vocab_size=8, intermediate_size=16, **small, **ids)
+        saved(world / "modern", ModernBertModel(config))
+    more = ("--fraction", 0.05, "--epochs", 1)
+    assert tune(world, "modern-tuned", *more, model="modern") == 0
+    shown = capsys.readouterr().out
+    assert "the head is head.dense, head.norm, classifier" in shown
+    assert "Leaving 8 weights out" in shown
+    delta = Delta.load(world / "modern-tuned" / "delta.safetensors")
+    assert "head.norm.weight" in delta.replaced
+    tuned, _ = load_classifier(world / "modern-tuned" / "model")
+    posterior = smidgen.load(world / "modern-tuned" / "posterior", tuned)
+    whole = sum(each.numel() for each in delta.replaced.values())
+    assert posterior.subset.size == delta.subset.size + whole - 8
 
 
 def test_a_head_that_is_trained_is_the_last_map(world):

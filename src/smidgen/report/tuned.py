@@ -164,13 +164,12 @@ def precision_range(precisions: Mapping[str, float]) -> str:
 
 def _beside(ours: Scored, other: Scored) -> str:
     """Compare two scores that the same data chose, so that nothing is claimed."""
-    if ours.text == other.text:
-        opening = "the same NLL"
-    else:
-        opening = f"{'lower' if ours.nll < other.nll else 'higher'} NLL"
+    same, lower = ours.text == other.text, ours.nll < other.nll
+    opening = "the same" if same else "lower" if lower else "higher"
+    doubt = "; no gain is claimed from that" if lower and not same else ""
     return (
-        f"{opening} on the validation data that chose the posterior. {ours.text} against "
-        f"{other.text}; no gain is claimed from that."
+        f"{opening} NLL on the validation data that chose the posterior. {ours.text} "
+        f"against {other.text}{doubt}."
     )
 
 

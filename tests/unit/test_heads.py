@@ -8,10 +8,11 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import TWO_MAPS, saved_encoder, saved_encoder_of
 from torch import nn
 
-from smidgen import Subset, fit, merge_deltas, select
+from smidgen import Problem, Subset, fit, merge_deltas, select
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.heads import head_of
 from smidgen.integrations.huggingface import load_with_head
+from smidgen.study.tuned_text import Start, chosen_by
 from smidgen.subset import Entries, Whole
 
 COURSE = {"steps": 6, "burn_in": 2, "thin": 2, "num_data": 12}
@@ -92,6 +93,17 @@ def test_names_of_modules_of_parameters_and_a_subset_say_the_same(family):
     tuned = fit.sparse_finetune(model, batches(), few, head=maps, epochs=1)
     assert set(tuned.delta.replaced) == set(names)
     assert tuned.delta.subset.size == 1
+
+
+@pytest.mark.parametrize("method", ["head", "bitfit", "magnitude"])
+def test_studies_tune_all_of_a_new_head(family, method):
+    folder, _ = family
+    loaded = load_with_head(folder, labels=2)
+    problem = Problem(loaded.model)
+    start = Start(problem, loaded.head, None, loaded.tokenizer, {"train": batches()}, 0)
+    parts = chosen_by(method, start, 0.01, None).subset.parts
+    assert all(parts[name] == Whole() for name in loaded.head)
+    assert (set(parts) == set(loaded.head)) == (method == "head")
 
 
 def test_one_new_map_is_the_last(tmp_path):

@@ -130,8 +130,7 @@ def sparse_finetune(
         optimiser.assign(run.kept)
     best = run.best
     assert best is not None
-    assert settled.likelihood is not None
-    replaced = _replaced(given.model, tuned, head, settled.likelihood.outputs)
+    replaced = _replaced(settled, tuned, head)
     delta = delta_of(given.model, subset, run.kept, replaced)
     copy = deepcopy(given.model)
     delta.apply(copy)
@@ -148,11 +147,13 @@ def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
     return subset | Subset({name: shapes[name] for name in parts}, parts)
 
 
-def _replaced(
-    model: nn.Module, tuned: Trainable, head: Head, outputs: int
-) -> dict[str, Tensor]:
+def _replaced(problem: Problem, tuned: Trainable, head: Head) -> dict[str, Tensor]:
     """The parameters of the head that were tuned whole, unless they are all."""
-    new = certain_head(model, outputs) if head == "last" else head_of(model, head)
+    if head == "last":
+        assert problem.likelihood is not None
+        new = certain_head(problem.model, problem.likelihood.outputs)
+    else:
+        new = head_of(problem.model, head)
     parts = tuned.subset.parts
     names = [name for name in new if isinstance(parts.get(name), Whole)]
     return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
 from transformers.utils import logging
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
@@ -65,3 +73,32 @@ def saved_encoder(folder):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return saved(folder, BertModel(bert_config()))
+
+
+TWO_MAPS = {
+    "distilbert": ("pre_classifier", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+}
+"""Families whose new heads have two maps, and the names of these."""
+
+
+def saved_encoder_of(family, folder):
+    """A pretrained encoder of such a family; the same one each time."""
+    sizes = {"vocab_size": len(WORDS), "pad_token_id": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if family == "distilbert":
+            depth = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
+            config = DistilBertConfig(**sizes, **depth, max_position_embeddings=16)
+            return saved(folder, DistilBertModel(config))
+        config = RobertaConfig(
+            **sizes,
+            hidden_size=8,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+            # Positions begin after that of padding.
+            max_position_embeddings=18,
+            type_vocab_size=1,
+        )
+        return saved(folder, RobertaModel(config))

@@ -1,8 +1,10 @@
 """A model's head: new weights that have no pretrained values to stay near.
 
 It has no prior, is never ranked, is tuned whole and is given whole in a delta. "last" takes
-the last affine map for it, which is right for classifiers with a new output map and wrong
-where the outputs are made by something else, an output map tied to the embeddings say.
+the last affine map for it, which is right for classifiers with one new output map and wrong
+where the outputs are made by something else, an output map tied to the embeddings say, or
+where several maps are new: DistilBERT's `pre_classifier` and `classifier`. A model alone
+does not tell which of its weights are new, so those are given by name.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from torch import nn
 
 from smidgen.affine import Coverage, coverage
 from smidgen.errors import ArgumentError
-from smidgen.subset import Part, Subset
+from smidgen.subset import Part, Subset, Whole
 
-Head = Subset | Literal["last", "none"]
+Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
+"""Whole parameters, names of modules or of parameters, or a word."""
 
 
 def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
@@ -23,27 +26,27 @@ def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
 
     Args:
         model: The model; it is only looked at.
-        head: A subset, "last" or "none".
+        head: A subset of whole parameters, names of modules or of parameters, "last" or
+            "none".
 
     Returns:
         Its parts by parameter name; none for "none".
 
     Raises:
-        ArgumentError: If the word is another, "last" cannot be told, or a parameter is
-            not the model's.
+        ArgumentError: If the word is another, "last" cannot be told, a name is not the
+            model's, or a parameter is not whole.
     """
     if isinstance(head, Subset):
-        missing = head.parts.keys() - dict(model.named_parameters()).keys()
-        if missing:
-            raise ArgumentError(
-                f"head must hold parameters of the model, got {min(missing)!r}. Make it "
-                "with smidgen.select.named(model, ...)."
-            )
-        return dict(head.parts)
+        return _whole(model, head)
+    if isinstance(head, (tuple, list)):
+        return _named(model, head)
     if head == "none":
         return {}
     if head != "last":
-        raise ArgumentError(f"head must be a Subset, 'last' or 'none', got {head!r}.")
+        raise ArgumentError(
+            f"head must be a Subset, a list of names, 'last' or 'none', got {head!r}. "
+            f"Put names of modules in a list: head=[{head!r}]."
+        )
     found = coverage(model)
     if not found.maps:
         raise ArgumentError(
@@ -88,6 +91,42 @@ def certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
     if not found.maps or _after_the_last_map(model, found) is not None:
         return {}
     return dict(found.last().parts) if found.maps[-1].outputs == outputs else {}
+
+
+def _whole(model: nn.Module, head: Subset) -> dict[str, Part]:
+    missing = head.parts.keys() - dict(model.named_parameters()).keys()
+    if missing:
+        raise ArgumentError(
+            f"head must hold parameters of the model, got {min(missing)!r}. Make it "
+            "with smidgen.select.named(model, ...)."
+        )
+    for name, part in head.parts.items():
+        if not isinstance(part, Whole):
+            raise ArgumentError(
+                f"head must hold whole parameters, got a part of {name!r}. Make it with "
+                "smidgen.select.named(model, ...)."
+            )
+    return dict(head.parts)
+
+
+def _named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Part]:
+    """The parameters of these names, and all those of modules of these names."""
+    known = [name for name, _ in model.named_parameters()]
+    for name in names:
+        if not any(_within(each, name) for each in known):
+            raise ArgumentError(
+                f"head must name modules or parameters of the model, got {name!r}, which "
+                "has no weights of its own. Take names of model.named_parameters()."
+            )
+    if not names:
+        raise ArgumentError(
+            "head must name a module or more, got none. Pass head='none' if none is new."
+        )
+    return {each: Whole() for each in known if any(_within(each, n) for n in names)}
+
+
+def _within(parameter: str, name: str) -> bool:
+    return parameter == name or parameter.startswith(f"{name}.")
 
 
 def _after_the_last_map(model: nn.Module, found: Coverage) -> str | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from math import ceil, prod
 
 import pytest
 import torch
 from tests.integration.test_cli import rows, run
-from tests.tiny import saved_encoder
+from tests.report_page import Page
+from tests.tiny import TWO_MAPS, saved, saved_encoder, saved_encoder_of
+from transformers import ModernBertConfig, ModernBertModel
 
 import smidgen
 from smidgen.delta import Delta
-from smidgen.integrations.huggingface import load_classifier
+from smidgen.integrations.huggingface import load_classifier, load_with_head, save_model
+from smidgen.memory import readable
 from smidgen.record import Record
+from smidgen.report import verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -21,16 +26,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("tune")
     saved_encoder(root / "encoder")
+    for family in TWO_MAPS:
+        saved_encoder_of(family, root / family)
     for seed, (name, count) in enumerate([("train", 96), ("val", 64)]):
         lines = [f"{text}\t{('bad', 'good')[label]}" for text, label in rows(count, seed)]
         (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
     return root
 
 
-def tune(root, out, *more):
+def tune(root, out, *more, model="encoder"):
     return run(
         "tune",
-        root / "encoder",
+        root / model,
         "--train",
         root / "train.tsv",
         "--val",
@@ -83,9 +90,112 @@ def test_one_command_gives_delta_model_and_posterior(world, capsys):
     assert run("predict", folder / "model", folder / "posterior", *data) == 0
 
 
+@pytest.mark.parametrize("family", TWO_MAPS)
+def test_all_maps_of_a_new_head_are_head(world, family, capsys):
+    head = {f"{name}.{field}" for name in TWO_MAPS[family] for field in ("weight", "bias")}
+    found = world / f"{family}-tuned.json"
+    more = ("--fraction", 0.05, "--json", found)
+    assert tune(world, f"{family}-tuned", *more, model=family) == 0
+    # 8 × 8 + 8 and 8 × 2 + 2.
+    assert "pretrained weights and 90 of the head" in capsys.readouterr().out
+    told = json.loads(found.read_text())
+    assert told["head"] == 90
+    folder = world / f"{family}-tuned"
+    delta = Delta.load(folder / "delta.safetensors")
+    assert set(delta.replaced) == head
+    assert not head & set(delta.subset.parts)
+    # A share of what is pretrained, and of nothing else.
+    affine = smidgen.coverage(load_classifier(folder / "model")[0]).universe
+    ranked = sum(prod(shape) for name, shape in affine.items() if name not in head)
+    assert delta.subset.size == ceil(0.05 * ranked)
+    tuned = load_classifier(folder / "model")[0].state_dict()
+    started = load_classifier(world / family, labels=2, seed=0)[0].state_dict()
+    for name, value in tuned.items():
+        if name in head:
+            assert (value != started[name]).any(), name
+        elif name not in delta.subset.parts:
+            assert torch.equal(value, started[name]), name
+        else:
+            moved = (value != started[name]).flatten().nonzero().flatten()
+            assert set(moved.tolist()) <= set(delta.subset.indices(name).tolist())
+    other, _ = load_classifier(world / family, labels=2, seed=5)
+    delta.apply(other)
+    assert all(torch.equal(v, tuned[name]) for name, v in other.state_dict().items())
+
+
+def test_a_norm_in_the_head_is_tuned_and_left_out_of_a_laplace_posterior(world, capsys):
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = ModernBertConfig(vocab_size=8, intermediate_size=16, **small, **ids)
+        saved(world / "modern", ModernBertModel(config))
+    more = ("--fraction", 0.05, "--epochs", 1)
+    assert tune(world, "modern-tuned", *more, model="modern") == 0
+    shown = capsys.readouterr().out
+    assert "the head is head.dense, head.norm, classifier" in shown
+    assert "Leaving 8 weights out" in shown
+    delta = Delta.load(world / "modern-tuned" / "delta.safetensors")
+    assert "head.norm.weight" in delta.replaced
+    tuned, _ = load_classifier(world / "modern-tuned" / "model")
+    posterior = smidgen.load(world / "modern-tuned" / "posterior", tuned)
+    whole = sum(each.numel() for each in delta.replaced.values())
+    assert posterior.subset.size == delta.subset.size + whole - 8
+
+
+def test_a_head_that_is_trained_is_the_last_map(world):
+    folder = world / "trained"
+    model, tokenizer = load_classifier(world / "distilbert", labels=2)
+    save_model(model, tokenizer, folder)
+    assert load_with_head(world / "distilbert", labels=2).head == (
+        *("pre_classifier.weight", "pre_classifier.bias"),
+        *("classifier.weight", "classifier.bias"),
+    )
+    assert load_with_head(folder, labels=2).head == "last"
+
+
+def test_the_page_says_what_the_terminal_says(world, capsys):
+    more = ("--fraction", 0.05, "--json", world / "shown.json")
+    assert tune(world, "shown", *more) == 0
+    printed = capsys.readouterr().out
+    told = json.loads((world / "shown.json").read_text())
+    text = (world / "shown" / "report.html").read_text()
+    page = Page(text)
+    assert {"tuned", "posterior", "precision-curve", "chains"} <= page.sections
+    tuning = told["posterior"]["tuning"]
+    for name, part in (
+        ("map", "map_nll"),
+        ("temperature", "map_scaled_nll"),
+        ("posterior", "chosen_nll"),
+    ):
+        assert float(page.numbers[name, "validation_nll"]) == tuning[part]
+        assert f"{tuning[part]:.4f}" in printed
+        assert f"{tuning[part]:.4f}" in text
+    chosen = told["weights"] - told["head"]
+    for words in (
+        f"{chosen} pretrained weights and 18 of the head",
+        readable(told["bytes"]),
+        "temperature scaling",
+        f"{told['posterior']['floats']:,} floats",
+    ):
+        assert words in printed
+        assert words in text
+    lines = verdict(Record.load(world / "shown" / "record.json"))
+    assert [line.split(":")[0] for line in lines] == [
+        "Tuned",
+        "Against the MAP",
+        "Against temperature scaling",
+    ]
+    lower = tuning["chosen_nll"] < tuning["map_nll"]
+    assert lines[1].startswith(f"Against the MAP: {'lower' if lower else 'higher'} NLL")
+
+
 def test_half_the_delta_and_no_posterior(world):
     assert tune(world, "half", "--half", "--posterior", "none", "--fraction", 0.05) == 0
     assert not (world / "half" / "posterior").exists()
+    page = Page((world / "half" / "report.html").read_text())
+    assert "tuned" in page.sections
+    assert "posterior" not in page.sections
     delta = Delta.load(world / "half" / "delta.safetensors")
     assert delta.difference.dtype == torch.float16
     assert tune(world, "half", "--fraction", 0.05) == 1
@@ -120,7 +230,12 @@ def test_regression_has_one_output_and_no_accuracy(world, capsys):
     words += ["--train", world / "numbers.tsv", "--val", world / "numbers.tsv"]
     words += ["--epochs", 1, "--fraction", 0.05, "--out", world / "regression"]
     assert run("tune", world / "encoder", *words) == 0
-    assert "accuracy" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    page = (world / "regression" / "report.html").read_text()
+    for text in (shown, page.partition('<section id="measured">')[0]):
+        assert "MAP with its noise fitted" in text
+        assert "ccuracy" not in text
+        assert "temperature scaling" not in text
     tuned, _ = load_classifier(world / "regression" / "model")
     posterior = smidgen.load(world / "regression" / "posterior", tuned)
     assert posterior.likelihood.kind == "gaussian"
@@ -147,8 +262,16 @@ def test_an_interrupted_run_goes_on(world, monkeypatch):
         patch.setattr("smidgen.integrations.huggingface.save_model", stopped)
         assert tune(world, "resumed", *more, "--checkpoint", state) != 0
     assert (world / "resumed" / "delta.safetensors").exists()
-    assert tune(world, "resumed", *more, "--checkpoint", state) == 0
+    again = (*more, "--checkpoint", state)
+    # States let a run go on with what it left, and with no other that has ended.
+    before = (world / "whole" / "delta.safetensors").read_bytes()
+    assert tune(world, "whole", *again) == 1
+    assert tune(world, "resumed", *again) == 0
     assert not list(state.iterdir())
+    assert tune(world, "resumed", *again) == 1
+    (state / "notes.txt").write_text("of no run")
+    assert tune(world, "whole", *again) == 1
+    assert (world / "whole" / "delta.safetensors").read_bytes() == before
     whole, again = (
         Delta.load(world / name / "delta.safetensors") for name in ("whole", "resumed")
     )
@@ -160,4 +283,6 @@ def test_refusals_come_before_the_work(world, capsys):
     assert "fraction must be in (0, 1], got 2.0" in capsys.readouterr().err
     assert tune(world, "never", "--fraction", 0.1, "--elbow") == 1
     assert "one of --fraction, --threshold and --elbow" in capsys.readouterr().err
+    assert tune(world, "never", "--checkpoint", world / "other" / ".." / "never") == 1
+    assert "--checkpoint must be a folder of its own" in capsys.readouterr().err
     assert not (world / "never").exists()

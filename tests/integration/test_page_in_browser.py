@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.browser_page import WIDTHS, opened
 from tests.ramp_record import make_ramp_record
+from tests.tuned_record import make_tuned_record
 
 from smidgen.record import Record
 from smidgen.report import render
@@ -150,3 +151,23 @@ def test_names_in_figures_of_a_ramping_study_are_apart(
     assert ramp_seen[width]["clashes"] == []
     assert ramp_seen[width]["outside"] == []
     assert ramp_seen[width]["smallest"] >= SMALLEST_TEXT
+
+
+@pytest.mark.parametrize("precision", [3.0, {"query": 0.2, "dense": 10.0}])
+def test_the_page_of_a_tuned_model_is_whole(
+    browser: str, tmp_path: Path, precision: Any
+) -> None:
+    record = make_tuned_record(precision=precision)
+    for width, found in look(browser, tmp_path, record).items():
+        assert found["wrong"] == []
+        assert found["loads"] == []
+        assert found["scroll"] <= width
+        wanted = ["tuned", "posterior", "precision-curve", "chains", "measured"]
+        assert found["sections"] == wanted
+        assert found["clashes"] == []
+        assert found["outside"] == []
+        assert found["smallest"] >= SMALLEST_TEXT
+        # The precision's curve, and three traces of the chain.
+        assert len(found["figures"]) == 4
+        numbers = {m: float(v) for m, s, v, _ in found["numbers"] if s == "validation_nll"}
+        assert numbers == {"map": 0.5606, "temperature": 0.5438, "posterior": 0.5353}

@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 import pytest
 from tests.report_page import Page
+from tests.tuned_record import make_tuned_record
 
 from smidgen.errors import DataError, StoreError
 from smidgen.record import Record
@@ -369,3 +370,52 @@ def test_a_precision_at_the_edge_is_said(record: Record) -> None:
     methods = [dict(method) for method in record.results["methods"]]
     methods[3]["precision_at_edge"] = True
     assert render(make_record(methods=methods)).count("τ at the edge of its grid") == 1
+
+
+def test_a_tuned_model_is_judged_by_what_its_record_holds() -> None:
+    lines = verdict(make_tuned_record())
+    assert lines == [
+        "Tuned: 26,594 pretrained weights and 770 of the head. A delta of 816 kB. Epoch 1 "
+        "of 2 was kept: validation NLL 0.5606, accuracy 73.5\u202f%.",
+        "Against the MAP: lower NLL on the validation data that chose the posterior. "
+        "0.5353 against 0.5606; no gain is claimed from that.",
+        "Against temperature scaling: lower NLL on the validation data that chose the "
+        "posterior. 0.5353 against 0.5438; no gain is claimed from that. 'smidgen "
+        "evaluate' tells on test data.",
+    ]
+    higher = verdict(make_tuned_record(chosen_nll=0.55))
+    assert higher[1].startswith("Against the MAP: lower")
+    assert "scaling: higher NLL" in higher[2]
+    assert "0.5500 against 0.5438. 'smidgen" in higher[2]
+    assert "scaling: the same NLL" in verdict(make_tuned_record(chosen_nll=0.54381))[2]
+    assert verdict(make_tuned_record(posterior=None)) == lines[:1]
+
+
+def test_the_page_of_a_tuned_model_shows_its_posterior_and_its_size() -> None:
+    text = render(make_tuned_record())
+    for words in (
+        "precision 3, temperature 0.206; 27,364 floats",
+        "(bert.pooler.dense, classifier)",
+        "The delta is 816 kB.",
+        "the 200 validation examples",
+        "The marked point was chosen",
+    ):
+        assert words in text
+    assert Page(text).numbers["posterior", "validation_nll"] == "0.5353"
+    several = render(make_tuned_record(precision={"query": 0.2, "dense": 10.0}))
+    assert "Several were chosen instead, for groups of weights, from 0.2 to 10" in several
+    assert "marked point" not in several
+    none = Page(render(make_tuned_record(posterior=None)))
+    assert "tuned" in none.sections
+    assert not none.sections & {"posterior", "precision-curve"}
+    numbers = render(make_tuned_record(accuracy=None))
+    assert "MAP with its noise fitted" in numbers
+    assert "temperature scaling" not in numbers.partition('<section id="measured">')[0]
+
+
+def test_a_record_of_an_older_run_has_a_page_too() -> None:
+    record = make_tuned_record()
+    old = {key: value for key, value in record.results.items() if key != "head"}
+    config = {key: value for key, value in record.config.items() if key != "head"}
+    text = render(replace(record, results=old, config=config))
+    assert "27,364 weights; all others" in text

@@ -13,6 +13,7 @@ from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, check_free, out, write_json
 from smidgen.fit.scope import Scope
 from smidgen.fit.tuning import What
+from smidgen.likelihood import Gaussian
 from smidgen.posterior import Posterior
 from smidgen.store import check_free as check_folder
 from smidgen.swag import SwagPosterior
@@ -96,10 +97,14 @@ def show_posterior(posterior: Posterior | SwagPosterior) -> dict[str, object]:
     else:
         prior = f"learning rate {posterior.learning_rate:g}"
         own = {"learning_rate": posterior.learning_rate}
+    if isinstance(posterior.likelihood, Gaussian):
+        scaled, scale = "MAP with its noise fitted", ""
+    else:
+        scaled, scale = "temperature scaling", f", temperature {posterior.temperature:.3g}"
     out.print(
-        f"  {prior}, temperature {posterior.temperature:.3g}; {posterior.floats:,} floats\n"
+        f"  {prior}{scale}; {posterior.floats:,} floats\n"
         f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
-        f"{tuning.map_nll:.4f}; temperature scaling {tuning.map_scaled_nll:.4f}"
+        f"{tuning.map_nll:.4f}; {scaled} {tuning.map_scaled_nll:.4f}"
     )
     return {
         "weights": posterior.subset.size,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,15 +11,15 @@ import typer
 from smidgen.cli import swag, texts
 from smidgen.cli.chain_table import show_chain
 from smidgen.cli.console import Steps, check_free, out, write_json
-from smidgen.cli.finetune import classes_of, show_history
+from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
+from smidgen.cli.tuning_data import TuningData, load_data
 from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.stopping import Criterion
 
 if TYPE_CHECKING:
     from smidgen.delta import Delta
     from smidgen.fit import Scales, SparselyFinetuned
-    from smidgen.integrations.text import TextTable
     from smidgen.posterior import Posterior
     from smidgen.subset import Subset
     from smidgen.swag import SwagPosterior
@@ -29,6 +28,7 @@ Kind = Literal["laplace", "swag", "none"]
 _FRACTION = 0.005
 _DELTA, _MODEL, _POSTERIOR = "delta.safetensors", "model", "posterior"
 _RECORD, _PAGE = "record.json", "report.html"
+_STATES = {"chain": "chain.safetensors", "tuning": "tuning.safetensors"}
 
 
 Val = Annotated[
@@ -94,11 +94,10 @@ def tune(
 ) -> None:
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
     rule = _rule(fraction, threshold, elbow)
-    # What an interrupted run of this checkpoint has written may be written again.
-    overwrite = overwrite or (checkpoint is not None and any(checkpoint.glob("*")))
+    overwrite = overwrite or _interrupted(checkpoint, folder)
     _check_free(folder, overwrite, json_file)
     columns = (text, text_pair, label)
-    data = _loaded(model, (train, val), columns, batch_size, max_length, seed)
+    data = load_data(model, (train, val), columns, batch_size, max_length, seed)
     how = {
         "temperature": temperature,
         "noise_discount": noise_discount,
@@ -117,6 +116,7 @@ def tune(
     write_json(json_file, summary)
     given: dict[str, Any] = {"model": model, "train": str(train), "val": val and str(val)}
     given |= {"columns": columns, "batch_size": batch_size, "max_length": max_length}
+    given |= {"head": data.head_modules}
     _report({**given, **asked.to_dict()}, summary, folder)
     asked.forget()
 
@@ -136,11 +136,11 @@ class _Asked:
 
     def file(self, name: str) -> Path | None:
         """Where the state of a stage goes, if anywhere."""
-        return None if self.checkpoint is None else self.checkpoint / f"{name}.safetensors"
+        return None if self.checkpoint is None else self.checkpoint / _STATES[name]
 
     def forget(self) -> None:
         """Remove the states: all is done."""
-        for stage in ("chain", "tuning"):
+        for stage in _STATES:
             state = self.file(stage)
             if state is not None:
                 state.unlink(missing_ok=True)
@@ -160,26 +160,17 @@ class _Asked:
         }
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The model with its new head, and how to read its data."""
-
-    network: Any
-    tokenizer: Any
-    tables: tuple[TextTable, TextTable]
-    batches: Callable[..., Any]
-
-
-def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str, Any]:
+def _run(data: TuningData, asked: _Asked, folder: Path, overwrite: bool) -> dict[str, Any]:
     """Do all of it, and return what was found as JSON takes it."""
     from smidgen import fit
+    from smidgen.memory import readable
 
     say = Steps()
     network = data.network
     loaders = data.batches(data.tables[0], shuffle=True), data.batches(data.tables[1])
     say("Sampling the scales")
-    scales = _sampled(network, loaders[0], asked)
-    subset, fraction = _chosen(network, scales, asked.rule)
+    scales = _sampled(data, loaders[0], asked)
+    subset, fraction = _chosen(data, scales, asked.rule)
     summary: dict[str, Any] = {"chain": scales.to_dict(fraction)}
     if asked.agreement:
         say("Sampling on two halves of the data")
@@ -187,14 +178,13 @@ def _run(data: _Data, asked: _Asked, folder: Path, overwrite: bool) -> dict[str,
     say(f"Tuning {subset.size:,} weights")
     state = asked.file("tuning")
     train, held = loaders
-    found = fit.sparse_finetune(
-        network, train, subset, held, **asked.tuning, checkpoint=state
-    )
+    how = {**asked.tuning, "head": data.head, "checkpoint": state}
+    found = fit.sparse_finetune(network, train, subset, held, **how)
     show_history(found.history, found.best)
     delta = found.delta.half() if asked.half else found.delta
     tuned, size = _saved(delta, network, data.tokenizer, folder, overwrite)
-    say(f"Saved {folder / _DELTA}, {size / 1e6:.2f} MB, and the model beside it")
-    summary = {**_summary(found, folder, size), **summary}
+    say(f"Saved {folder / _DELTA}, {readable(size)}, and the model beside it")
+    summary = {**_summary(found, data, folder, size), **summary}
     if asked.posterior != "none":
         say("Fitting a posterior over the tuned weights")
         place, seed = folder / _POSTERIOR, asked.tuning["seed"]
@@ -215,6 +205,22 @@ def _rule(fraction: float | None, threshold: float | None, elbow: bool) -> dict[
     return {"fraction": fraction_share(_FRACTION if fraction is None else fraction)}
 
 
+def _interrupted(checkpoint: Path | None, folder: Path) -> bool:
+    """Whether an interrupted run of this checkpoint left the folder, to be gone on with."""
+    from smidgen.errors import ArgumentError
+
+    if checkpoint is None:
+        return False
+    if checkpoint.resolve() == folder.resolve():
+        raise ArgumentError(
+            f"--checkpoint must be a folder of its own, got {str(checkpoint)!r}, which is "
+            "--out. Give another, and the same one again to go on."
+        )
+    left = any((checkpoint / name).is_file() for name in _STATES.values())
+    # The record is written last: where there is one, a run has ended.
+    return left and not (folder / _RECORD).exists()
+
+
 def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
     """Refuse to write over anything, or to end without a page, before work is done."""
     import smidgen.report  # noqa: F401  What it needs may not be installed.
@@ -227,69 +233,21 @@ def _check_free(folder: Path, overwrite: bool, json_file: Path | None) -> None:
     check_free(overwrite, *files, json_file)
 
 
-def _loaded(
-    model: str,
-    files: tuple[Path, Path | None],
-    columns: tuple[str, str | None, str],
-    batch_size: int,
-    max_length: int,
-    seed: int,
-) -> _Data:
-    """Load the data, and the model with a new head."""
-    from smidgen.integrations.huggingface import load_classifier
-
-    table = texts.read_table(files[0], *columns)
-    if files[1] is None:
-        table, held_out = _parted(table, files[0], seed)
-    else:
-        held_out = texts.read_table(files[1], *columns, table.label_names)
-    assert table.labels is not None
-    numbers = any(isinstance(each, float) for each in table.labels)
-    classes = 1 if numbers else classes_of(table, files[0])
-    network, tokenizer = load_classifier(model, labels=classes, seed=seed)
-    if table.label_names is not None:
-        network.config.id2label = dict(enumerate(table.label_names))
-        network.config.label2id = {n: i for i, n in enumerate(table.label_names)}
-
-    def batches(rows: TextTable, shuffle: bool = False) -> Any:
-        sizes = batch_size, max_length
-        return texts.batches_of(rows, tokenizer, *sizes, shuffle=shuffle, seed=seed)
-
-    return _Data(network, tokenizer, (table, held_out), batches)
-
-
-def _parted(table: TextTable, path: Path, seed: int) -> tuple[TextTable, TextTable]:
-    """Hold a tenth of the rows out."""
-    from random import Random
-
-    from smidgen.errors import DataError
-
-    rows = Random(seed).sample(range(len(table)), len(table))
-    count = len(table) // 10
-    if not count:
-        raise DataError(
-            f"{path} must hold 10 texts or more to hold a tenth of them out, got "
-            f"{len(table)}. Give held-out data with --val."
-        )
-    return table.take(sorted(rows[count:])), table.take(sorted(rows[:count]))
-
-
 def _course(batches: int, epochs: int) -> dict[str, Any]:
     """The length of a chain; half of it is burn-in."""
     steps = max(40, epochs * batches)
     return {"steps": steps, "burn_in": steps // 2, "thin": steps // 40}
 
 
-def _sampled(network: Any, loader: Any, asked: _Asked) -> Scales:
+def _sampled(data: TuningData, loader: Any, asked: _Asked) -> Scales:
     """Run the chain."""
     from smidgen import fit
 
-    course = _course(len(loader), asked.chain_epochs)
-    state = asked.file("chain")
-    return fit.langevin(network, loader, **course, **asked.chain, checkpoint=state)
+    how = {**_course(len(loader), asked.chain_epochs), **asked.chain, "head": data.head}
+    return fit.langevin(data.network, loader, **how, checkpoint=asked.file("chain"))
 
 
-def _agreement(data: _Data, asked: _Asked, fraction: float) -> dict[str, float]:
+def _agreement(data: TuningData, asked: _Asked, fraction: float) -> dict[str, float]:
     """Run a chain on each half of the data, and say how much they agree."""
     from smidgen import fit
 
@@ -299,7 +257,7 @@ def _agreement(data: _Data, asked: _Asked, fraction: float) -> dict[str, float]:
         for start in (0, 1)
     ]
     course = _course(len(halves[0]), asked.chain_epochs)
-    chain = {**course, **asked.chain}
+    chain = {**course, **asked.chain, "head": data.head}
     found = fit.agreement(data.network, *halves, fraction=fraction, **chain)
     out.print(
         f"  chains on two halves of the data agree on {found.overlap:.0%}, by chance on "
@@ -308,15 +266,16 @@ def _agreement(data: _Data, asked: _Asked, fraction: float) -> dict[str, float]:
     return found.to_dict()
 
 
-def _chosen(network: Any, scales: Scales, rule: dict[str, Any]) -> tuple[Subset, float]:
+def _chosen(data: TuningData, scales: Scales, rule: dict[str, Any]) -> tuple[Subset, float]:
     """Choose by the scales, and say what is known of the choice; its fraction."""
     from smidgen import select
+    from smidgen.report.tuned import tuned_weights
 
-    subset = select.bayestune(network, scales.means, **rule)
-    head = sum(subset.sizes()[name] for name in select.last_layer(network).parts)
-    chosen = subset.size - head
+    subset = select.bayestune(data.network, scales.means, **rule, head=data.head)
+    chosen = subset.size - data.head_size
     fraction = rule.get("fraction", chosen / scales.size)
-    out.print(f"  {chosen:,} pretrained weights and {head:,} of the head")
+    out.print(f"  {tuned_weights(subset.size, data.head_size)}")
+    out.print(f"  the head is {', '.join(data.head_modules)}")
     show_chain(scales, fraction)
     return subset, fraction
 
@@ -336,13 +295,16 @@ def _saved(
     return tuned, path.stat().st_size
 
 
-def _summary(found: SparselyFinetuned, folder: Path, size: int) -> dict[str, Any]:
+def _summary(
+    found: SparselyFinetuned, data: TuningData, folder: Path, size: int
+) -> dict[str, Any]:
     """Everything that was found, as JSON takes it."""
     whole = sum(each.numel() for each in found.delta.replaced.values())
     return {
         "delta": str(folder / _DELTA),
         "bytes": size,
         "weights": found.delta.subset.size + whole,
+        "head": data.head_size,
         "best": asdict(found.best),
         "history": [asdict(each) for each in found.history],
     }
@@ -353,7 +315,10 @@ def _report(config: dict[str, Any], summary: dict[str, Any], folder: Path) -> No
     from smidgen.record import Record
     from smidgen.report import write
 
-    title = f"{config['model']}, tuned on {Path(config['train']).name}"
+    # A hub's id is a name; a folder may be anywhere.
+    model = config["model"]
+    name = Path(model).resolve().name if Path(model).is_dir() else model
+    title = f"{name}, tuned on {Path(config['train']).name}"
     record = Record("tune", {"title": title, **config}, summary, config["tuning"]["seed"])
     record.save(folder / _RECORD)
     out.print(f"wrote {write(record, folder / _PAGE)}")
@@ -388,5 +353,19 @@ def _fitted(
         given = SwagOptions(steps=steps, trial_steps=steps // 5)
         return swag.collect(tuned, loaders[0], loaders[1], subset, given, seed, folder, say)
     # Single weights: no rows × columns to factor.
-    found = fit.laplace(tuned, loaders[0], subset, structure="diag")
+    found = fit.laplace(tuned, loaders[0], _affine(tuned, subset, say), structure="diag")
     return fit.tune_precision(found, tuned, loaders[1])
+
+
+def _affine(model: Any, subset: Subset, say: Steps) -> Subset:
+    """What a Laplace posterior can hold: a new head may have a norm between its maps."""
+    from smidgen.affine import coverage
+    from smidgen.subset import Subset
+
+    universe = coverage(model).universe
+    parts = {name: part for name, part in subset.parts.items() if name in universe}
+    if len(parts) == len(subset.parts):
+        return subset
+    kept = Subset(universe, parts)
+    say(f"Leaving {subset.size - kept.size:,} weights out that are of no affine map")
+    return kept

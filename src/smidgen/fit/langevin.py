@@ -73,7 +73,8 @@ def langevin(
         train: Training batches; a loader that can be read again.
         among: The whole parameters that move; all affine maps if left out.
         head: Whole parameters that move without a prior, being new, and are not ranked:
-            "last" is the last affine map if it makes the outputs, "none" ranks all.
+            a subset, names of modules, "last" for the last affine map if it makes the
+            outputs, or "none".
         prior: Of the other weights; Gamma(0.01, rate 100) scales if left out.
         steps: Length of the chain.
         burn_in: Steps before the first sample; the preconditioner is fixed after them.

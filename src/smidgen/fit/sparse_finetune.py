@@ -24,7 +24,7 @@ from smidgen.fingerprint import fingerprint
 from smidgen.fit.stopping import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.guard import untouched
-from smidgen.heads import certain_head
+from smidgen.heads import Head, certain_head, head_of
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.subset import Subset, Whole
@@ -48,6 +48,7 @@ def sparse_finetune(
     subset: Subset,
     validation: Iterable[Batch] | None = None,
     *,
+    head: Head = "last",
     epochs: int = 5,
     learning_rate: float = 1e-3,
     weight_decay: float = 0.0,
@@ -65,9 +66,12 @@ def sparse_finetune(
     Args:
         model: The pretrained model, or its `Problem`.
         train: Training batches, read once per epoch; a loader with a length.
-        subset: The weights that move, the head among them if it is new.
+        subset: The weights that move.
         validation: Held-out batches that decide when to stop. With None all epochs are
             run and the last is kept.
+        head: New weights: a subset, or names of modules, all of which move and are given
+            whole, "none", or "last": the last affine map, if `subset` has all of it and
+            it makes the outputs.
         epochs: Most epochs to run.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
             linearly to zero.
@@ -82,9 +86,8 @@ def sparse_finetune(
         progress: Draw a progress bar on a terminal.
 
     Returns:
-        The model of the best epoch, and its delta: the last affine map is given whole if
-        all of it was tuned and it makes the outputs, since a new head has no
-        pretrained values.
+        The model of the best epoch, and its delta: the head is given whole, since it
+        has no pretrained values, unless nothing else was tuned.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
@@ -98,6 +101,7 @@ def sparse_finetune(
     if not isinstance(train, Sized) or not len(train):
         raise DataError("the training loader must have a length of 1 or more batches.")
     given = as_problem(model)
+    subset = _with_head(given.model, subset, head)
     batches = Endless(train)
     with (
         batches.borrowed(seed),
@@ -126,8 +130,7 @@ def sparse_finetune(
         optimiser.assign(run.kept)
     best = run.best
     assert best is not None
-    assert settled.likelihood is not None
-    replaced = _heads(given.model, tuned, settled.likelihood.outputs)
+    replaced = _replaced(settled, tuned, head)
     delta = delta_of(given.model, subset, run.kept, replaced)
     copy = deepcopy(given.model)
     delta.apply(copy)
@@ -135,11 +138,24 @@ def sparse_finetune(
     return SparselyFinetuned(copy, delta, tuple(run.history), best)
 
 
-def _heads(model: nn.Module, tuned: Trainable, outputs: int) -> dict[str, Tensor]:
-    """The parameters of the last map that were tuned whole, unless they are all."""
-    last = certain_head(model, outputs)
+def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
+    """What moves: the chosen weights, and the head where it was told which it is."""
+    parts = {} if head == "last" else head_of(model, head)
+    if all(isinstance(subset.parts.get(name), Whole) for name in parts):
+        return subset
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    return subset | Subset({name: shapes[name] for name in parts}, parts)
+
+
+def _replaced(problem: Problem, tuned: Trainable, head: Head) -> dict[str, Tensor]:
+    """The parameters of the head that were tuned whole, unless they are all."""
+    if head == "last":
+        assert problem.likelihood is not None
+        new = certain_head(problem.model, problem.likelihood.outputs)
+    else:
+        new = head_of(problem.model, head)
     parts = tuned.subset.parts
-    names = [name for name in last if isinstance(parts.get(name), Whole)]
+    names = [name for name in new if isinstance(parts.get(name), Whole)]
     return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}
 
 

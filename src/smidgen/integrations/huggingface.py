@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import huggingface_hub
 import torch
 from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
@@ -27,9 +26,9 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.model_folder import model_folder, reason
 from smidgen.integrations.text import TextTable
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Everything save_pretrained of a model and a tokenizer may write.
 _WRITTEN = (
     "config.json",
@@ -44,20 +43,23 @@ _WRITTEN = (
     "spiece.model",
     "sentencepiece*",
 )
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# Without one of these transformers makes up an empty vocabulary and says nothing.
-_TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, SafetensorError)
+
+
+@dataclass(frozen=True, eq=False)
+class NewClassifier:
+    """A pretrained model with what is new in it, and its tokenizer.
+
+    Args:
+        model: The model, in evaluation mode.
+        tokenizer: Its tokenizer.
+        head: Names of the parameters that were drawn from the seed because the folder has
+            none; "last", the last affine map, where it has them all.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    head: tuple[str, ...] | Literal["last"]
 
 
 def load_classifier(
@@ -78,14 +80,43 @@ def load_classifier(
     Raises:
         ArgumentError: If the model cannot be found, is stored as a pickle, has no
             tokenizer, or has a trained head of another size.
-    """
+    """  # noqa: DOC502
+    model, tokenizer, _ = _loaded(name_or_folder, labels, seed)
+    return model, tokenizer
+
+
+def load_with_head(
+    name_or_folder: str | Path, *, labels: int, seed: int = 0
+) -> NewClassifier:
+    """Load a model to be tuned, and tell which of its weights are new.
+
+    Args:
+        name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
+        labels: The number of classes (1 for regression).
+        seed: Fixes the weights of the new head.
+
+    Returns:
+        What `load_classifier` gives, and the head: all maps of it where it has several.
+
+    Raises:
+        ArgumentError: As `load_classifier` does.
+    """  # noqa: DOC502
+    model, tokenizer, missing = _loaded(name_or_folder, labels, seed)
+    # Buffers may be missing, too; they are not learnt.
+    new = tuple(name for name, _ in model.named_parameters() if name in missing)
+    return NewClassifier(model, tokenizer, new or "last")
+
+
+def _loaded(
+    name_or_folder: str | Path, labels: int | None, seed: int
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[str]]:
+    """The model, its tokenizer, and the names of the weights that its folder has not."""
     if labels is not None and (isinstance(labels, bool) or labels < 1):
         raise ArgumentError(
             f"labels must be at least 1, got {labels}. Give the number of classes."
         )
     with _quiet():
-        folder = _folder(str(name_or_folder))
-        _check_files(folder, str(name_or_folder))
+        folder = model_folder(str(name_or_folder))
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
             with torch.random.fork_rng(devices=[]):
@@ -105,12 +136,12 @@ def load_classifier(
         except _LOAD_ERRORS as error:
             raise ArgumentError(
                 f"model must be a classifier transformers can load, got "
-                f"{str(name_or_folder)!r} ({_reason(error)}). Save it again with "
+                f"{str(name_or_folder)!r} ({reason(error)}). Save it again with "
                 "save_pretrained, or give another model."
             ) from error
     _check_weights(model, report, labels, str(name_or_folder))
     _fit_tokenizer(model, tokenizer)
-    return model, tokenizer
+    return model, tokenizer, frozenset(report["missing_keys"])
 
 
 def text_loader(
@@ -262,52 +293,6 @@ def _quiet() -> Iterator[None]:
                 transformers_logging.enable_progress_bar()
 
 
-def _folder(name: str) -> Path:
-    """The folder itself, or the one the hub's files are fetched into."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if not _HUB_ID.fullmatch(name):
-        raise ArgumentError(
-            f"model must be a folder that exists, got {name!r}. Check the spelling."
-        )
-    try:
-        # Fetching first keeps pickles off the disk, and fails at once when offline
-        # where transformers would try again for half a minute.
-        return Path(
-            huggingface_hub.snapshot_download(
-                name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
-            )
-        )
-    except (OSError, ValueError) as error:
-        raise ArgumentError(
-            f"model must be a folder that exists or a model the Hugging Face hub gives, "
-            f"got {name!r}: there is no such folder here, and the hub gave none "
-            f"({_reason(error)}). Check the spelling, or make it first with 'smidgen "
-            "finetune'."
-        ) from error
-
-
-def _check_files(folder: Path, name: str) -> None:
-    if not (folder / "config.json").is_file():
-        raise ArgumentError(
-            f"model must be a transformers model, got {name!r} without a "
-            "config.json. Give a folder made by save_pretrained."
-        )
-    if not any((folder / file).is_file() for file in _WEIGHTS):
-        pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
-        found = "with pickled weights only" if pickled else "without model.safetensors"
-        raise ArgumentError(
-            f"model must hold safetensors weights, got {name!r} {found}. "
-            "Convert the weights where you trust them and save them again."
-        )
-    if not any((folder / file).is_file() for file in _TOKENIZERS):
-        raise ArgumentError(
-            f"model must hold a tokenizer, got {name!r} without one. Save it "
-            "there with tokenizer.save_pretrained."
-        )
-
-
 def _check_weights(
     model: PreTrainedModel, report: dict[str, Any], labels: int | None, name: str
 ) -> None:
@@ -361,8 +346,3 @@ def check_free(folder: Path, overwrite: bool) -> None:
         written=_WRITTEN,
         what="model",
     )
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".")[:200]

@@ -90,15 +90,16 @@ def _figure(
             steps = [sample["step"] for sample in samples]
             draw_line(axes, steps, [sample[trace] for sample in samples], look)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        lowest = min(sample[trace] for _, samples in lines for sample in samples)
-        if trace != "nll" and lowest > 0:
+        values = [sample[trace] for _, samples in lines for sample in samples]
+        if trace != "nll" and max(values) >= 10 * min(values) > 0:
             # Chains that move by other rules differ by powers of ten.
             axes.set_yscale("log")
             axes.yaxis.set_minor_locator(NullLocator())
             axes.yaxis.set_major_locator(LogLocator(numticks=5))
             axes.yaxis.set_major_formatter("{x:g}")
         else:
-            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+            axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("step")
         tidy(axes)
         return inline(figure, name, f"{text} along the chain")

@@ -21,6 +21,7 @@ from smidgen.report.chains import chains_of
 from smidgen.report.palette import Look, key, looks
 from smidgen.report.ramp_page import MEANINGS, ramp_parts
 from smidgen.report.subset_picture import subset_picture
+from smidgen.report.tuned import precision_curve, precision_range, tuned_of
 from smidgen.report.verdict import LEADS, verdict
 
 _LIST_OF_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
@@ -68,6 +69,7 @@ def _render(record: Record) -> str:
         disagreement=_disagreement(record, method_looks),
         subset=_subset(record),
         precision=_precision(record, method_looks),
+        tuned=tuned_of(record),
         chains=chains_of([record], "chain"),
         ramp=ramp_parts(record, method_looks),
         meanings=MEANINGS,
@@ -102,6 +104,7 @@ def environment() -> Environment:
     )
     environment.filters.update(
         count=tables.count,
+        nll=tables.nll,
         percent=tables.percent,
         share=tables.share,
         significant=tables.significant,
@@ -177,7 +180,7 @@ def _subset(record: Record) -> dict[str, Any] | None:
 
 
 def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
-    curve = record.results.get("precision_curve")
+    curve = precision_curve(record)
     if not curve:
         return None
     method = reading.primary(record)
@@ -200,6 +203,7 @@ def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, An
             if curve.get(part)
         ],
         "chosen": curve.get("chosen_precision"),
+        "several": precision_range(curve.get("chosen_precisions") or {}),
         "temperature": curve.get("chosen_temperature"),
     }
 

@@ -35,6 +35,7 @@ _KNOWN = {
     "temperature": Look("#d55e00", "s", (4.5, 1.8)),
     "last-layer": Look("#009e73", "^", (6.0, 1.6, 1.2, 1.6)),
     "sparse-kfac": Look("#0072b2", "D"),
+    "posterior": Look("#0072b2", "D"),
     "best-budget": Look("#882255", "*", (7.0, 1.4)),
     "random": Look("#cc79a7", "o", (2.4, 1.2)),
     "full": Look("#1f2328", "s"),

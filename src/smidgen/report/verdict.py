@@ -9,8 +9,10 @@ from smidgen.record import Record
 from smidgen.report import reading
 from smidgen.report.reading import Interval
 from smidgen.report.tables import count, nll, rate, share, signed, times
+from smidgen.report.tuned import KIND, TUNED, tuned_verdict
 
-LEADS = ("Against the MAP", "Against temperature scaling", "Cost")
+_JUDGED = ("Against the MAP", "Against temperature scaling", "Cost")
+LEADS = (*_JUDGED, TUNED, "Against fitted noise")
 
 
 def verdict(record: Record) -> list[str]:
@@ -20,9 +22,12 @@ def verdict(record: Record) -> list[str]:
         record: The record.
 
     Returns:
-        Three lines, against the MAP, against temperature scaling, and the cost; or one
-        line that says why there is nothing to compare.
+        Three lines, against the MAP, against temperature scaling, and the cost; what was
+        tuned and the first two for `smidgen tune`; or one line that says why there is
+        nothing to compare.
     """
+    if record.kind == KIND:
+        return tuned_verdict(record)
     method = reading.primary(record)
     if method is None:
         return [
@@ -32,7 +37,7 @@ def verdict(record: Record) -> list[str]:
     texts = (_against_map(record, method), _against_temperature(record, method))
     return [
         f"{lead}: {text}"
-        for lead, text in zip(LEADS, (*texts, _cost(record, method)), strict=True)
+        for lead, text in zip(_JUDGED, (*texts, _cost(record, method)), strict=True)
     ]
 
 

@@ -41,8 +41,8 @@ def bayestune(
         fraction: Share of the scored weights; 0.005 if no rule is given.
         threshold: Choose all scales above this instead.
         elbow: Choose up to the elbow of the sorted scales instead.
-        head: What is chosen besides and does not count towards the fraction: "last" is
-            the last affine map, "none" nothing.
+        head: New weights, chosen besides; they do not count towards the fraction: a
+            subset, names of modules, "last" for the last affine map, or "none".
 
     Returns:
         Single entries, and the head whole.

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
 from smidgen.fit.stopping import Epoch
-from smidgen.integrations.huggingface import load_classifier
+from smidgen.heads import Head, head_of
+from smidgen.integrations.huggingface import load_with_head
 from smidgen.likelihood import Categorical, Gaussian
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
@@ -45,6 +46,7 @@ class Start:
     """A pretrained model with a new head, and the rows of a job, in batches."""
 
     problem: Problem
+    head: Head
     data: Drawn
     tokenizer: PreTrainedTokenizerBase
     loaders: Mapping[str, Loader]
@@ -54,6 +56,13 @@ class Start:
     def model(self) -> nn.Module:
         """The pretrained model."""
         return self.problem.model
+
+    @property
+    def new(self) -> Subset:
+        """The head, as weights that can be chosen."""
+        if self.head == "last":
+            return select.last_layer(self.model)
+        return select.named(self.model, list(head_of(self.model, self.head)))
 
     def shuffled(self) -> Loader:
         """Training batches, in the same orders for every method."""
@@ -88,12 +97,11 @@ def start_of(job: Job, base: str) -> Start:
             f"data {data.about.name!r} must have two classes, or numbers = true, got "
             f"{data.classes} classes. Take other data."
         )
-    model: PreTrainedModel
-    model, tokenizer = load_classifier(base_of(base), labels=data.classes, seed=job.seed)
+    loaded = load_with_head(base_of(base), labels=data.classes, seed=job.seed)
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
-    loaders = data.loaders(tokenizer, _ROWS_AT_ONCE)
-    problem = Problem(model, likelihood, data.forward)
-    return Start(problem, data, tokenizer, loaders, job.seed)
+    loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
+    problem = Problem(loaded.model, likelihood, data.forward)
+    return Start(problem, loaded.head, data, loaded.tokenizer, loaders, job.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +129,7 @@ def chosen_by(
     Raises:
         ArgumentError: If the chain is missing, or chose another fraction.
     """
-    head = select.last_layer(start.model)
+    head = start.new
     if method == "head":
         return ChosenWeights(head, 0.0)
     if method == "bitfit":
@@ -129,7 +137,7 @@ def chosen_by(
     if method in _SCORES:
         started = time.process_time()
         scores = _SCORES[method](start.problem, start.loaders["train"], start.seed)
-        subset = select.bayestune(start.model, scores, fraction=fraction)
+        subset = select.bayestune(start.model, scores, fraction=fraction, head=start.head)
         return ChosenWeights(subset, time.process_time() - started)
     file = None if scales is None else scales.artifact / f"{method}.safetensors"
     if scales is None or file is None or not file.is_file():
@@ -208,7 +216,8 @@ def tune(
     choice = chosen_by(method, start, fraction, scales)
     started = time.process_time()
     train, held = loaders
-    found = fit.sparse_finetune(start.problem, train, choice.subset, held, **how)
+    told = (start.problem, train, choice.subset, held)
+    found = fit.sparse_finetune(*told, head=start.head, **how)
     seconds = time.process_time() - started
     size = found.delta.save(work / "delta.safetensors").stat().st_size
     kept = (choice.subset.size, size, choice.seconds, seconds)

@@ -57,6 +57,7 @@ def run(job: Job) -> Mapping[str, Any]:
     found = fit.langevin(
         start.problem,
         train,
+        head=start.head,
         **course,
         **how,
         displacement=ours,
@@ -66,9 +67,9 @@ def run(job: Job) -> Mapping[str, Any]:
     scores = {"bayestune" if ours else "published": found.means}
     if found.displacement is not None:
         scores["displacement"] = dict(found.displacement)
+    rule: dict[str, Any] = {"fraction": told.fraction, "head": start.head}
     chosen = {
-        name: select.bayestune(start.model, each, fraction=told.fraction)
-        for name, each in scores.items()
+        name: select.bayestune(start.model, each, **rule) for name, each in scores.items()
     }
     seconds = time.process_time() - started
     job.artifact.mkdir(exist_ok=True)

@@ -1,0 +1,94 @@
+"""The folder of a transformers model: here, or fetched from the hub. No pickle."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import huggingface_hub
+
+from smidgen.errors import ArgumentError
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Without one of these transformers makes up an empty vocabulary and says nothing.
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def model_folder(name: str) -> Path:
+    """Find a model's folder, with weights and a tokenizer that can be loaded.
+
+    Args:
+        name: A folder made by `save_pretrained`, or a model id on the hub.
+
+    Returns:
+        The folder itself, or the one the hub's files are fetched into.
+
+    Raises:
+        ArgumentError: If there is none, its weights are pickled, or a part is missing.
+    """  # noqa: DOC502
+    folder = _folder(name)
+    _check_files(folder, name)
+    return folder
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error, for a sentence of ours."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")[:200]
+
+
+def _folder(name: str) -> Path:
+    """The folder itself, or the one the hub's files are fetched into."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(name):
+        raise ArgumentError(
+            f"model must be a folder that exists, got {name!r}. Check the spelling."
+        )
+    try:
+        # Fetching first keeps pickles off the disk, and fails at once when offline
+        # where transformers would try again for half a minute.
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise ArgumentError(
+            f"model must be a folder that exists or a model the Hugging Face hub gives, "
+            f"got {name!r}: there is no such folder here, and the hub gave none "
+            f"({reason(error)}). Check the spelling, or make it first with 'smidgen "
+            "finetune'."
+        ) from error
+
+
+def _check_files(folder: Path, name: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise ArgumentError(
+            f"model must be a transformers model, got {name!r} without a "
+            "config.json. Give a folder made by save_pretrained."
+        )
+    if not any((folder / file).is_file() for file in _WEIGHTS):
+        pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
+        found = "with pickled weights only" if pickled else "without model.safetensors"
+        raise ArgumentError(
+            f"model must hold safetensors weights, got {name!r} {found}. "
+            "Convert the weights where you trust them and save them again."
+        )
+    if not any((folder / file).is_file() for file in _TOKENIZERS):
+        raise ArgumentError(
+            f"model must hold a tokenizer, got {name!r} without one. Save it "
+            "there with tokenizer.save_pretrained."
+        )

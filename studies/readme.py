@@ -325,6 +325,7 @@ TABLES = {
     "bayestune-rates": tuning_tables.rates_table,
     "bayestune-chains": tuning_tables.chains_table,
     "bayestune-cost": tuning_tables.cost_table,
+    "bayestune-short": tuning_tables.short_table,
     "ssvi-short": ssvi_tables.short_table,
     "ssvi-main": ssvi_tables.main_table,
     "ssvi-criteria": ssvi_tables.criteria_table,

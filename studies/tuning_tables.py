@@ -22,6 +22,7 @@ from studies.committed import ROOT, missing, records_of
 
 _STUDY = "bayestune"
 _NONE = missing(_STUDY)
+_SHORT = ("full", "full-longer", "lora", "lora-longer", "bitfit", "random", "constant")
 _METRICS = {"pearson": "Pearson", "matthews": "Matthews", "accuracy": "accuracy"}
 
 
@@ -57,6 +58,32 @@ def scores_table() -> str:
             if timed
             else ""
         )
+        lines.append(f"| {_label(method)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def short_table() -> str:
+    """For the README: scores by task, and BayesTune less each on average."""
+    found = outcomes()
+    if OURS not in found.methods:
+        return _NONE
+    lines = [
+        f"Test scores, means over seeds ({_seeds(found)}) ± standard deviation: Pearson on "
+        "STS-B, Matthews on CoLA, accuracy on the others; rates chosen on validation data. "
+        "Last, BayesTune less each on average of these tasks, with 95 % intervals over test "
+        "rows and seeds, bold where zero is outside:",
+        "",
+        f"| | weights trained | {' | '.join(found.tasks)} | BayesTune less it |",
+        "|---" * (len(found.tasks) + 3) + "|",
+    ]
+    for method in (OURS, *_SHORT):
+        results = [each for t in found.tasks for each in found.of(t, method).values()]
+        if not results:
+            continue
+        cells = [f"{results[0]['trained']:,}"]
+        cells += [_spread(found, task, method) for task in found.tasks]
+        gaps = {} if method == OURS else found.gaps(method)
+        cells.append(_gap(on_these_tasks(gaps)) if gaps else "")
         lines.append(f"| {_label(method)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -234,4 +261,5 @@ def _size(count: int | None) -> str:
 
 
 def _label(method: str) -> str:
-    return {str(name): label for name, label in LABELS.items()}[method]
+    """A label as a cell of a table may have it."""
+    return {str(name): label for name, label in LABELS.items()}[method].replace("|", r"\|")

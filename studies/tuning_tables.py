@@ -70,8 +70,8 @@ def short_table() -> str:
     lines = [
         f"Test scores, means over seeds ({_seeds(found)}) ± standard deviation: Pearson on "
         "STS-B, Matthews on CoLA, accuracy on the others; rates chosen on validation data. "
-        "Last, BayesTune less each on average of these tasks, with 95 % intervals over test "
-        "rows and seeds, bold where zero is outside:",
+        "Last, BayesTune less each on average of these tasks, with 95 % intervals over "
+        "test rows and seeds, bold where zero is outside:",
         "",
         f"| | weights trained | {' | '.join(found.tasks)} | BayesTune less it |",
         "|---" * (len(found.tasks) + 3) + "|",

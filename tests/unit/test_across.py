@@ -116,6 +116,19 @@ def test_data_of_one_name_drawn_otherwise_are_not_paired():
     assert across.records_of("X (2)") == [large]
 
 
+def test_two_seeds_have_a_standard_error_and_three_an_interval():
+    records = [
+        record("X", seed, "a", {"methods": [plain("map", value)]})
+        for seed, value in enumerate((0.4, 0.8, 0.6))
+    ]
+    two, three = render_many(records[:2]), render_many(records)
+    assert re.search(r'± <[^>]*data-score="nll.error" data-value="0.2">0.2000<', two)
+    assert "standard errors over them" in two
+    assert "nll.low" not in two
+    assert "nll.error" not in three
+    assert "nll.low" in three
+
+
 def test_one_method_scored_by_two_studies_is_refused():
     first, same, other = (
         record("X", 0, cell, {"methods": [plain("map", value)]})

@@ -142,8 +142,8 @@ def test_as_if_drawn_the_task_is_the_unit():
 def test_on_these_tasks_rows_and_seeds_are_the_errors():
     """Two tasks, variances of seeds 4 and 1 with 2 and 1 degrees, of rows 3 and 4."""
     gaps = {
-        "a": TaskGap(1.0, 0.0, 2.0, 3, 3.0, 4.0),
-        "b": TaskGap(3.0, 0.0, 6.0, 2, 4.0, 1.0),
+        "a": TaskGap(1.0, 0.0, 2.0, 3, of_rows=3.0, of_seeds=4.0),
+        "b": TaskGap(3.0, 0.0, 6.0, 2, of_rows=4.0, of_seeds=1.0),
     }
     found = on_these_tasks(gaps)
     # (4 + 1 + 3 + 4)/4 in all; 3²/((4/4)²/2 + (1/4)²/1) degrees.

@@ -32,13 +32,15 @@ Pair = tuple[str, int]
 class Spread:
     """A mean over seeds and its interval; without one if there is but one seed.
 
-    Fewer than three numbers bear no verdict, wherever their interval lies.
+    Fewer than three numbers bear no verdict, wherever their interval lies. `error` is the
+    standard error of the mean.
     """
 
     value: float
     low: float | None
     high: float | None
     count: int
+    error: float | None = None
 
     @property
     def below_zero(self) -> bool:
@@ -74,7 +76,8 @@ def stratified(groups: Sequence[Sequence[float]]) -> Spread:
         (variance(group) / len(group) / len(groups) ** 2, len(group) - 1)
         for group in groups
     ]
-    return Spread(mean, *interval(mean, shares), count)
+    error = sqrt(sum(share for share, _ in shares))
+    return Spread(mean, *interval(mean, shares), count, error)
 
 
 def interval(

@@ -15,7 +15,7 @@ from smidgen.atomic import write_text
 from smidgen.errors import DataError, SmidgenError
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
-from smidgen.report.across import Across, Spread, gather
+from smidgen.report.across import FEWEST, Across, Spread, gather
 from smidgen.report.across_figures import (
     interval_figure,
     level_figures,
@@ -160,6 +160,7 @@ def _data_part(
     return {
         "name": data,
         "seeds": across.seeds(data),
+        "few": len(across.seeds(data)) < FEWEST,
         "columns": columns,
         "best": best,
         "paper": published,
@@ -203,6 +204,9 @@ def _cell(column: Column, found: Spread | None) -> Cell:
     bounds: tuple[Bound, ...] = ()
     if found.low is not None and found.high is not None and column.score not in _PLAIN:
         ends = {"low": found.low, "high": found.high}
+        # Student's interval of two numbers is a dozen standard errors wide.
+        if found.count < FEWEST and found.error is not None:
+            ends = {"error": found.error}
         bounds = tuple(
             Bound(f"{column.score}.{end}", value, column.form(value))
             for end, value in ends.items()

@@ -84,7 +84,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of an interval."""
+    """One end of an interval, or a standard error."""
 
     score: str
     value: float
@@ -99,7 +99,7 @@ class Cell:
         score: What it measures.
         text: As it is shown; a dash where it was not measured.
         value: As it was recorded, or None.
-        bounds: The ends of its 95 % interval, or nothing.
+        bounds: The ends of its 95 % interval, its standard error alone, or nothing.
         best: Whether it is marked as the best of its column.
         count: A count that belongs to it, or nothing.
     """

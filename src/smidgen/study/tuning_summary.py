@@ -28,7 +28,7 @@ OURS = "bayestune"
 _DRAWS = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskGap(Spread):
     """A difference on one task, and the variances that its rows and its seeds bring."""
 
@@ -122,7 +122,7 @@ def paired_gap(
     of_rows = float((drawn / count).var())
     of_seeds = variance(by_seed) / count
     ends = interval(middle, [(of_seeds, count - 1)], known=of_rows)
-    return TaskGap(middle, *ends, count, of_rows, of_seeds)
+    return TaskGap(middle, *ends, count, of_rows=of_rows, of_seeds=of_seeds)
 
 
 def on_these_tasks(gaps: Mapping[str, TaskGap]) -> Spread:

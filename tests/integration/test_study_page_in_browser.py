@@ -101,5 +101,7 @@ def test_numbers_are_those_of_the_records(seen, width):
     pairs = zip(found["data"], found["numbers"], strict=True)
     shown = {(data, m, score): float(value) for data, (m, score, value, _) in pairs}
     for place, values in by_place.items():
-        assert shown[place] == pytest.approx(fmean(values), rel=EXACT["rtol"])
+        # Shown only beside a paper's figure of that kind.
+        if place[-1] != "ece_equal_width":
+            assert shown[place] == pytest.approx(fmean(values), rel=EXACT["rtol"])
     assert len(SHIFTS) * len(DATA) * len(SEEDS) == 42

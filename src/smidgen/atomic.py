@@ -103,7 +103,7 @@ def refuse_taken(
     if not overwrite:
         raise StoreError(
             f"{folder} exists already and is not empty. Give another folder, or pass "
-            f"overwrite (--overwrite) to replace the {what} there."
+            f"overwrite=True (--overwrite) to replace the {what} there."
         )
     foreign = [n for n in names if not any(fnmatchcase(n, each) for each in written)]
     if foreign or not any(fnmatchcase(name, needed) for name in names):

@@ -135,7 +135,7 @@ def test_one_method_scored_by_two_studies_is_refused():
         for cell, value in (("a", 1.0), ("b", 1.0 + 1e-9), ("c", 1.1))
     )
     assert gather([first, same]).value(("X", 0), "map", "nll") == 1.0
-    with pytest.raises(DataError, match=r"agree on the nll of 'map', got 1 and 1\.1"):
+    with pytest.raises(DataError, match=r"Got 1 and 1\.1 for the nll of 'map'"):
         gather([first, other])
 
 

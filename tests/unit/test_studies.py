@@ -132,6 +132,15 @@ def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
     assert "rows.csv under --data must be what it was" in capsys.readouterr().err
 
 
+def test_a_folder_without_the_data_is_refused_before_any_cell(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["study", "run", "uci", "--data", str(tmp_path), "--out", str(tmp_path / "o")])
+    assert left.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--data must hold 'bostonHousing', for Boston" in said
+    assert not (tmp_path / "o").exists()
+
+
 def test_records_of_other_defaults_are_not_gone_on_from(
     tmp_path, file, monkeypatch, capsys
 ):

@@ -71,7 +71,7 @@ def run(
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
-    from smidgen.study.data_files import refuse_changed
+    from smidgen.study.data_files import refuse_changed, require_files
     from smidgen.study.running import missing_cells, refuse_other_defaults, run_study
 
     study, ledger = _opened(name, profile, folder)
@@ -79,6 +79,7 @@ def run(
     refuse_other_defaults(study, ledger)
     say = Steps()
     missing = missing_cells(study, ledger)
+    require_files(missing, data)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
     left = len(missing)
     failed: tuple[Cell, ...] = ()

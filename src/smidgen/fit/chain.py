@@ -81,6 +81,11 @@ class Scales:
     check: tuple[PriorCheck, ...]
     displacement: Mapping[str, Tensor] | None = None
 
+    def __repr__(self) -> str:
+        """Say how much there is of what, and not what it is."""
+        count = sum(each.numel() for each in self.halves[0].values())
+        return f"Scales({count:,} weights, {sum(self.counts)} samples)"
+
     @property
     def means(self) -> dict[str, Tensor]:
         """Mean scales over all samples: what selectors rank by."""

@@ -259,7 +259,7 @@ def _require_same(
         if not isclose(*values, rel_tol=_SAME, abs_tol=_SAME):
             data, seed, name = place
             raise DataError(
-                f"records of {data}, seed {seed}, must agree on the {score} of {name!r}, "
-                f"got {values[0]:.6g} and {values[1]:.6g}. If they are of two studies, "
-                "make a page of each."
+                "records on one page must not contradict each other, as those of two "
+                f"studies may: make a page of each. Got {values[0]:.6g} and "
+                f"{values[1]:.6g} for the {score} of {name!r} on {data}, seed {seed}."
             )

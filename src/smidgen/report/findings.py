@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smidgen.report import reading
-from smidgen.report.across import Across, Spread
+from smidgen.report.across import FEWEST, Across, Spread
 from smidgen.report.tables import nll, signed
 from smidgen.report.trials import edges
 
@@ -67,7 +67,7 @@ def findings(across: Across, baseline: str) -> list[str]:
     for first, second in _PAIRS:
         if {first, second} <= known:
             found = across.difference(first, second, "nll")
-            if found is not None:
+            if found is not None and found.count >= FEWEST:
                 lines.append(_compared(across, first, second, found))
     lines += _worse_than_nothing(across)
     lines += _at_edges(across)
@@ -99,6 +99,7 @@ def _counted(across: Across, baseline: str) -> list[str]:
         method: gap
         for method in across.methods
         if (gap := across.difference(method, baseline, "nll")) is not None
+        if gap.count >= FEWEST
     }
     if not gaps:
         return []

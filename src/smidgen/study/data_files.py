@@ -11,6 +11,7 @@ from typing import Any
 from smidgen.artifact import file_hash
 from smidgen.errors import DataError
 from smidgen.study.cell import Cell
+from smidgen.study.kinds import KINDS
 from smidgen.study.ledger import Ledger
 
 _DIGITS = 12
@@ -33,6 +34,28 @@ def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
     told = {field: data.get(field) for field in _FIELDS}
     names = (name for name in _texts(told) if name and (root / name).exists())
     return {name: _digest(root / name) for name in sorted(set(names))}
+
+
+def require_files(cells: Iterable[Cell], root: Path | None) -> None:
+    """Refuse a folder that lacks what cells are to read, before any of them is begun.
+
+    Args:
+        cells: The cells; those of kinds that are not ours may name other things.
+        root: The folder of the data; without one, cells say what they miss.
+
+    Raises:
+        DataError: If a file or folder is not there.
+    """
+    if root is None:
+        return
+    for cell in cells:
+        told = {field: cell.data.get(field) for field in _FIELDS}
+        lost = [name for name in _texts(told) if not (root / name).exists()]
+        if lost and cell.kind in KINDS:
+            raise DataError(
+                f"--data must hold {lost[0]!r}, for {cell.data.get('name')}, got "
+                f"{str(root)!r} without it. Name the folder that it is in."
+            )
 
 
 def refuse_changed(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:

@@ -85,7 +85,7 @@ def read_tables(job: Job) -> Tables:
     except (OSError, ValueError) as error:
         raise DataError(
             f"{folder} must hold data.txt and the indices of split {job.seed}, got "
-            f"{error}. Check --data."
+            f"{str(error).rstrip('.')}. Check --data."
         ) from error
     order = np.random.default_rng(job.seed).permutation(train)
     held = max(1, round(_HELD_OUT * len(train)))

@@ -99,7 +99,11 @@ def test_an_unreachable_hub(monkeypatch, tmp_path, capfd):
 
 
 def test_a_folder_that_is_no_model(tmp_path):
-    with pytest.raises(ArgumentError, match="without a config.json"):
+    with pytest.raises(ArgumentError, match=r"without a config\.json. Give a folder made"):
+        load_classifier(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ArgumentError, match="model, which is one"):
         load_classifier(tmp_path)
 
 

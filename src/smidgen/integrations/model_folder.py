@@ -76,9 +76,13 @@ def _folder(name: str) -> Path:
 
 def _check_files(folder: Path, name: str) -> None:
     if not (folder / "config.json").is_file():
+        # What 'smidgen tune' writes has its model one folder further down.
+        inside = folder / "model"
+        there = (inside / "config.json").is_file()
+        hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"
         raise ArgumentError(
-            f"model must be a transformers model, got {name!r} without a "
-            "config.json. Give a folder made by save_pretrained."
+            f"model must be a transformers model, got {name!r} without a config.json. "
+            f"Give {hint}."
         )
     if not any((folder / file).is_file() for file in _WEIGHTS):
         pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))

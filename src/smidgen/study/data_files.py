@@ -31,8 +31,7 @@ def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
     """
     if root is None:
         return {}
-    told = {field: data.get(field) for field in _FIELDS}
-    names = (name for name in _texts(told) if name and (root / name).exists())
+    names = (name for name in _named(data) if (root / name).exists())
     return {name: _digest(root / name) for name in sorted(set(names))}
 
 
@@ -49,8 +48,7 @@ def require_files(cells: Iterable[Cell], root: Path | None) -> None:
     if root is None:
         return
     for cell in cells:
-        told = {field: cell.data.get(field) for field in _FIELDS}
-        lost = [name for name in _texts(told) if not (root / name).exists()]
+        lost = [name for name in _named(cell.data) if not (root / name).exists()]
         if lost and cell.kind in KINDS:
             raise DataError(
                 f"--data must hold {lost[0]!r}, for {cell.data.get('name')}, got "
@@ -81,6 +79,11 @@ def refuse_changed(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> 
                 f"{ledger.folder} were made, got another. Put the old file back, or pass "
                 "another --out."
             )
+
+
+def _named(data: Mapping[str, Any]) -> Iterator[str]:
+    """The files and folders that a description names."""
+    return filter(None, _texts({field: data.get(field) for field in _FIELDS}))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -148,8 +148,7 @@ class Posterior:
     @property
     def precision_range(self) -> str:
         """The smallest and the largest prior precision, to be read."""
-        found = sorted(set(self.precisions.values()))
-        return f"{found[0]:.4g}" + (f" to {found[-1]:.4g}" if len(found) > 1 else "")
+        return spanned(self.precisions.values())
 
     def precision_of(self, name: str) -> float:
         """The prior precision of one operator."""
@@ -237,3 +236,10 @@ class Posterior:
             f"{count} operator{'s' * (count > 1)}, {self.floats:,} floats, "
             f"precision {self.precision_range}, {scale})"
         )
+
+
+def spanned(values: Iterable[float]) -> str:
+    """The smallest and the largest of some numbers, or the one they are, to be read."""
+    found = sorted(set(values))
+    ends = found if len(found) < 3 else (found[0], found[-1])
+    return " to ".join(f"{each:.4g}" for each in ends)

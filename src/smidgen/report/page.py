@@ -15,13 +15,14 @@ from markupsafe import Markup
 
 from smidgen.atomic import write_text
 from smidgen.errors import DataError, SmidgenError
+from smidgen.posterior import spanned
 from smidgen.record import Record
 from smidgen.report import figures, reading, tables
 from smidgen.report.chains import chains_of
 from smidgen.report.palette import Look, key, looks
 from smidgen.report.ramp_page import MEANINGS, ramp_parts
 from smidgen.report.subset_picture import subset_picture
-from smidgen.report.tuned import precision_curve, precision_range, tuned_of
+from smidgen.report.tuned import precision_curve, tuned_of
 from smidgen.report.verdict import LEADS, verdict
 
 _LIST_OF_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
@@ -203,7 +204,7 @@ def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, An
             if curve.get(part)
         ],
         "chosen": curve.get("chosen_precision"),
-        "several": precision_range(curve.get("chosen_precisions") or {}),
+        "several": spanned((curve.get("chosen_precisions") or {}).values()),
         "temperature": curve.get("chosen_temperature"),
     }
 

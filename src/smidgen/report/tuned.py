@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.memory import readable
+from smidgen.posterior import spanned
 from smidgen.record import Record
 from smidgen.report import reading
 from smidgen.report.tables import count, nll, percent, share
@@ -156,12 +157,6 @@ def precision_curve(record: Record) -> Mapping[str, Any] | None:
     }
 
 
-def precision_range(precisions: Mapping[str, float]) -> str:
-    """One precision, or the smallest and the largest of several, as the terminal has it."""
-    ends = sorted(set(precisions.values()))
-    return " to ".join(f"{each:.4g}" for each in dict.fromkeys((*ends[:1], *ends[-1:])))
-
-
 def _beside(ours: Scored, other: Scored) -> str:
     """Compare two scores that the same data chose, so that nothing is claimed."""
     same, lower = ours.text == other.text, ours.nll < other.nll
@@ -196,8 +191,8 @@ def _settings(record: Record, posterior: Mapping[str, Any]) -> str:
     ]
     if "precision" in posterior:
         found = posterior["precision"]
-        several = found if isinstance(found, Mapping) else {"all": found}
-        parts.append(f"precision {precision_range(several)}")
+        several = found.values() if isinstance(found, Mapping) else (found,)
+        parts.append(f"precision {spanned(several)}")
     if "learning_rate" in posterior:
         parts.append(f"learning rate {posterior['learning_rate']:g}")
     if record.results["best"]["accuracy"] is not None:

@@ -153,9 +153,9 @@ def test_findings_are_of_the_numbers():
     across = gather(make_study_records())
     lines = findings(across, "temperature")
     assert any(line.startswith("SST-2: the lowest mean NLL is") for line in lines)
-    assert any("Sparse kfac is clearly better than Ensemble" in line for line in lines)
+    assert any("“Sparse kfac” is clearly better than “Ensemble" in line for line in lines)
     levels = findings(gather(make_level_records()), "map")
-    assert any("Laplace magnitude is clearly better than" in line for line in levels)
+    assert any("“Laplace magnitude” is clearly better than" in line for line in levels)
 
 
 def test_a_mean_that_one_data_set_makes_is_said_to_be_so():
@@ -168,8 +168,8 @@ def test_a_mean_that_one_data_set_makes_is_said_to_be_so():
         for seed, gap in enumerate(own)
     ]
     lines = findings(gather(records), "full")
-    (line,) = (each for each in lines if each.startswith("sparse-kfac is"))
-    assert "clearly better than full" in line
+    (line,) = (each for each in lines if each.startswith("“sparse-kfac” is"))
+    assert "clearly better than “full”" in line
     assert line.endswith("Data set by data set: clearly better on one.")
 
 

@@ -175,4 +175,5 @@ def _said(gap: Spread) -> str:
 
 
 def _name(across: Across, method: str) -> str:
-    return across.labels.get(method, method)
+    # Names have commas of their own.
+    return f"“{across.labels.get(method, method)}”"

@@ -24,9 +24,10 @@ check: $(VENV)/.dev ## Format, lint, types, import layers
 bench: $(VENV)/.dev ## Measure against the limit; writes bench/records/
 	$(BIN)/python -m bench $(ARGS)
 
-pictures: $(VENV)/.demo ## Draw the README's figures and tables anew from the records in results/
+pictures: $(VENV)/.demo ## Make figures, tables and pages anew from the records in results/
 	$(BIN)/python -m studies.pictures
 	$(BIN)/python -m studies.readme
+	$(BIN)/python -m studies.pages
 
 format: $(VENV)/.dev ## Rewrite the sources in the project's format
 	$(BIN)/ruff format .

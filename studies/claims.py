@@ -6,11 +6,11 @@ from collections.abc import Callable
 from statistics import mean
 
 from smidgen.record import Record
-from smidgen.report.across import Across, Spread, gather, spread, stratified
+from smidgen.report.across import Across, Spread, spread, stratified
 from smidgen.report.findings import findings
-from smidgen.report.tables import nll, rate, signed
+from smidgen.report.tables import nll, signed
 from smidgen.study.choices import LABELS
-from studies.committed import ROOT, missing, records_of
+from studies.committed import ROOT, across_of, missing
 
 _FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
@@ -19,12 +19,18 @@ def found_by(study: str, baseline: str) -> Callable[[], str]:
     """What a study's page says it found, as a list."""
 
     def text() -> str:
-        shown = [each for each in records_of(study) if each.results.get("methods")]
-        if not shown:
+        found = across_of(study)
+        if found is None:
             return missing(study)
-        return "\n".join(f"- {line}" for line in findings(gather(shown), baseline))
+        return "\n".join(f"- {line}" for line in findings(found, baseline))
 
     return text
+
+
+def _committed(study: str) -> Across:
+    found = across_of(study)
+    assert found is not None, f"results/{study} holds no record that scores anything"
+    return found
 
 
 def temperature_claim() -> str:
@@ -38,55 +44,68 @@ def last_layer_claim() -> str:
 
 
 def _recipe_gap(first: str, second: str) -> str:
-    gaps: dict[str, list[float]] = {}
+    by_task: dict[str, list[Record]] = {}
     for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
         record = Record.load(path)
-        scored = record.results["recipes"]
-        gap = scored[first]["nll"] - scored[second]["nll"]
-        gaps.setdefault(record.config["task"], []).append(gap)
-    parts = ", ".join(f"{task} {signed(mean(own))}" for task, own in gaps.items())
-    whole = stratified(list(gaps.values()))
+        by_task.setdefault(record.config["task"], []).append(record)
+    gaps = {
+        score: [
+            [_gap(each, first, second, score) for each in own] for own in by_task.values()
+        ]
+        for score in ("nll", "ece")
+    }
+    means = zip(by_task, map(mean, gaps["nll"]), strict=True)
+    found = {score: stratified(own) for score, own in gaps.items()}
     return (
-        f"Test NLL of “{first}” less that of “{second}”: {_interval(whole)} over "
-        f"{whole.count} pairs of task and seed, tasks counting alike, on these test rows "
-        f"({parts})."
+        f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
+        f"by task {', '.join(f'{task} {signed(value)}' for task, value in means)}; ECE "
+        f"{_interval(found['ece'])}. 95 % intervals over {found['nll'].count} pairs of "
+        "task and seed, tasks counting alike; seeds of a task share test rows, all or some."
     )
+
+
+def _gap(record: Record, first: str, second: str, score: str) -> float:
+    scored = record.results["recipes"]
+    return float(scored[first][score] - scored[second][score])
 
 
 def _interval(gap: Spread) -> str:
     if gap.low is None or gap.high is None:
         return signed(gap.value)
-    return f"{signed(gap.value)} (95 % {signed(gap.low)} to {signed(gap.high)})"
+    return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
 
 
-def schemes_claim() -> str:
-    """The schemes of one ramping study, one seed."""
-    record = Record.load(ROOT / "results" / "ramp" / "mrpc-seed0.json")
+def table2() -> str:
+    """Every method of Table 2: NLL by task, and its differences to temperature scaling."""
+    across = across_of("glue-table2")
+    if across is None:
+        return missing("glue-table2")
+    seeds = len(across.seeds(across.data[0]))
     lines = [
-        f"{record.config['title']}, seed {record.seed}, size chosen on validation data; "
-        "one seed, so a look and no verdict:",
+        f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and ECE less "
+        "those of temperature scaling, with 95 % intervals, bold where zero is outside:",
         "",
-        "| | test NLL | ECE | weights stochastic |",
-        "|---|---|---|---|",
+        f"| | {' | '.join(across.data)} | NLL − temperature | ECE − temperature |",
+        "|---" * (len(across.data) + 3) + "|",
     ]
-    for method in record.results["methods"]:
-        scores, share = method["scores"], method.get("fraction")
-        lines.append(
-            f"| {method['label']} | {nll(scores['nll']['value'])} | "
-            f"{rate(scores['ece_equal_mass']['value'])} | "
-            f"{'' if share is None else f'{100 * share:.3g} %'} |"
-        )
+    for method in across.methods:
+        means = (across.mean(data, method, "nll") for data in across.data)
+        cells = ["" if each is None else nll(each.value) for each in means]
+        for score in ("nll", "ece_equal_mass"):
+            gap = across.difference(method, "temperature", score)
+            cells.append("" if gap is None else _marked(gap, _interval(gap)))
+        lines.append(f"| {across.labels[method]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def uci_table() -> str:
     """Five percent of the weights less all of them, by both posteriors, by data set."""
-    across = gather(records_of("uci"))
+    across = _committed("uci")
     level = 5
     lines = [
         f"Mean test NLL of {level} % of the weights less that of all of them, "
-        f"{len(across.seeds(across.data[0]))} splits; bold where the 95 % interval leaves "
-        "zero out:",
+        f"{len(across.seeds(across.data[0]))} splits; bold where the 95 % interval, "
+        "widened for overlapping splits, leaves zero out:",
         "",
         f"| | {' | '.join(across.data)} |",
         "|---" * (len(across.data) + 1) + "|",
@@ -105,18 +124,19 @@ def _less_all(across: Across, data: str, family: str, by: str, level: int) -> st
             own = found.setdefault((each["scheme"], each["level"]), {})
             own[record.seed or 0] = each["scores"]["nll"]["value"]
     some, whole = found[f"{family}-{by}", level], found[f"{family}-full", 100]
-    return _marked(spread([some[seed] - whole[seed] for seed in whole]))
+    gaps = [some[seed] - whole[seed] for seed in whole]
+    return _marked(spread(gaps, across.test_to_train))
 
 
 def bridges_table() -> str:
     """Every choice of weights less random ones, for both posteriors, by data set."""
-    across = gather(records_of("bridges"))
+    across = _committed("bridges")
     columns = [(family, data) for family in _FAMILIES for data in across.data]
     headings = (f"{_FAMILIES[family]}, {data}" for family, data in columns)
     lines = [
         f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
-        "random weights; below zero is better, bold where the 95 % interval leaves zero "
-        "out (splits overlap, so it is too narrow if anything):",
+        "random weights; below zero is better, bold where the 95 % interval, widened for "
+        "overlapping splits, leaves zero out:",
         "",
         f"| chosen | weights | {' | '.join(headings)} |",
         "|---" * (len(columns) + 2) + "|",
@@ -138,9 +158,9 @@ def _less_random(across: Across, family: str, by: str, data: str) -> str:
     return "" if gap is None else _marked(gap)
 
 
-def _marked(gap: Spread) -> str:
+def _marked(gap: Spread, text: str | None = None) -> str:
     """A difference, bold where its interval leaves zero out."""
-    text = signed(gap.value)
+    text = text or signed(gap.value)
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
@@ -149,9 +169,8 @@ TABLES = {
     "claim-uci": uci_table,
     "claim-temperature": temperature_claim,
     "claim-last-layer": last_layer_claim,
-    "claim-schemes": schemes_claim,
+    "claim-table2": table2,
     "found-glue-ramp": found_by("glue-ramp", "temperature"),
-    "found-glue-table2": found_by("glue-table2", "temperature"),
     "found-uci": found_by("uci", "map"),
     "found-bridges": found_by("bridges", "map"),
 }

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from smidgen.record import Record
-from smidgen.study.definition import read_study
+from smidgen.report.across import Across, gather
+from smidgen.study.definition import Study, read_study
 from smidgen.study.ledger import Ledger, state_of
 
 ROOT = Path(__file__).parents[1]
@@ -23,9 +24,21 @@ def records_of(study: str) -> tuple[Record, ...]:
         The records.
     """
     ledger = Ledger(ROOT / "results" / study)
+    return tuple(map(ledger.record, state_of(_read(study).cells, ledger).done))
+
+
+@cache
+def across_of(study: str) -> Across | None:
+    """Put a study's records side by side as its page does, if one scores anything."""
+    known = records_of(study)
+    if not any(each.results.get("methods") for each in known):
+        return None
+    return gather(known, _read(study).test_to_train)
+
+
+def _read(study: str) -> Study:
     own = ROOT / "studies" / f"{study}.toml"
-    cells = read_study(str(own) if own.is_file() else study).cells
-    return tuple(map(ledger.record, state_of(cells, ledger).done))
+    return read_study(str(own) if own.is_file() else study)
 
 
 def missing(study: str) -> str:

@@ -10,13 +10,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from smidgen.record import Record
-from smidgen.report.across import gather
-from smidgen.report.across_figures import level_figures
+from smidgen.report.across_figures import level_figures, ramp_curves, ramp_figures
 from smidgen.report.palette import INK, PAPER, looks
-from smidgen.report.ramp_page import ramp_parts
+from smidgen.report.ramp_page import BY_NORM
 from smidgen.report.svg import FONTS
-from studies.committed import ROOT, records_of
+from studies.committed import ROOT, across_of
 
 FOLDER = ROOT / "docs" / "pictures"
 _MARGIN, _HEAD = 14.0, 22.0
@@ -24,18 +22,21 @@ _MARGIN, _HEAD = 14.0, 22.0
 
 def uci() -> str:
     """What a percentage of stochastic weights changes on Yacht."""
-    across = gather(records_of("uci"))
+    across = across_of("uci")
+    assert across is not None
     drawn = level_figures(across, "Yacht", looks(across.methods), "map", "uci")
     return side_by_side(list(drawn.values()), list(drawn))
 
 
 def ramp() -> str:
-    """Validation scores against floats, of one ramping study."""
-    record = Record.load(ROOT / "results" / "ramp" / "mrpc-seed0.json")
-    names = [method["name"] for method in record.results["methods"]]
-    parts = ramp_parts(record, looks(names))
-    assert parts is not None
-    return side_by_side(parts["curves"]["all"], ["NLL", "ECE"])
+    """Validation scores on MRPC against floats, of schemes but those by norm."""
+    across = across_of("glue-ramp")
+    assert across is not None
+    joined = ramp_curves(across.parts("MRPC", "ramp"))
+    assert joined is not None
+    points = [each for each in joined["points"] if each["scheme"] not in BY_NORM]
+    drawn = ramp_figures({**joined, "points": points}, looks(across.methods), "ramp")
+    return side_by_side(drawn, ["NLL", "ECE"])
 
 
 PICTURES: dict[str, Callable[[], str]] = {"uci.svg": uci, "ramp.svg": ramp}

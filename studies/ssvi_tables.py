@@ -10,11 +10,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from smidgen.record import Record
-from smidgen.report.across import Across, gather
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll
 from smidgen.report.trials import TrialTable, shown, trial_tables
-from studies.committed import ROOT, missing, records_of
+from studies.committed import ROOT, across_of, missing, records_of
 
 STUDY = "ssvi"
 NONE = missing(STUDY)
@@ -32,16 +31,9 @@ Seeds = Mapping[int, Mapping[str, Any]]
 """What each seed's record says of one method."""
 
 
-def across() -> Across | None:
-    """The records side by side, if one scores anything."""
-    known = records_of(STUDY)
-    scored = [each for each in known if each.results.get("methods")]
-    return gather(known) if scored else None
-
-
 def seeds_of(method: str, data: str = IMAGES) -> dict[int, Mapping[str, Any]]:
     """What is known of a method, by seed."""
-    found = across()
+    found = across_of(STUDY)
     entries = found.entries if found else {}
     return {s: each for (d, s, m), each in entries.items() if (d, m) == (data, method)}
 
@@ -228,7 +220,7 @@ def trials_table() -> str:
 
 def found() -> str:
     """What the records say, sentence by sentence."""
-    side_by_side = across()
+    side_by_side = across_of(STUDY)
     if side_by_side is None:
         return NONE
     lines = [_bars(name) for name in SPARSE] + [_robustness()]
@@ -250,7 +242,14 @@ def _bars(method: str) -> str:
         (stored, MOST_BYTES, f"{mean(stored):.3f} × its bytes (at most {MOST_BYTES:g})"),
     )
     said = "; ".join(f"{text}: {_held(found, most)}" for found, most, text in bars)
-    return f"{own[both[0]]['label']} against dense VI, {len(both)} seeds: {said}."
+    label = own[both[0]]["label"]
+    operations, seconds = (
+        _mean(own, f"{each}_ratio") for each in ("operations", "seconds")
+    )
+    return (
+        f"{label} against dense VI, {len(both)} seeds: {said}. A training step has "
+        f"{operations:.3f} × its operations and takes {seconds:.2f} × its time."
+    )
 
 
 def _held(found: Sequence[float], most: float) -> str:

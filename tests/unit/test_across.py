@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from statistics import fmean
+from statistics import fmean, variance
 
 import pytest
 from scipy.stats import t as student
@@ -23,7 +23,9 @@ from smidgen.errors import DataError
 from smidgen.record import Record
 from smidgen.report import About, render_many
 from smidgen.report.across import gather, spread, stratified
+from smidgen.report.across_figures import ramp_curves
 from smidgen.report.findings import findings
+from smidgen.report.ramp_figures import lines
 
 
 def scores(records, data, name, score="nll"):
@@ -75,6 +77,88 @@ def test_data_sets_count_alike_and_their_seeds_vary_within_them():
     assert stratified([wide]) == spread(wide)
 
 
+def test_splits_of_the_same_rows_have_wider_intervals():
+    values, ratio = [0.1, 0.3, 0.2, 0.5], 1 / 9
+    found = spread(values, ratio)
+    half = student.ppf(0.975, 3) * (variance(values) * (1 / 4 + ratio)) ** 0.5
+    assert found.high == pytest.approx(fmean(values) + half)
+    records = make_level_records()
+    plain_gap, wider = (
+        gather(records, each).difference("laplace-magnitude", "map", "nll")
+        for each in (0.0, ratio)
+    )
+    assert wider.value == plain_gap.value
+    count = len(SEEDS)
+    assert wider.error / plain_gap.error == pytest.approx((1 + count * ratio) ** 0.5)
+
+
+def test_a_data_set_of_one_seed_takes_no_interval_from_the_others():
+    gaps = {"many": (-0.3, -0.31, -0.29), "single": (5.0,)}
+    records = [
+        record(data, seed, "c", {"methods": [plain("dense", gap), plain("dense-vi", 0.0)]})
+        for data, own in gaps.items()
+        for seed, gap in enumerate(own)
+    ]
+    across = gather(records)
+    found = across.difference("dense", "dense-vi", "nll")
+    assert (found.count, found.value) == (3, pytest.approx(-0.3))
+    (line,) = (each for each in findings(across, "dense-vi") if "methods are" in each)
+    assert line.startswith("Over many, which has seeds enough, 1 of 1 methods are clearly")
+
+
+def test_a_mean_over_fewer_seeds_is_not_the_lowest():
+    records = [
+        record("X", seed, name, {"methods": [plain(name, value)]})
+        for name, own in {"map": (1.0, 3.0), "swag": (1.1,), "constant": (1.2, 3.3)}.items()
+        for seed, value in enumerate(own)
+    ]
+    across = gather(records)
+    assert across.lowest("X") == "map"
+    # SWAG's only seed is the easy one: below the constant there, if not below its mean.
+    assert not any("a higher one" in line for line in findings(across, "map"))
+    assert "<small>1 of 2 seeds</small>" in render_many(records)
+
+
+def test_sizes_are_shown_from_the_smallest_to_the_largest():
+    records = [
+        record("X", seed, "a", {"methods": [{**plain("full", 1.0), "floats": floats}]})
+        for seed, floats in enumerate((4567, 384798))
+    ]
+    assert "4,567 – 384,798" in render_many(records)
+
+
+def test_precisions_at_an_end_are_said_and_marked():
+    records = [
+        record("X", seed, "a", {"methods": [{**plain("full", 1.0), **told}]})
+        for seed, told in enumerate({"precision_at_edge": at} for at in (True, False))
+    ]
+    text = " ".join(findings(gather(records), "full"))
+    assert "1 of 2 posteriors have a precision at an end of its grid (X 1)" in text
+    assert "full&nbsp;†" in render_many(records)
+
+
+def test_a_mean_curve_has_every_seed_at_every_budget():
+    def ramp(points, temperature):
+        return {
+            "points": [
+                {"scheme": "best-budget", "level": b, "floats": b, "nll": v, "ece": v}
+                for b, v in points
+            ],
+            "chosen": {},
+            "map": {"nll": 1.0, "ece": 1.0},
+            "temperature": {"nll": temperature, "ece": temperature},
+        }
+
+    joined = ramp_curves([ramp([(10, 1.0), (20, 0.8)], 0.5), ramp([(10, 3.0)], 2.0)])
+    (line,) = lines(joined, {}, "nll")
+    # The second seed has nothing to buy for twenty, and stays where it was.
+    assert line.value == pytest.approx((0.75, 0.65))
+    assert joined["temperature"]["nll"] == 0.0
+    assert joined["map"]["nll"] == pytest.approx(-0.25)
+    same = ramp_curves([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
+    assert lines(same, {}, "nll")[0].value == pytest.approx((1.5,))
+
+
 def test_one_seed_claims_nothing():
     records = [
         each
@@ -85,7 +169,7 @@ def test_one_seed_claims_nothing():
     assert spread([1.0]).low is None
     assert across.best(DATA[0], "temperature") is None
     text = " ".join(findings(across, "temperature"))
-    assert "not clearly below" in text
+    assert "one pair bears no verdict" in text
     assert "clearly better than" not in text.replace("clearly better in NLL than", "")
 
 
@@ -124,6 +208,7 @@ def test_two_seeds_have_a_standard_error_and_three_an_interval():
     two, three = render_many(records[:2]), render_many(records)
     assert re.search(r'± <[^>]*data-score="nll.error" data-value="0.2">0.2000<', two)
     assert "standard errors over them" in two
+    assert "± +" not in two
     assert "nll.low" not in two
     assert "nll.error" not in three
     assert "nll.low" in three
@@ -179,7 +264,7 @@ def test_the_page_shows_published_figures_as_such():
         "note": "a note",
         "values": {"sparse-kfac": {"SST-2": {"nll": 0.28, "ece": 0.04}}},
     }
-    page = render_many(make_study_records(), About("T", "about", "temperature", paper))
+    page = render_many(make_study_records(), About(paper=paper))
     found = re.findall(r'data-score="paper\.(\w+)" data-value="([\d.]+)"', page)
     assert found == [("nll", "0.28"), ("ece_equal_width", "0.04")]
     assert "ECE, equal widths" in page

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from studies.pages import RESULTS, committed, write
 from studies.pictures import FOLDER, PICTURES
 from studies.readme import PAGES, README, written
 from torch import nn
@@ -18,6 +19,13 @@ ROOT = Path(__file__).parents[2]
 def test_the_tables_are_those_of_the_records(page):
     text = page.read_text(encoding="utf-8")
     assert written(text) == text
+
+
+@pytest.mark.parametrize("study", committed())
+def test_committed_pages_are_those_of_the_records(study, tmp_path):
+    write(study, tmp_path / "page.html")
+    page = RESULTS / study / "report.html"
+    assert page.read_bytes() == (tmp_path / "page.html").read_bytes()
 
 
 def test_code_comes_early():

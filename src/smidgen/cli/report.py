@@ -58,15 +58,15 @@ def show_many(
         json_file: A file for what was found, if one is wanted.
         about: What the page says of itself.
     """
-    from smidgen.report import write_many
+    from smidgen.report import About, write_many
     from smidgen.report.across import gather
     from smidgen.report.across_page import baseline_of
     from smidgen.report.findings import findings
 
     write_many(records, page, about)
-    across = gather(records)
-    baseline = baseline_of(across, about.baseline if about else None)
-    lines = list(about.found if about else ()) or findings(across, baseline)
+    told = about or About()
+    across = gather(records, told.test_to_train)
+    lines = list(told.found) or findings(across, baseline_of(across, told.baseline))
     for line in lines:
         out.print(f"• {escape(line)}")
     out.print(f"\nwrote {escape(str(page))}")

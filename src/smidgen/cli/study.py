@@ -131,7 +131,16 @@ def report(
     if len(done) < len(study.cells):
         note(f"{len(study.cells) - len(done)} of {len(study.cells)} cells are not done.")
     found = tuple(verdicts(outcomes_of(records)))
-    about = About(study.title, study.about, study.baseline, study.paper, found)
+    about = About(
+        title=study.title,
+        about=study.about,
+        size=study.size,
+        missing=len(study.cells) - len(done),
+        baseline=study.baseline,
+        test_to_train=study.test_to_train,
+        paper=study.paper,
+        found=found,
+    )
     show_many(records, page or ledger.folder / "report.html", json_file, about)
 
 

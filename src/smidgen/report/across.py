@@ -1,9 +1,11 @@
 """Many records side by side: means over seeds, and differences of what shares a seed.
 
 Intervals are Student's, over seeds (or splits): what another seed would change. Where seeds
-share test rows, nothing is said of other rows. Two methods are compared by the differences
-within each seed, on the same test rows. Over all data sets each counts alike and only its
-seeds vary: nothing is said of other data sets.
+share test rows, nothing is said of other rows. Splits of the same rows into training and
+test rows overlap, so their numbers vary too little: the variance of a mean of n is
+s²(1/n + r) then, with r test rows to a training row (Nadeau and Bengio, 2003). Two methods
+are compared by the differences within each seed, on the same test rows. Over all data sets
+each counts alike and only its seeds vary: nothing is said of other data sets.
 """
 
 from __future__ import annotations
@@ -53,18 +55,20 @@ class Spread:
         return self.low is not None and self.low > 0 and self.count >= FEWEST
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float], test_to_train: float = 0.0) -> Spread:
     """Mean and Student's interval of numbers that are one for each seed."""
-    return stratified([values])
+    return stratified([values], test_to_train)
 
 
-def stratified(groups: Sequence[Sequence[float]]) -> Spread:
+def stratified(groups: Sequence[Sequence[float]], test_to_train: float = 0.0) -> Spread:
     """Mean of the means of groups, which count alike, and its interval.
 
-    Its variance is Σ s²_g/n_g / G², its degrees of freedom Satterthwaite's.
+    Its variance is Σ s²_g(1/n_g + r) / G², its degrees of freedom Satterthwaite's.
 
     Args:
         groups: Numbers that are one for each seed, by data set.
+        test_to_train: r, test rows to a training row where seeds are splits of the same
+            rows; zero where seeds share no rows, or where only these test rows are meant.
 
     Returns:
         The mean; without an interval if a group has but one number.
@@ -73,7 +77,10 @@ def stratified(groups: Sequence[Sequence[float]]) -> Spread:
     if any(len(group) < 2 for group in groups):
         return Spread(mean, None, None, count)
     shares = [
-        (variance(group) / len(group) / len(groups) ** 2, len(group) - 1)
+        (
+            variance(group) * (1 / len(group) + test_to_train) / len(groups) ** 2,
+            len(group) - 1,
+        )
         for group in groups
     ]
     error = sqrt(sum(share for share, _ in shares))
@@ -106,13 +113,14 @@ def interval(
 class Across:
     """What several records say: one entry for each data set, seed and method.
 
-    `names` are of the data of each record.
+    `names` are of the data of each record; `test_to_train` is that of `stratified`.
     """
 
     records: tuple[Record, ...]
     names: tuple[str, ...]
     entries: Mapping[tuple[str, int, str], Mapping[str, Any]]
     labels: Mapping[str, str]
+    test_to_train: float = 0.0
 
     @property
     def data(self) -> list[str]:
@@ -142,16 +150,31 @@ class Across:
         plain = entry.get(score) if found is None else found["value"]
         return None if plain is None else float(plain)
 
+    def values(self, data: str, method: str, score: str) -> list[float]:
+        """A method's numbers on a data set, one for each seed that has it."""
+        found = (self.value(pair, method, score) for pair in self.pairs(data))
+        return [each for each in found if each is not None]
+
     def mean(self, data: str, method: str, score: str) -> Spread | None:
         """A method's mean over the seeds of a data set."""
-        found = [self.value(pair, method, score) for pair in self.pairs(data)]
-        known = [each for each in found if each is not None]
-        return spread(known) if known else None
+        known = self.values(data, method, score)
+        return spread(known, self.test_to_train) if known else None
 
     def difference(
         self, method: str, other: str, score: str, data: str | None = None
     ) -> Spread | None:
-        """A method less another, within each seed; over all data sets if none is named."""
+        """A method less another, within each seed.
+
+        Args:
+            method: The one.
+            other: The other.
+            score: In what.
+            data: On which data set; if none is named, on all that have two seeds of both,
+                or on all if none has.
+
+        Returns:
+            The mean difference; None if no seed has both.
+        """
         found: dict[str, list[float]] = {}
         for pair in self.pairs(data):
             ours, theirs = (self.value(pair, each, score) for each in (method, other))
@@ -159,7 +182,8 @@ class Across:
                 found.setdefault(pair[0], []).append(ours - theirs)
         if not found or method == other:
             return None
-        return stratified(list(found.values()))
+        several = [own for own in found.values() if len(own) > 1]
+        return stratified(several or list(found.values()), self.test_to_train)
 
     def ranks(self, score: str) -> dict[str, float]:
         """Mean rank by a score, lowest first, of methods that every pair has."""
@@ -178,8 +202,11 @@ class Across:
 
     def lowest(self, data: str, score: str = "nll") -> str | None:
         """The method of the lowest mean, whether clearly or not."""
-        means = {m: found for m in self.methods if (found := self.mean(data, m, score))}
-        return min(means, key=lambda m: means[m].value, default=None)
+        found = {m: own for m in self.methods if (own := self.values(data, m, score))}
+        most = max(map(len, found.values()), default=0)
+        # A mean over fewer seeds may be low because of them.
+        means = {m: fmean(own) for m, own in found.items() if len(own) == most}
+        return min(means, key=lambda m: means[m], default=None)
 
     def best(self, data: str, baseline: str, score: str = "nll") -> str | None:
         """The method of the lowest mean, if it is clearly below the baseline."""
@@ -200,12 +227,13 @@ class Across:
         return [record for name, record in named if name == data]
 
 
-def gather(records: Iterable[Record]) -> Across:
+def gather(records: Iterable[Record], test_to_train: float = 0.0) -> Across:
     """Put records side by side.
 
     Args:
         records: Records of any kind. Data of one name that were drawn otherwise are
             told apart by a number.
+        test_to_train: Test rows to a training row, where seeds are splits of the same rows.
 
     Returns:
         Them all by data set, seed and method.
@@ -227,7 +255,7 @@ def gather(records: Iterable[Record]) -> Across:
             "the records must hold at least one method scored on test data, got none: "
             "trials and chains alone have no page. Run the study's other cells first."
         )
-    return Across(kept, names, entries, labels)
+    return Across(kept, names, entries, labels, test_to_train)
 
 
 def _names(records: Iterable[Record]) -> Iterator[str]:

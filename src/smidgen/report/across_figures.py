@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from smidgen.report.across import Across, Spread, spread
+from smidgen.report.across import FEWEST, Across, Spread, spread
 from smidgen.report.figures import place_axes
 from smidgen.report.palette import PAPER, SOFT, Look
 from smidgen.report.ramp_figures import (
@@ -20,10 +21,13 @@ from smidgen.report.ramp_figures import (
     score_limits,
 )
 from smidgen.report.ramp_page import SHORT
+from smidgen.report.reading import MAP, TEMPERATURE
 from smidgen.report.svg import drawing, inline, sheet
+from smidgen.report.tables import signed
 
 _WIDTH, _NAMES, _ROW = 384.0, 168.0, 17.0
 _LONGEST, _LONGEST_END = 28, 14
+_FAR_OUT = 1.0
 _STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 _LABELS = {
@@ -40,6 +44,7 @@ def interval_figure(
     labels: Mapping[str, str],
     looks: Mapping[str, Look],
     *,
+    aside: Collection[str] = (),
     xlabel: str,
     name: str,
 ) -> str:
@@ -49,15 +54,14 @@ def interval_figure(
         gaps: By method, from top to bottom.
         labels: Names for people.
         looks: How each is drawn.
+        aside: Methods that are only numbers at the edge where they lie far from the others.
         xlabel: What is measured.
         name: A name for the figure that no other has.
 
     Returns:
         The SVG.
     """
-    ends = [0.0, *(x for each in gaps.values() for x in _ends(each))]
-    low, high = min(ends), max(ends)
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
+    low, high = _limits(gaps, aside)
     height = _ROW * len(gaps)
     with drawing():
         figure = sheet(_WIDTH, height + 46)
@@ -66,9 +70,15 @@ def interval_figure(
         axes.axvline(0.0, color=SOFT, linewidth=0.9, dashes=(3, 2.5))
         for row, (method, found) in enumerate(gaps.items()):
             look, y = looks[method], row + 0.5
-            axes.hlines(y, *_ends(found), look.colour, linewidth=1.6)
+            place = min(max(found.value, low), high)
+            if place == found.value:
+                axes.hlines(y, *_ends(found), look.colour, linewidth=1.6)
+                marker = look.marker
+            else:
+                _number_at_edge(axes, found.value, place, y)
+                marker = ">" if place == high else "<"
             axes.plot(
-                [found.value], [y], look.marker, color=look.colour, markersize=6,
+                [place], [y], marker, color=look.colour, markersize=6,
                 markeredgecolor=PAPER, markeredgewidth=0.6,
             )  # fmt: skip
             text = labels[method]
@@ -77,6 +87,7 @@ def interval_figure(
                 -6 / across, 1 - y / len(gaps), text,
                 transform=axes.transAxes, ha="right", va="center",
             )  # fmt: skip
+        room = 0.05 * (high - low)
         axes.set_xlim(low - room, high + room)
         axes.set_ylim(len(gaps), 0)
         axes.set_yticks([])
@@ -89,33 +100,106 @@ def interval_figure(
         return inline(figure, name, f"{xlabel} of each method")
 
 
+def _limits(gaps: Mapping[str, Spread], aside: Collection[str]) -> tuple[float, float]:
+    """Ends of the axis: of all methods but those aside that lie far from the others."""
+    near = [each for method, each in gaps.items() if method not in aside]
+    ends = [0.0, *(x for each in near for x in _ends(each))]
+    low, high = min(ends), max(ends)
+    reach = _FAR_OUT * (high - low)
+    for method in aside:
+        found = _ends(gaps[method]) if method in gaps else (0.0, 0.0)
+        if not near or low - reach <= found[0] and found[1] <= high + reach:
+            low, high = min(low, found[0]), max(high, found[1])
+    return (low, high) if high > low else (low - 0.05, high + 0.05)
+
+
+def _number_at_edge(axes: Axes, value: float, place: float, y: float) -> None:
+    """Write a difference that lies beyond the axis beside its arrow."""
+    inward = -1 if value > place else 1
+    axes.annotate(
+        signed(value), (place, y), (8 * inward, 0),
+        textcoords="offset points", va="center", color=SOFT,
+        ha="right" if inward < 0 else "left",
+    )  # fmt: skip
+
+
 def _ends(found: Spread) -> tuple[float, float]:
+    """Ends of an interval; one standard error to either side where numbers are few."""
+    if found.count < FEWEST and found.error is not None:
+        return found.value - found.error, found.value + found.error
     low = found.value if found.low is None else found.low
     high = found.value if found.high is None else found.high
     return low, high
 
 
 def ramp_curves(ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Join the validation curves of several seeds: each is a repeat of its points."""
-    if not ramps:
+    """Join the validation curves of several seeds: each is a repeat of its points.
+
+    Args:
+        ramps: The curves of each, with temperature scaling's scores among them.
+
+    Returns:
+        Points and the point estimate, all less temperature scaling in the same seed; None
+        if no seed has it.
+    """
+    paired = [_less_temperature(ramp) for ramp in ramps if ramp.get(TEMPERATURE)]
+    if not paired:
         return None
-    points = [point for ramp in ramps for point in ramp["points"]]
-    found: dict[str, Any] = {"points": points, "chosen": {}}
-    for baseline in ("map", "temperature"):
-        own = [ramp[baseline] for ramp in ramps if ramp.get(baseline)]
+    schemes = dict.fromkeys(each["scheme"] for ramp in paired for each in ramp["points"])
+    return {
+        "points": [each for scheme in schemes for each in _aligned(paired, scheme)],
+        "chosen": {},
+        **{
+            name: {score: fmean(ramp[name][score] for ramp in paired) for score in _SCORES}
+            for name in (MAP, TEMPERATURE)
+        },
+    }
+
+
+def _less_temperature(ramp: Mapping[str, Any]) -> dict[str, Any]:
+    def less(entry: Mapping[str, Any]) -> dict[str, Any]:
+        gaps = {score: entry[score] - ramp[TEMPERATURE][score] for score in _SCORES}
+        return {**entry, **gaps}
+
+    points = [less(point) for point in ramp["points"]]
+    return {"points": points, **{name: less(ramp[name]) for name in (MAP, TEMPERATURE)}}
+
+
+def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[str, Any]]:
+    """The points of a scheme, every seed at every size, so that means compare."""
+    seeds: list[dict[float, list[Mapping[str, Any]]]] = []
+    for ramp in ramps:
+        own: dict[float, list[Mapping[str, Any]]] = {}
+        for point in ramp["points"]:
+            if point["scheme"] == scheme:
+                own.setdefault(point["level"], []).append(point)
         if own:
-            found[baseline] = {score: fmean(e[score] for e in own) for score in _SCORES}
-    return found
+            seeds.append(own)
+    # As many sizes are the same sizes: if not in maps or floats, as shares of the weights.
+    if len({len(own) for own in seeds}) == 1:
+        return [
+            {**point, "level": place}
+            for own in seeds
+            for place, level in enumerate(sorted(own))
+            for point in own[level]
+        ]
+    return [
+        {**point, "level": wanted}
+        # A budget that a seed lacks bought it nothing new: it has its next smaller one.
+        for own in seeds
+        for wanted in sorted({level for each in seeds for level in each})
+        for point in own[max((e for e in own if e <= wanted), default=min(own))]
+    ]
 
 
 def ramp_figures(
     ramp: Mapping[str, Any], looks: Mapping[str, Look], name: str
 ) -> list[str]:
-    """Draw NLL and ECE on validation data against floats, means over seeds."""
+    """Draw NLL and ECE on validation data against floats, less those of temperature."""
     found = []
     for score, text in _SCORES.items():
         drawn = [_marked(line) for line in lines(ramp, _LABELS, score)]
-        levels = {b: ramp[b][score] for b in ("map", "temperature") if ramp.get(b)}
+        levels = {name: ramp[name][score] for name in (MAP, TEMPERATURE)}
         axis = (float_limits(drawn), score_limits(drawn, levels))
         found.append(
             score_figure(
@@ -123,7 +207,7 @@ def ramp_figures(
                 levels,
                 looks,
                 axis,
-                ylabel=f"{text} on validation data",
+                ylabel=f"validation {text} − temperature",
                 name=f"{name}-{score}",
             )
         )
@@ -153,7 +237,10 @@ def level_figures(
     """
     families: dict[str, list[Line]] = {}
     for scheme, own in _level_gaps(across, data, baseline).items():
-        found = {percent: spread(each) for percent, each in sorted(own.items())}
+        found = {
+            percent: spread(each, across.test_to_train)
+            for percent, each in sorted(own.items())
+        }
         ends = [_ends(each) for each in found.values()]
         line = Line(
             scheme,

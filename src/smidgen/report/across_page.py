@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from smidgen.report.chains import chains_of
 from smidgen.report.findings import findings
 from smidgen.report.page import environment
 from smidgen.report.palette import Look, key, looks
-from smidgen.report.ramp_page import norm_figures
+from smidgen.report.ramp_page import BY_NORM, norm_figures
 from smidgen.report.tables import Bound, Cell, Column
 from smidgen.report.trials import shown, trial_tables
 
@@ -51,14 +52,18 @@ _PLAIN = ("fraction", "trained", "floats", "stored_ratio")
 # The papers' ECE has bins of equal width, so it stands beside ours of that kind.
 _PAPER = {"nll": "nll", "ece_equal_width": "ece"}
 _BESIDE_A_PAPER = ("ece_equal_width",)
+_FAR = (reading.MAP, "constant")
+# Of the ECE in bins of equal mass.
+_BINS = 20
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
-_BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 
 
 @dataclass(frozen=True)
 class About:
     """What a page says of itself: a study's words, or those for any records.
 
+    `size` tells how large it was, `missing` how many cells are not done. `test_to_train` is
+    that of `stratified`: seeds are splits of the same rows.
     `paper` holds published figures: a label, a note, and values by method, data, score.
     `found` are sentences by a study's own statistics: they stand in place of those on NLL,
     and of what counts every seed of every data set as one more of its kind.
@@ -66,7 +71,10 @@ class About:
 
     title: str = "Records side by side"
     about: str = ""
+    size: str = ""
+    missing: int = 0
     baseline: str | None = None
+    test_to_train: float = 0.0
     paper: Mapping[str, Any] = field(default_factory=dict)
     found: tuple[str, ...] = ()
 
@@ -87,7 +95,7 @@ def render_many(records: Sequence[Record], about: About | None = None) -> str:
     """
     about = about or About()
     try:
-        return _render(gather(records), about)
+        return _render(gather(records, about.test_to_train), about)
     except SmidgenError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -119,6 +127,9 @@ def _render(across: Across, about: About) -> str:
         .render(
             title=about.title,
             about=about.about,
+            size=about.size,
+            missing=about.missing,
+            splits=bool(about.test_to_train),
             baseline=across.labels[baseline],
             paper=about.paper,
             findings=about.found or findings(across, baseline),
@@ -163,14 +174,17 @@ def _data_part(
         "few": len(across.seeds(data)) < FEWEST,
         "columns": columns,
         "best": best,
+        "chance": _chance(across, data, baseline),
         "paper": published,
         "rows": [
             {
                 "name": method,
                 "label": across.labels[method],
+                "seeds": len(across.values(data, method, "nll")),
+                "at_edge": _at_edge(across, data, method),
                 "cells": [
                     {
-                        "cell": _cell(column, across.mean(data, method, column.score)),
+                        "cell": _measured(across, data, method, column),
                         "paper": _published(paper, method, data, column),
                         "best": column is _NLL and method == best,
                     }
@@ -198,20 +212,47 @@ def _published(
     return None if value is None else Cell(f"paper.{column.score}", f"{value:.2f}", value)
 
 
+def _measured(across: Across, data: str, method: str, column: Column) -> Cell:
+    """A mean over seeds; of sizes, which no mean is one of, from where to where."""
+    values = across.values(data, method, column.score)
+    if column.score in _PLAIN and values and min(values) < max(values):
+        ends = (column.form(min(values)), column.form(max(values)))
+        return Cell(column.score, " – ".join(ends))
+    return _cell(column, across.mean(data, method, column.score))
+
+
 def _cell(column: Column, found: Spread | None) -> Cell:
     if found is None:
         return Cell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
     if found.low is not None and found.high is not None and column.score not in _PLAIN:
-        ends = {"low": found.low, "high": found.high}
+        ends, form = {"low": found.low, "high": found.high}, column.form
         # Student's interval of two numbers is a dozen standard errors wide.
         if found.count < FEWEST and found.error is not None:
             ends = {"error": found.error}
+            form = tables.nll if column.form is tables.signed else column.form
         bounds = tuple(
-            Bound(f"{column.score}.{end}", value, column.form(value))
+            Bound(f"{column.score}.{end}", value, form(value))
             for end, value in ends.items()
         )
     return Cell(column.score, column.form(found.value), found.value, bounds)
+
+
+def _at_edge(across: Across, data: str, method: str) -> bool:
+    """Whether in some seed validation data chose a precision at an end of its grid."""
+    entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
+    return any(entry.get("precision_at_edge") for entry in entries)
+
+
+def _chance(across: Across, data: str, baseline: str) -> str:
+    """The ECE that chance alone gives a predictor that is right as often as it says."""
+    right = across.mean(data, baseline, "accuracy")
+    sizes = [part["test"] for part in across.parts(data, "data") if part.get("test")]
+    if right is None or not sizes or not across.mean(data, baseline, "ece_equal_mass"):
+        return ""
+    spread = right.value * (1 - right.value)
+    # The mean |accuracy − confidence| in a bin of n/B rows.
+    return tables.rate(sqrt(2 / pi * spread * _BINS / min(sizes)))
 
 
 def _figures(
@@ -234,6 +275,7 @@ def _figures(
                 gaps,
                 across.labels,
                 method_looks,
+                aside=_FAR,
                 xlabel=f"test {text} less that of {across.labels[baseline]}",
                 name=f"{name}-{score}",
             )
@@ -258,7 +300,7 @@ def _ramps(
         return {}
     schemes = list(dict.fromkeys(point["scheme"] for point in joined["points"]))
     swag = [s for s in schemes if s.startswith("swag-")]
-    norm = [s for s in schemes if s in _BY_NORM]
+    norm = [s for s in schemes if s in BY_NORM]
     groups = {
         "Every scheme": [s for s in schemes if s not in (*swag, *norm)],
         "By norm, beside random modules": [*norm, "random"] if norm else [],

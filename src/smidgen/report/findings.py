@@ -62,7 +62,8 @@ def findings(across: Across, baseline: str) -> list[str]:
         One sentence or two for each data set and for each question that can be asked.
     """
     lines = [_of_data(across, data, baseline) for data in across.data]
-    lines += _counted(across, baseline)
+    lines += _counted(across, baseline, "nll", "NLL")
+    lines += _counted(across, baseline, "ece_equal_mass", "ECE")
     known = set(across.methods)
     for first, second in _PAIRS:
         if {first, second} <= known:
@@ -87,18 +88,22 @@ def _of_data(across: Across, data: str, baseline: str) -> str:
     gap = across.difference(lowest, baseline, "nll", data)
     if gap is None:
         return f"{opening}; {_name(across, baseline)} was not measured beside it."
+    if gap.count < FEWEST:
+        few = {1: "one pair bears", 2: "two pairs bear"}[gap.count]
+        told = f"difference to {_name(across, baseline)} {signed(gap.value)}"
+        return f"{opening} ({told}; {few} no verdict)."
     clearly = "clearly" if gap.below_zero else "not clearly"
     return f"{opening}, {clearly} below {_name(across, baseline)} ({_said(gap)})."
 
 
-def _counted(across: Across, baseline: str) -> list[str]:
+def _counted(across: Across, baseline: str, score: str, text: str) -> list[str]:
     """How many methods beat the baseline over all data, and which."""
     if baseline not in across.methods:
         return []
     gaps = {
         method: gap
         for method in across.methods
-        if (gap := across.difference(method, baseline, "nll")) is not None
+        if (gap := across.difference(method, baseline, score)) is not None
         if gap.count >= FEWEST
     }
     if not gaps:
@@ -107,10 +112,14 @@ def _counted(across: Across, baseline: str) -> list[str]:
     worse = [m for m in gaps if gaps[m].above_zero]
     named = f": {', '.join(_name(across, m) for m in better[:6])}" if better else ""
     more = " and others" if len(better) > 6 else ""
+    several = [data for data in across.data if len(across.seeds(data)) > 1]
+    whole = len(several) in (0, len(across.data))
+    where = "all data" if whole else f"{', '.join(several)}, which has seeds enough"
     return [
-        f"Over all data, {len(better)} of {len(gaps)} methods are clearly better in NLL "
-        f"than {_name(across, baseline)}{named}{more}; {len(worse)} are clearly worse. Of "
-        "so many comparisons one in twenty would be by chance."
+        f"Over {where}, {len(better)} of {len(gaps)} methods are clearly better in {text} "
+        f"than {_name(across, baseline)}{named}{more}; {len(worse)} "
+        f"{'is' if len(worse) == 1 else 'are'} clearly worse. Of so many comparisons one "
+        "in twenty would be by chance."
     ]
 
 
@@ -142,27 +151,44 @@ def _worse_than_nothing(across: Across) -> list[str]:
     found = []
     for data in across.data:
         floor = across.mean(data, _CONSTANT, "nll")
-        if floor is None:
-            continue
-        means = {m: across.mean(data, m, "nll") for m in across.methods if m != _CONSTANT}
-        above = [m for m, each in means.items() if each and each.value > floor.value]
+        gaps = {m: across.difference(m, _CONSTANT, "nll", data) for m in across.methods}
+        above = [m for m, gap in gaps.items() if gap and gap.value > 0]
         names = ", ".join(_name(across, m) for m in above)
-        if above:
+        if floor is not None and above:
+            verb = "has" if len(above) == 1 else "have"
             found.append(
-                f"{data}: a constant prediction has NLL {nll(floor.value)}; {names} "
-                f"{'does' if len(above) == 1 else 'do'} no better than that."
+                f"{data}: a constant prediction has NLL {nll(floor.value)}; on average of "
+                f"the same seeds {names} {verb} a higher one."
             )
     return found
 
 
 def _at_edges(across: Across) -> list[str]:
-    """Which settings that trials chose might be better still beyond what was tried."""
+    """Which settings that were chosen might be better still beyond what was tried."""
     choices = {
         f"{data}: {reading.label(methods[0])}": record.results["choice"]
         for data, record in zip(across.names, across.records, strict=True)
         if record.results.get("choice") and (methods := reading.methods(record))
     }
-    return edges(choices)
+    return [*edges(choices), *_precisions_at_edges(across)]
+
+
+def _precisions_at_edges(across: Across) -> list[str]:
+    """Of posteriors whose precision validation data chose at an end of its grid."""
+    told = [
+        (data, bool(entry["precision_at_edge"]))
+        for (data, _, _), entry in across.entries.items()
+        if entry.get("precision_at_edge") is not None
+    ]
+    ends = [data for data, at_edge in told if at_edge]
+    if not ends:
+        return []
+    parts = ", ".join(f"{data} {ends.count(data)}" for data in dict.fromkeys(ends))
+    return [
+        f"{len(ends)} of {len(told)} posteriors have a precision at an end of its grid "
+        f"({parts}), marked † in tables: at the lower end a wider prior might do better, "
+        "at the upper end hardly anything of the posterior is left."
+    ]
 
 
 def _said(gap: Spread) -> str:

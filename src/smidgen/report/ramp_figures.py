@@ -19,7 +19,7 @@ from smidgen.report.palette import PAPER, SOFT, Look
 from smidgen.report.svg import drawing, inline, sheet
 
 _WIDTH, _HEIGHT = 384.0, 258.0
-_LEFT, _TOP, _ACROSS, _DOWN = 62.0, 10.0, 222.0, 204.0
+_LEFT, _TOP, _ACROSS, _DOWN = 70.0, 10.0, 214.0, 204.0
 _BETWEEN = 13.0
 _STEPS = (1, 2, 2.5, 5, 10)
 # A level this many times as far away as all the points together is named, not drawn.

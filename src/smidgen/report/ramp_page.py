@@ -33,7 +33,7 @@ SHORT = {
     "min-attention": "min, attention",
     "magnitude": "Largest weights",
 }
-_BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
+BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 MEANINGS = {
     "sparse-kfac": "rows and columns of the largest weights, one percentage for all maps",
     "best-budget": "a percentage of its own for each map: step by step, whichever larger "
@@ -104,7 +104,7 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
         heights = score_limits(own, levels)
         # Of one point each there is no crowd of lines to part.
         crowded = any(len(line.floats) > 1 for line in own)
-        by_norm = [line for line in own if crowded and line.scheme in _BY_NORM]
+        by_norm = [line for line in own if crowded and line.scheme in BY_NORM]
         parts = {
             "all": [line for line in own if line not in by_norm],
             "norm": by_norm,

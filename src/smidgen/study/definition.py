@@ -1,6 +1,7 @@
 """Studies as files: TOML that says which cells there are.
 
 title = "..."
+test_to_train = 0.1  where seeds split the same rows: test rows to a training row
 [[data]]             each data set: a name, and what its kind of cells read
 [[cells]]            name, kind, needs; `each` makes a cell of each value; `only` of
                      some data; `seed` one for all seeds; all else is the kind's
@@ -22,7 +23,17 @@ from smidgen.errors import ArgumentError
 from smidgen.study.cell import Cell, read_settings
 
 _SHIPPED = resources.files("smidgen.study") / "shipped"
-_TOP = ("title", "about", "data", "cells", "profiles", "resources", "baseline", "paper")
+_TOP = (
+    "title",
+    "about",
+    "data",
+    "cells",
+    "profiles",
+    "resources",
+    "baseline",
+    "test_to_train",
+    "paper",
+)
 _PROFILE = ("about", "seeds", "data", "cells")
 _OWN = ("name", "kind", "needs", "each", "only", "seed")
 
@@ -39,16 +50,20 @@ class Resources:
 class Study:
     """All cells of a study, those that others need first.
 
-    `baseline` is the method that others are compared with; `paper` holds published
-    figures: a label, and values by method, data and score.
+    `about` is of the study, `size` of the profile. `baseline` is the method that others are
+    compared with; `test_to_train` says that seeds are splits of the same rows, and how many
+    test rows there are to a training row; `paper` holds published figures: a label, and
+    values by method, data and score.
     """
 
     name: str
     profile: str
     title: str
     about: str
+    size: str
     cells: tuple[Cell, ...]
     baseline: str = "temperature"
+    test_to_train: float = 0.0
     resources: Resources = Resources()
     paper: Mapping[str, Any] = field(default_factory=dict)
 
@@ -116,8 +131,10 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
         profile=chosen,
         title=str(told.get("title", name)),
         about=str(told.get("about", "")).strip(),
+        size=str(changes.get("about", "")).strip(),
         cells=tuple({cell.key: cell for cell in cells}.values()),
         baseline=str(told.get("baseline", "temperature")),
+        test_to_train=float(told.get("test_to_train", 0.0)),
         resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
         paper=told.get("paper", {}),
     )

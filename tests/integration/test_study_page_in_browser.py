@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
+from scipy.stats import ttest_1samp
 from tests.browser_page import PROBE, WIDTHS, opened
 from tests.integration.test_page_in_browser import SMALLEST_TEXT, browser
 from tests.study_records import DATA, SEEDS, SHIFTS, make_level_records, make_study_records
@@ -84,6 +85,16 @@ def test_filters_hide_data_and_methods_and_show_them_again(seen, width):
     assert found["again"] == found["before"]
 
 
+def check_numbers(shown, place, values):
+    """A mean and Student's interval, as scipy finds them."""
+    data, method, score = place
+    close = {"rel": EXACT["rtol"], "abs": EXACT["atol"]}
+    assert shown[place] == pytest.approx(fmean(values), **close)
+    ends = ttest_1samp(values, 0).confidence_interval()
+    assert shown[data, method, f"{score}.low"] == pytest.approx(ends.low, **close)
+    assert shown[data, method, f"{score}.high"] == pytest.approx(ends.high, **close)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_numbers_are_those_of_the_records(seen, width):
     records, found = seen[0], seen[1][width]
@@ -100,8 +111,14 @@ def test_numbers_are_those_of_the_records(seen, width):
     assert found["record"] == listed
     pairs = zip(found["data"], found["numbers"], strict=True)
     shown = {(data, m, score): float(value) for data, (m, score, value, _) in pairs}
-    for place, values in by_place.items():
+    baseline = "temperature" if (DATA[0], "temperature", "nll") in by_place else "map"
+    for (data, method, score), values in by_place.items():
         # Shown only beside a paper's figure of that kind.
-        if place[-1] != "ece_equal_width":
-            assert shown[place] == pytest.approx(fmean(values), rel=EXACT["rtol"])
+        if score == "ece_equal_width":
+            continue
+        check_numbers(shown, (data, method, score), values)
+        if score == "nll" and method != baseline:
+            others = by_place[data, baseline, score]
+            gaps = [ours - theirs for ours, theirs in zip(values, others, strict=True)]
+            check_numbers(shown, (data, method, "nll.difference"), gaps)
     assert len(SHIFTS) * len(DATA) * len(SEEDS) == 42

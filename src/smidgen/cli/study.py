@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from smidgen.study.cell import Cell
     from smidgen.study.definition import Study
     from smidgen.study.engines.base import Engine
-    from smidgen.study.ledger import Ledger
+    from smidgen.study.ledger import Ledger, State
 
 app = typer.Typer(
-    help="Run the papers' experiments, or your own: list, run, status, report.",
+    help="Run the papers' experiments, or your own: list, show, run, status, report.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -57,6 +57,15 @@ def list_studies() -> None:
         for profile, about in profiles_of(name).items():
             count = len(read_study(name, profile).cells)
             out.print(f"    --profile {profile}: {count} cells. {escape(about)}")
+
+
+@app.command(epilog="Example: [bold]smidgen study show glue-table2 > mine.toml[/bold]")
+def show(name: Name) -> None:
+    """Print a study's file as it stands, to be changed and run as one's own."""
+    from smidgen.study.definition import text_of
+
+    # Neither wrapped nor coloured: what is printed is the file.
+    typer.echo(text_of(name), nl=False)
 
 
 @app.command(epilog="Example: [bold]smidgen study run uci --data data/uci[/bold]")
@@ -104,10 +113,16 @@ def run(
 @app.command(epilog="Example: [bold]smidgen study status uci[/bold]")
 def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     """Tell which cells are done, running, failed or left."""
-    _show(*_opened(name, profile, folder))
+    study, ledger = _opened(name, profile, folder)
+    state = _show(study, ledger)
+    if not state.done and not state.running:
+        note(_without_records(name, study, ledger))
 
 
-@app.command(epilog="Example: [bold]smidgen study report uci --page uci.html[/bold]")
+@app.command(
+    epilog="Example: "
+    "[bold]smidgen study report uci --out results/uci --page uci.html[/bold]"
+)
 def report(
     name: Name,
     folder: Folder = None,
@@ -121,15 +136,19 @@ def report(
 ) -> None:
     """Turn the records that are there into one HTML page, at any time."""
     from smidgen.cli.report import show_many
+    from smidgen.errors import ArgumentError
     from smidgen.report import About
     from smidgen.study.ledger import state_of
     from smidgen.study.tuning_summary import outcomes_of, verdicts
 
     study, ledger = _opened(name, profile, folder)
     done = state_of(study.cells, ledger).done
+    if not done:
+        raise ArgumentError(_without_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
     if len(done) < len(study.cells):
-        note(f"{len(study.cells) - len(done)} of {len(study.cells)} cells are not done.")
+        left = len(study.cells) - len(done)
+        note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")
     found = tuple(verdicts(outcomes_of(records)))
     about = About(
         title=study.title,
@@ -150,6 +169,21 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
 
     study = read_study(name, profile)
     return study, Ledger(folder or Path("runs") / f"{study.name}-{study.profile}")
+
+
+def _without_records(name: str, study: Study, ledger: Ledger) -> str:
+    """Where records were looked for in vain, and what to do next."""
+    from dataclasses import replace
+
+    # A clone of the repository has records of most of the shipped studies.
+    kept = replace(ledger, folder=Path("results") / study.name)
+    there = any(map(kept.is_done, study.cells))
+    where = f"{kept.folder}, which has some" if there else "FOLDER with those you have"
+    return (
+        f"there are no records of {study.name!r}, profile {study.profile}, in "
+        f"{ledger.folder}. Pass --out {where}, or make them: smidgen study run {name} "
+        f"--profile {study.profile} --data FOLDER."
+    )
 
 
 def _engine(
@@ -189,7 +223,7 @@ def _engine(
     return LocalEngine(place, needed, workers)
 
 
-def _show(study: Study, ledger: Ledger) -> None:
+def _show(study: Study, ledger: Ledger) -> State:
     from smidgen.study.ledger import state_of
 
     state = state_of(study.cells, ledger)
@@ -208,3 +242,4 @@ def _show(study: Study, ledger: Ledger) -> None:
     hidden = len(state.failed) - _MOST_SHOWN
     if hidden > 0:
         note(f"{hidden} more failed; why is in {ledger.folder / 'failed'}.")
+    return state

@@ -74,6 +74,28 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in found if path.suffix == ".toml")
 
 
+def text_of(name_or_file: str) -> str:
+    """Read the file of a study as it stands.
+
+    Args:
+        name_or_file: The name of one that comes with smidgen, or the path of a file.
+
+    Returns:
+        The TOML.
+
+    Raises:
+        ArgumentError: If there is no such study.
+    """
+    if name_or_file in shipped():
+        return (_SHIPPED / f"{name_or_file}.toml").read_text("utf-8")
+    path = Path(name_or_file)
+    if path.is_file():
+        return path.read_text("utf-8")
+    raise ArgumentError(
+        f"NAME must be one of {', '.join(shipped())}, or a TOML file, got {name_or_file!r}."
+    )
+
+
 def profiles_of(name_or_file: str) -> dict[str, str]:
     """List a study's profiles and what each is for."""
     told = _read(name_or_file)[1].get("profiles", {})
@@ -141,16 +163,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
 
 
 def _read(name_or_file: str) -> tuple[str, dict[str, Any]]:
-    path = Path(name_or_file)
-    if name_or_file in shipped():
-        text = (_SHIPPED / f"{name_or_file}.toml").read_text("utf-8")
-    elif path.is_file():
-        text = path.read_text("utf-8")
-    else:
-        raise ArgumentError(
-            f"NAME must be one of {', '.join(shipped())}, or a TOML file, got "
-            f"{name_or_file!r}."
-        )
+    text, path = text_of(name_or_file), Path(name_or_file)
     try:
         return path.stem if path.is_file() else name_or_file, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

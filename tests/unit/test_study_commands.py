@@ -1,0 +1,78 @@
+"""What `smidgen study` prints: a study's own file, and where records were looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from smidgen.cli import main
+from smidgen.study.definition import profiles_of, read_study, shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+def ended(*words):
+    with pytest.raises(SystemExit) as left:
+        main(["study", *words])
+    return left.value.code
+
+
+def said(stream):
+    return " ".join(stream.split())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_what_is_shown_is_the_study_to_the_letter(name, tmp_path, capsys):
+    assert ended("show", name) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    mine = tmp_path / "mine.toml"
+    mine.write_text(printed.out, encoding="utf-8")
+    assert list(profiles_of(str(mine))) == list(profiles_of(name))
+    for profile in profiles_of(name):
+        ours, theirs = read_study(str(mine), profile), read_study(name, profile)
+        assert [cell.key for cell in ours.cells] == [cell.key for cell in theirs.cells]
+        assert ours.paper == theirs.paper
+    # A path is shown as a name is.
+    assert ended("show", str(mine)) == 0
+    assert capsys.readouterr().out == printed.out
+
+
+def test_a_name_that_cannot_be_shown_is_refused_as_run_refuses_it(capsys):
+    for command in ("show", "run"):
+        assert ended(command, "glue-tabel2") == 1
+        printed = capsys.readouterr()
+        assert not printed.out
+        line = said(printed.err)
+        assert "NAME must be one of" in line
+        assert all(name in line for name in shipped())
+        assert line.endswith("got 'glue-tabel2'.")
+
+
+def test_without_records_report_and_status_say_where_they_looked(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for words, code in ((("report", "uci"), 1), (("status", "uci"), 0)):
+        assert ended(*words) == code
+        line = said(capsys.readouterr().err)
+        assert "no records of 'uci', profile small, in runs/uci-small." in line
+        assert "Pass --out FOLDER" in line
+        assert "smidgen study run uci --profile small --data FOLDER." in line
+    assert ended("report", "uci", "--out", "elsewhere", "--profile", "full") == 1
+    line = said(capsys.readouterr().err)
+    assert "'uci', profile full, in elsewhere." in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_in_a_clone_they_name_the_records_that_it_has(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    out = ("--out", str(tmp_path))
+    assert ended("report", "uci", *out) == 1
+    assert "Pass --out results/uci, which has some" in said(capsys.readouterr().err)
+    # The clone has none of this profile.
+    assert ended("report", "uci", *out, "--profile", "full") == 1
+    assert "Pass --out FOLDER" in said(capsys.readouterr().err)
+    assert ended("status", "uci", "--out", "results/uci") == 0
+    assert "no records" not in capsys.readouterr().err

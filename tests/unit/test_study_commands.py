@@ -39,6 +39,13 @@ def test_what_is_shown_is_the_study_to_the_letter(name, tmp_path, capsys):
     assert capsys.readouterr().out == printed.out
 
 
+@pytest.mark.parametrize("name", ["glue-table2", "glue-ramp"])
+def test_the_papers_protocol_is_of_the_papers_model(name):
+    for profile, base in (("small", None), ("full", "distilbert-base-uncased")):
+        tuned = [c for c in read_study(name, profile).cells if c.kind == "finetune"]
+        assert {cell.settings.get("base") for cell in tuned} == {base}
+
+
 def test_a_name_that_cannot_be_shown_is_refused_as_run_refuses_it(capsys):
     for command in ("show", "run"):
         assert ended(command, "glue-tabel2") == 1

@@ -18,6 +18,8 @@ from smidgen.atomic import write_text
 from smidgen.errors import StoreError
 
 SCHEMA = 1
+BASELINES = ("map", "temperature")
+"""Methods that all others are compared with: the point estimate, and with a temperature."""
 _PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
 
 

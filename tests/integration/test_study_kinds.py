@@ -14,6 +14,7 @@ from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows
 from tests.tiny import saved_encoder
 from tests.tolerances import EXACT
+from tests.unit.test_comparison import require_readable
 
 from smidgen import evaluate, fit
 from smidgen.cli import main
@@ -202,6 +203,10 @@ def test_text_cells_report_every_method_once(letters):
     for _, record in found.values():
         for method in record.results.get("methods", ()):
             assert {"nll", "accuracy", "ece_equal_mass"} <= set(method["scores"])
+            require_readable(method["name"], method["label"])
+    for name in ("dropout", "ensemble", "constant"):
+        # Each beside itself alone: the baselines are in the record of the fine-tune.
+        assert not found[name][1].results["differences"]
     assert "methods" not in found["member-1"][1].results
     swag = found["swag"][1].results
     assert {p["scheme"] for p in swag["ramp"]["points"]} == {"swag-max-mlp"}

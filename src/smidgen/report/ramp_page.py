@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from smidgen.record import Record
+from smidgen.record import BASELINES, Record
 from smidgen.report import reading, tables
 from smidgen.report.layers import Place, places
 from smidgen.report.palette import Look
@@ -46,7 +46,6 @@ MEANINGS = {
 _REFERENCE = "sparse-kfac"
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 _GROUPS = {"attention": "Attention maps", "mlp": "MLP maps"}
-_BASELINES = (reading.MAP, reading.TEMPERATURE)
 _MOST_KINDS = 8
 # Where the shade of a percentage is too dark for dark letters.
 _DEEP = 0.55
@@ -100,7 +99,7 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
     drawn: dict[str, list[Markup]] = {"all": [], "norm": []}
     for score, text in _SCORES.items():
         own = lines(ramp, SHORT, score)
-        levels = {key: ramp[key][score] for key in _BASELINES if ramp.get(key)}
+        levels = {key: ramp[key][score] for key in BASELINES if ramp.get(key)}
         heights = score_limits(own, levels)
         # Of one point each there is no crowd of lines to part.
         crowded = any(len(line.floats) > 1 for line in own)
@@ -223,7 +222,7 @@ def _point_rows(record: Record, ramp: Mapping[str, Any]) -> list[dict[str, Any]]
     """List the baselines and every point, as numbers."""
     labels = {m["name"]: reading.label(m) for m in reading.methods(record)}
     rows: list[dict[str, Any]] = []
-    for key in _BASELINES:
+    for key in BASELINES:
         if ramp.get(key):
             cells = _point_cells(ramp[key], "validation")
             row = {"name": key, "label": labels.get(key, key), "cells": cells}

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from smidgen.errors import DataError
-from smidgen.record import Record
+from smidgen.record import BASELINES, Record
 
-MAP = "map"
-TEMPERATURE = "temperature"
-_BASELINES = (MAP, TEMPERATURE)
+MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
 
 Interval = Mapping[str, float]
@@ -63,7 +61,7 @@ def primary(record: Record) -> Mapping[str, Any] | None:
     best = named(record, str((ramp(record) or {}).get("best")))
     if best is not None:
         return best
-    candidates = [m for m in methods(record) if m["name"] not in _BASELINES]
+    candidates = [m for m in methods(record) if m["name"] not in BASELINES]
     preferred = [m for m in candidates if m["name"] == _PREFERRED]
     return next(iter(preferred or reversed(candidates)), None)
 

@@ -23,6 +23,7 @@ from smidgen.posterior import Posterior, Tuning
 from smidgen.prediction import point_outputs
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import IGNORED, Problem
+from smidgen.record import BASELINES
 from smidgen.samples import SAMPLES
 from smidgen.study.predicting import predicted
 from smidgen.subset import Subset
@@ -203,19 +204,20 @@ def compare(
     """Score all methods on the test data: the results of a record.
 
     Args:
-        methods: The methods, baselines first.
+        methods: The methods; those of `BASELINES` are what the others are compared with.
         targets: The test labels.
         split: How split human raters were on each test example, if that is known.
 
     Returns:
         Plain numbers: scores with intervals, curves, paired differences.
     """
+    baselines = [each for each in methods if each.name in BASELINES]
     return {
         "methods": [_scored(each, targets, split) for each in methods],
         "differences": [
             difference
             for each in methods
-            for base in methods[:2]
+            for base in baselines
             if each.name not in ("map", base.name)
             for difference in _differences(each, base, targets)
         ],

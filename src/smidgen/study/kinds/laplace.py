@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.curvature.factors import Approximation
+from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.ramp import PERCENTS, RampSettings, ramp
 from smidgen.study.schemes import SCHEMES, Scheme
 from smidgen.study.text_data import draw
 from smidgen.study.text_models import needed_model
-
-_BASELINES = ("map", "temperature")
 
 
 @dataclass(frozen=True)
@@ -38,5 +37,5 @@ def run(job: Job) -> Mapping[str, Any]:
     sets = (loaders["train"], loaders["validation"], loaders["test"])
     record = ramp(model, *sets, RampSettings(**vars(told), seed=job.seed)).record
     results = dict(record.results)
-    results["methods"] = [m for m in results["methods"] if m["name"] not in _BASELINES]
+    results["methods"] = [m for m in results["methods"] if m["name"] not in BASELINES]
     return results

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.fit.swag import SwagOptions
+from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import LABELS
 from smidgen.study.swag_ramp import SwagRampSettings, SwagScheme, swag_ramp
 from smidgen.study.text_data import draw
 from smidgen.study.text_models import needed_model
-
-_BASELINES = ("map", "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +39,19 @@ def run(job: Job) -> Mapping[str, Any]:
     record = swag_ramp(
         model, train, loaders["validation"], loaders["test"], job.work / "points", settings
     )
-    return _renamed(record.results)
+    return renamed(record.results)
 
 
-def _renamed(results: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(results: Mapping[str, Any]) -> dict[str, Any]:
     """Tell SWAG's schemes from those of the Laplace family, which have the same names."""
     methods = [
         {
             **method,
             "name": f"swag-{method['name']}",
-            "label": f"SWAG, {LABELS[method['name']].lower()}",
+            "label": f"SWAG, {_within(LABELS[method['name']])}",
         }
         for method in results["methods"]
-        if method["name"] not in _BASELINES
+        if method["name"] not in BASELINES
     ]
     ramp = results["ramp"]
     points = [{**each, "scheme": f"swag-{each['scheme']}"} for each in ramp["points"]]
@@ -60,3 +59,8 @@ def _renamed(results: Mapping[str, Any]) -> dict[str, Any]:
     curves = {**ramp, "points": points, "chosen": chosen, "best": f"swag-{ramp['best']}"}
     kept = {name: results[name] for name in ("data", "seconds")}
     return {"methods": methods, "ramp": curves, **kept}
+
+
+def _within(label: str) -> str:
+    """A label inside of another: its first letter is small, MLP stays MLP."""
+    return label[0].lower() + label[1:]

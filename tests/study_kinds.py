@@ -22,7 +22,8 @@ class Settings:
 
 def run(job):
     told = read_settings(Settings, job.settings, "test cell")
-    note(told.diary, f"start {job.data['name']} {job.seed}")
+    # The folder for notes has the name of the cell's record.
+    note(told.diary, f"start {job.work.name}")
     time.sleep(told.seconds)
     if told.fails_without and not Path(told.fails_without).exists():
         raise ValueError("not yet")
@@ -33,7 +34,7 @@ def run(job):
         Path(told.dies_without).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     found = [(each.artifact / "left.txt").read_text() for each in job.needs]
-    note(told.diary, f"end {job.data['name']} {job.seed}")
+    note(told.diary, f"end {job.work.name}")
     value = job.seed + len(found)
     score = {"value": value, "low": value - 1, "high": value + 1}
     methods = [{"name": "map", "label": "MAP", "scores": {"nll": score}}]

@@ -76,9 +76,10 @@ def run(path, folder, workers=2, **changes):
     return study, ledger, run_study(study, ledger, engine, **changes)
 
 
-def ends(folder):
-    lines = (folder / "diary").read_text().splitlines()
-    return Counter(line.split(" ", 1)[1] for line in lines)
+def noted(folder, word):
+    """How often each cell was started, or ended, by the diary that cells keep."""
+    lines = [line.split() for line in (folder / "diary").read_text().splitlines()]
+    return Counter(slug for _, what, slug in lines if what == word)
 
 
 def test_a_file_makes_cells_of_data_seeds_and_values(file):
@@ -219,7 +220,8 @@ def test_every_cell_is_done_once_and_needs_come_first(file, tmp_path):
     study, ledger, finished = run(file, tmp_path / "out")
     assert len(finished.done) == 12
     assert not finished.failed
-    assert set(ends(tmp_path).values()) == {3}
+    once = {cell.slug: 1 for cell in study.cells}
+    assert noted(tmp_path, "start") == noted(tmp_path, "end") == once
     for cell in study.cells:
         record = ledger.record(cell)
         assert record.kind == "cell"
@@ -229,7 +231,7 @@ def test_every_cell_is_done_once_and_needs_come_first(file, tmp_path):
     assert not missing_cells(study, ledger)
     assert not any((tmp_path / "out" / "work").iterdir())
     run(file, tmp_path / "out")
-    assert set(ends(tmp_path).values()) == {3}
+    assert noted(tmp_path, "start") == once
 
 
 @pytest.mark.slow
@@ -329,6 +331,7 @@ def test_a_killed_study_goes_on_and_repeats_nothing(tmp_path):
     path, folder = written(tmp_path, seconds=0.3), tmp_path / "out"
     diary = tmp_path / "diary"
     study, ledger = read_study(str(path)), Ledger(folder)
+    kept, starts = {}, {}
     for wanted in (2, 7):
         deadline = time.monotonic() + 300
         with started(path, folder) as process:
@@ -345,14 +348,22 @@ def test_a_killed_study_goes_on_and_repeats_nothing(tmp_path):
         state = state_of(study.cells, ledger)
         assert not state.running
         assert not state.failed
-    kept = {p: p.read_bytes() for p in (folder / "records").glob("*.json")}
+        now = noted(tmp_path, "start")
+        for cell in state.done:
+            record = ledger.record_path(cell)
+            kept.setdefault(record, record.read_bytes())
+            starts.setdefault(cell.slug, now[cell.slug])
     assert len(kept) >= 7
     with started(path, folder) as process:
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert len(state_of(study.cells, ledger).done) == 12
-    for file, content in kept.items():
-        assert file.read_bytes() == content
+    # What had a record when the program was killed has not been started since.
+    in_all = noted(tmp_path, "start")
+    assert len(in_all) == 12
+    assert {slug: in_all[slug] for slug in starts} == starts
+    for record, content in kept.items():
+        assert record.read_bytes() == content
     records = [json.loads(p.read_text()) for p in (folder / "records").glob("*.json")]
     assert len(records) == 12
 

@@ -1,6 +1,7 @@
 """Run by `accelerate launch`: fit on a shard of the data, and save what it came to.
 
-The first process also fits all data alone, for comparison.
+Each process also fits all data alone, for comparison, and its shard alone, which must not
+come to the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import smidgen
 from smidgen.integrations.distributed import all_reduce
 
-ROWS = 23
+# Seven batches, the last of them short: four and three for two processes.
+ROWS, BATCH = 27, 4
+NEW_ROWS = 6
+STRUCTURES = ("kron", "ekfac", "diag", "full")
+PERCENTS = (50, 100)
 
 
 def problems():
@@ -30,16 +35,45 @@ def problems():
     yield "numbers", inputs, numbers, {"noise": "per-output"}
 
 
-def flat(posterior):
-    """Everything a posterior consists of, by name; eigenvectors only up to their sign."""
+def new_inputs():
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(NEW_ROWS, 4, dtype=torch.float64, generator=generator)
+
+
+def meaning(posterior, model):
+    """What a posterior says, whatever the signs and the order of its eigenvectors.
+
+    That is the curvature in the weights themselves, U diag(h) Uᵀ, and the predictive.
+    """
     found = {
-        f"{name}.{part}": value.double().contiguous()
+        f"{name}.curvature": operator.dense()
         for name, operator in posterior.operators.items()
-        for part, value in vars(operator).items()
-        if isinstance(value, torch.Tensor) and "vectors" not in part
     }
+    predictive = smidgen.predict(posterior, model, (new_inputs(),))
+    if predictive.kind == "categorical":
+        found["probabilities"] = predictive.probs
+        found["covariance"] = predictive.logit_covariance
+    else:
+        found |= {"variance": predictive.variance, "noise": predictive.noise}
     scalars = [posterior.num_data, posterior.likelihood.scale, posterior.log_likelihood]
-    return {**found, "scalars": torch.tensor(scalars, dtype=torch.float64)}
+    found["scalars"] = torch.tensor(scalars, dtype=torch.float64)
+    return {name: value.double().contiguous() for name, value in found.items()}
+
+
+def fitted(model, accelerator, shard, everything, told):
+    """Posteriors by what was fitted, and to whose rows: of both, of one, of a shard."""
+    subsets = {p: smidgen.select.sparse_kfac(model, percent=p) for p in PERCENTS}
+    whose = {"both": shard, "alone": everything, "shard": shard}
+    for who, batches in whose.items():
+        for structure in STRUCTURES:
+            how = {"structure": structure, "progress": False, **told}
+            reduce = all_reduce if who == "both" else None
+            made = smidgen.fit.laplace(model, batches, subsets[50], reduce=reduce, **how)
+            yield structure, who, made
+        reduce = accelerator.reduce if who == "both" else None
+        many = smidgen.fit.laplace_many(model, batches, subsets, reduce=reduce)
+        for percent, made in many.items():
+            yield f"many{percent}", who, made
 
 
 def main(folder):
@@ -51,24 +85,14 @@ def main(folder):
         torch.manual_seed(1)
         model = mlp(3).double()
         data = TensorDataset(inputs, targets)
-        shard = accelerator.prepare(DataLoader(data, batch_size=4))
+        shard = accelerator.prepare(DataLoader(data, batch_size=BATCH))
         sizes = [len(batch[0]) for batch in shard]
         found[f"{name}.rows"] = torch.tensor(sum(sizes))
-        percents = {p: smidgen.select.sparse_kfac(model, percent=p) for p in (50, 100)}
-        for structure in ("kron", "ekfac", "diag", "full"):
-            args = (percents[50],)
-            how = {"structure": structure, "progress": False, **told}
-            both = smidgen.fit.laplace(model, shard, *args, reduce=all_reduce, **how)
-            alone = smidgen.fit.laplace(model, [(inputs, targets)], *args, **how)
-            for who, posterior in (("both", both), ("alone", alone)):
-                for part, value in flat(posterior).items():
-                    found[f"{name}.{structure}.{part}.{who}"] = value
-        many = smidgen.fit.laplace_many(model, shard, percents, reduce=accelerator.reduce)
-        one = smidgen.fit.laplace_many(model, [(inputs, targets)], percents)
-        for percent in percents:
-            for who, posterior in (("both", many[percent]), ("alone", one[percent])):
-                for part, value in flat(posterior).items():
-                    found[f"{name}.many{percent}.{part}.{who}"] = value
+        found[f"{name}.batches"] = torch.tensor(len(sizes))
+        everything = [(inputs, targets)]
+        for what, who, posterior in fitted(model, accelerator, shard, everything, told):
+            for part, value in meaning(posterior, model).items():
+                found[f"{name}.{what}.{part}.{who}"] = value
     save_file(found, Path(folder) / f"{accelerator.process_index}.safetensors")
 
 

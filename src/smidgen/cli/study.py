@@ -146,15 +146,15 @@ def report(
     if not done:
         raise ArgumentError(_without_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
-    if len(done) < len(study.cells):
-        left = len(study.cells) - len(done)
+    left = len(study.cells) - len(done)
+    if left:
         note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")
     found = tuple(verdicts(outcomes_of(records)))
     about = About(
         title=study.title,
         about=study.about,
         size=study.size,
-        missing=len(study.cells) - len(done),
+        missing=left,
         baseline=study.baseline,
         test_to_train=study.test_to_train,
         paper=study.paper,

@@ -10,9 +10,8 @@ from smidgen.report.across import Across, Spread, spread, stratified
 from smidgen.report.findings import findings
 from smidgen.report.tables import nll, signed
 from smidgen.study.choices import LABELS
+from smidgen.study.regression_ramp import FAMILIES
 from studies.committed import ROOT, across_of, missing
-
-_FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
@@ -110,7 +109,7 @@ def uci_table() -> str:
         f"| | {' | '.join(across.data)} |",
         "|---" * (len(across.data) + 1) + "|",
     ]
-    for family, name in _FAMILIES.items():
+    for family, name in FAMILIES.items():
         for by in ("magnitude", "variance", "random"):
             cells = [_less_all(across, data, family, by, level) for data in across.data]
             lines.append(f"| {name}, {LABELS[by]} | {' | '.join(cells)} |")
@@ -131,8 +130,8 @@ def _less_all(across: Across, data: str, family: str, by: str, level: int) -> st
 def bridges_table() -> str:
     """Every choice of weights less random ones, for both posteriors, by data set."""
     across = _committed("bridges")
-    columns = [(family, data) for family in _FAMILIES for data in across.data]
-    headings = (f"{_FAMILIES[family]}, {data}" for family, data in columns)
+    columns = [(family, data) for family in FAMILIES for data in across.data]
+    headings = (f"{FAMILIES[family]}, {data}" for family, data in columns)
     lines = [
         f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
         "random weights; below zero is better, bold where the 95 % interval, widened for "

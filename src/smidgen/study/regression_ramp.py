@@ -28,7 +28,7 @@ Fit = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
 """The paper's."""
 _WHOLE = (100.0,)
-_FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
+FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 def ramped(
@@ -76,5 +76,5 @@ def ramped(
 def _names(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
     """Name a scheme for records and for people."""
     if tuple(percents) == _WHOLE:
-        return f"{method}-full", f"{_FAMILIES[method]}, all weights"
-    return f"{method}-{by}", f"{_FAMILIES[method]}, {LABELS[by]}"
+        return f"{method}-full", f"{FAMILIES[method]}, all weights"
+    return f"{method}-{by}", f"{FAMILIES[method]}, {LABELS[by]}"

@@ -137,6 +137,20 @@ def test_precisions_at_an_end_are_said_and_marked():
     assert "full&nbsp;†" in render_many(records)
 
 
+def test_rates_at_an_end_are_said():
+    records = [
+        Record(
+            "cell",
+            {"data": {"name": "X"}, "settings": {"rates": [0.001, 0.01, 0.1]}},
+            {"methods": [{**plain("swag", 1.0), "learning_rate": rate}]},
+            seed=seed,
+        )
+        for seed, rate in enumerate((0.001, 0.01, 0.1, 0.1))
+    ]
+    text = " ".join(findings(gather(records), "swag"))
+    assert "Of 4 runs of SWAG, 1 took the lowest rate that was tried and 2 the" in text
+
+
 def test_a_mean_curve_has_every_seed_at_every_budget():
     def ramp(points, temperature):
         return {

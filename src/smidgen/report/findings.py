@@ -170,7 +170,7 @@ def _at_edges(across: Across) -> list[str]:
         for data, record in zip(across.names, across.records, strict=True)
         if record.results.get("choice") and (methods := reading.methods(record))
     }
-    return [*edges(choices), *_precisions_at_edges(across)]
+    return [*edges(choices), *_precisions_at_edges(across), *_rates_at_edges(across)]
 
 
 def _precisions_at_edges(across: Across) -> list[str]:
@@ -188,6 +188,25 @@ def _precisions_at_edges(across: Across) -> list[str]:
         f"{len(ends)} of {len(told)} posteriors have a precision at an end of its grid "
         f"({parts}), marked † in tables: at the lower end a wider prior might do better, "
         "at the upper end hardly anything of the posterior is left."
+    ]
+
+
+def _rates_at_edges(across: Across) -> list[str]:
+    """Of runs of SWAG whose rate validation data chose at an end of those tried."""
+    lowest = highest = count = 0
+    for record in across.records:
+        tried = (record.config.get("settings") or {}).get("rates") or ()
+        for method in reading.methods(record):
+            rate = method.get("learning_rate")
+            if rate is not None and len(tried) > 1:
+                count += 1
+                lowest += rate <= min(tried)
+                highest += rate >= max(tried)
+    if not lowest + highest:
+        return []
+    return [
+        f"Of {count} runs of SWAG, {lowest} took the lowest rate that was tried and "
+        f"{highest} the highest, so better may lie beyond."
     ]
 
 

@@ -13,6 +13,7 @@ from tests.tolerances import EXACT, SINGLE
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
+from smidgen.report.across import gather
 from smidgen.report.trials import edges, shown, trial_tables
 from smidgen.study.definition import read_study
 from smidgen.study.image_data import read_images
@@ -272,6 +273,7 @@ def test_trials_are_laid_out_by_what_was_varied(squares):
 def test_tables_of_the_docs_are_made_of_such_records(squares, monkeypatch):
     records = tuple(record for _, record in squares[1].values())
     monkeypatch.setattr(ssvi_tables, "records_of", lambda _: records)
+    monkeypatch.setattr(ssvi_tables, "across_of", lambda _: gather(records))
     monkeypatch.setattr(ssvi_tables, "SPARSE", ("ssvi-20",))
     main_rows, costs = ssvi_tables.main_table(), ssvi_tables.costs_table()
     assert "| Dense VI, temperature |" in main_rows

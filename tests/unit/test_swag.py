@@ -13,7 +13,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
-from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    SmidgenWarning,
+    StoreError,
+    SubsetError,
+)
 from smidgen.fit import SwagCollector, swag
 from smidgen.subset import Entries, Whole
 from smidgen.swag import Snapshots, SwagPosterior
@@ -480,6 +486,24 @@ def test_tuning_again_tells_the_same():
     found = swag(model, split(batch), smidgen.select.last_layer(model), steps=20)
     once = smidgen.fit.tune_samples(found, model, [batch])
     assert smidgen.fit.tune_samples(once, model, [batch]).tuning == once.tuning
+
+
+@pytest.mark.filterwarnings("ignore:the best temperature")
+def test_samples_far_worse_than_the_trained_weights_are_mentioned():
+    x = torch.linspace(-2, 2, 32)[:, None]
+    y = (x[:, 0] > 0).long()
+    model = nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-3.0], [3.0]]))
+        model.bias.zero_()
+    everything = smidgen.select.sparse_kfac(model, percent=100)
+    away, near = (
+        swag(model, [(x, labels)], everything, steps=40, learning_rate=rate)
+        for labels, rate in ((1 - y, 1.0), (y, 1e-3))
+    )
+    with pytest.warns(SmidgenWarning, match="SGD has left them"):
+        smidgen.fit.tune_samples(away, model, [(x, y)])
+    smidgen.fit.tune_samples(near, model, [(x, y)])
 
 
 def test_bf16_weights_move_in_fp32():

@@ -5,6 +5,7 @@ The samples' outputs are computed once; a candidate then costs an average over t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import log, pi
@@ -12,7 +13,7 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, SmidgenWarning
 from smidgen.fit.temperature import mention_edge
 from smidgen.guard import untouched
 from smidgen.likelihood import Bernoulli, Gaussian, Likelihood
@@ -26,6 +27,8 @@ from smidgen.valley import lowest
 
 # Temperatures from e⁻⁵ to e⁵, noise variances that far from the mean squared residual.
 _WIDEST = 5.0
+# Nats for each example by which samples may do worse than the trained weights unmentioned.
+_WORSE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +149,24 @@ def tuned_by(posterior: SwagPosterior, found: HeldOut) -> SwagPosterior:
         examples=len(found.targets),
         samples=len(found.outputs),
     )
+    _mention_worse(tuning)
     if isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, noise=scale)
         return replace(posterior, likelihood=likelihood, tuning=tuning)
     mention_edge(scale)
     return replace(posterior, temperature=scale, tuning=tuning)
+
+
+def _mention_worse(tuning: SampleTuning) -> None:
+    """Warn that SGD has left what was learned."""
+    if tuning.chosen_nll > tuning.map_scaled_nll + _WORSE:
+        warnings.warn(
+            f"SWAG's NLL on the validation data is {tuning.chosen_nll:.3f}, that of the "
+            f"trained weights {tuning.map_scaled_nll:.3f}, both rescaled: SGD has left "
+            "them. Pass smaller learning rates, or fewer steps.",
+            SmidgenWarning,
+            stacklevel=4,
+        )
 
 
 def _curve(

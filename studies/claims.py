@@ -80,16 +80,20 @@ def table2() -> str:
     if across is None:
         return missing("glue-table2")
     seeds = len(across.seeds(across.data[0]))
+    whole = across.ranks("nll")
+    left = [f"“{across.labels[m]}”" for m in across.methods if m not in whole]
+    more = f"; not yet done on every split: {', '.join(left)}" if left else ""
     lines = [
         f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and ECE less "
-        "those of temperature scaling, with 95 % intervals, bold where zero is outside:",
+        "those of temperature scaling, with 95 % intervals, bold where zero is "
+        f"outside{more}:",
         "",
         f"| | {' | '.join(across.data)} | NLL − temperature | ECE − temperature |",
         "|---" * (len(across.data) + 3) + "|",
     ]
-    for method in across.methods:
-        means = (across.mean(data, method, "nll") for data in across.data)
-        cells = ["" if each is None else nll(each.value) for each in means]
+    for method in whole:
+        means = (across.values(data, method, "nll") for data in across.data)
+        cells = [nll(mean(each)) for each in means]
         for score in ("nll", "ece_equal_mass"):
             gap = across.difference(method, "temperature", score)
             cells.append("" if gap is None else _marked(gap, _interval(gap)))

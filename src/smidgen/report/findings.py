@@ -213,8 +213,7 @@ def _rates_at_edges(across: Across) -> list[str]:
 def _said(gap: Spread) -> str:
     text = f"difference {signed(gap.value)}"
     if gap.low is None or gap.high is None:
-        few = "one pair only" if gap.count == 1 else "a data set with one pair only"
-        return f"{text}, {few}, so no interval"
+        return f"{text}, one pair of each data set, so no interval"
     ends = f"{signed(gap.low)} to {signed(gap.high)}"
     return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
 

@@ -125,7 +125,7 @@ class Bench:
         """The model as it is, and with a temperature."""
         none = torch.zeros(len(self.test.outputs), 1, 1)
         self.add("MAP", none, 1.0)
-        self.add("temperature", none, float(self.objective.best(self.objective.none())[0]))
+        self.add("temperature", none, float(self.objective.best(None)[0]))
 
     def parts(self, level: str, scope: str = "scalar", *, head: bool = False) -> Parts:
         """Shares of a level by label; `head` takes the whole last layer for its own."""

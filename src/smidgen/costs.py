@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from smidgen.affine import affine_coverage
@@ -74,11 +73,12 @@ class Setting:
         """Read a problem whose likelihood is settled; labels may be drawn."""
         likelihood = problem.likelihood
         assert likelihood is not None
-        columns = len(likelihood.root_columns(torch.zeros(1, likelihood.outputs)))
-        directions = len(likelihood.directions(likelihood.resolved_link("auto")))
+        directions = likelihood.direction_count(likelihood.resolved_link("auto"))
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         size = problem.working_type.itemsize
-        return cls(size, draws or columns, directions, max(checked, default=0))
+        return cls(
+            size, draws or likelihood.column_count, directions, max(checked, default=0)
+        )
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,22 @@ def test_precisions_at_an_end_are_said_and_marked():
     assert "full&nbsp;†" in render_many(records)
 
 
+def test_rates_at_an_end_are_said_where_a_study_leaves_them_to_their_default():
+    own = {"learning_rate": 0.001, "rates": [0.001, 0.01]}
+    found = record("X", 0, "a", {"methods": [{**plain("swag", 1.0), **own}]})
+    text = " ".join(findings(gather([found]), "swag"))
+    assert "Of 1 runs of SWAG, 1 took the lowest rate" in text
+
+
+def test_extreme_temperatures_are_said():
+    records = [
+        record("X", seed, "a", {"methods": [{**plain("full", 1.0), "temperature": scale}]})
+        for seed, scale in enumerate((0.03, 0.5, 9.9))
+    ]
+    text = " ".join(findings(gather(records), "full"))
+    assert "more than tenfold from one for “full” on X (seed 0: 0.0300):" in text
+
+
 def test_rates_at_an_end_are_said():
     records = [
         Record(

@@ -104,7 +104,7 @@ def test_the_allocation_keeps_its_budget_and_every_step_lowers_the_nll(study):
     budgets = [posteriors[p].floats for p in SMALL.percents]
     path = allocations(table, objective, floats, budgets, precision=0, temperature=0.5)
     assert path
-    before = float(objective.nll(objective.none(), 0.5))
+    before = float(objective.nll(None, 0.5))
     for candidate in path:
         assert sum(floats[share] for share in candidate.shares) <= candidate.level
         assert len({name for _, name in candidate.shares}) == len(candidate.shares)

@@ -372,6 +372,17 @@ def test_a_precision_at_the_edge_is_said(record: Record) -> None:
     assert render(make_record(methods=methods)).count("τ at the edge of its grid") == 1
 
 
+def test_several_precisions_are_shown_from_the_smallest_to_the_largest(
+    record: Record,
+) -> None:
+    methods = [dict(method) for method in record.results["methods"]]
+    methods[3].pop("precision", None)
+    methods[3]["precision_range"] = [5.6e-4, 1.78]
+    assert "τ\xa0=\xa05.60×10⁻⁴ to 1.78, T" in re.sub(
+        "<[^>]*>", "", render(make_record(methods=methods))
+    )
+
+
 def test_a_tuned_model_is_judged_by_what_its_record_holds() -> None:
     lines = verdict(make_tuned_record())
     assert lines == [

@@ -203,6 +203,52 @@ def test_memory_follows_the_classes_that_are_followed():
     assert found.to_dict()["classes"] == found.classes.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:the best temperature")
+def test_counting_and_temperatures_of_many_classes_make_no_matrix_of_them():
+    classes, rows = 3000, 4
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, classes))
+    batch = (torch.randn(rows, 3), torch.randint(classes, (rows,)))
+    logits = model(batch[0]).detach()
+    with Largest() as largest:
+        smidgen.fit.laplace(
+            model, [batch], smidgen.select.named(model, ["0.*"]), fisher_draws=1
+        )
+        smidgen.fit.temperature(logits, logits.argmax(-1).flip(0))
+    assert largest.numbers <= 4 * rows * classes
+    assert smidgen.Categorical(classes).column_count == classes - 1
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_counts_are_those_of_what_is_made(outputs):
+    logits = torch.randn(1, outputs)
+    for likelihood in (
+        smidgen.Categorical(outputs),
+        smidgen.Bernoulli(outputs),
+        smidgen.Gaussian(outputs),
+    ):
+        assert len(likelihood.root_columns(logits)) == likelihood.column_count
+        for link in ("sampling", "diagonal-probit"):
+            count = likelihood.direction_count(link)
+            assert len(likelihood.directions(link)) == count
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")
+@pytest.mark.parametrize("top", [2, 3, CLASSES])
+def test_the_precision_can_be_tuned_for_the_classes_that_are_followed(top, monkeypatch):
+    posterior, model, batch = fitted()
+    passes = []
+    original = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **k: passes.append(1) or original(*a, **k)
+    )
+    tuned = smidgen.fit.tune_precision(posterior, model, [batch], top=top, refine=False)
+    assert len(passes) == top - 1
+    found = smidgen.predict(tuned, model, batch, top=top, draws=64)
+    nll = float(smidgen.evaluate.nll(found, batch[1]).mean())
+    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-6)
+
+
 @pytest.mark.parametrize("top", [1, 0, -3, CLASSES + 1, 2.0, True])
 def test_top_is_checked(top):
     posterior, model, batch = fitted()

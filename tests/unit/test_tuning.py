@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from tests.tolerances import EXACT, INTERPOLATED
 import smidgen
 from smidgen.curvature.table import variance_table
 from smidgen.errors import ArgumentError
+from smidgen.fit.objective import Objective
 from smidgen.fit.tuning import GRID
 from smidgen.operators import STRUCTURES
 
@@ -248,3 +250,61 @@ def test_evidence_refuses_another_model_and_names_its_edge():
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     with pytest.warns(smidgen.SmidgenWarning, match="at the edge of the precisions"):
         smidgen.fit.tune_by_evidence(posterior, model)
+
+
+def test_the_edge_is_that_of_what_was_chosen_for_each_group():
+    case = next(each for each in CASES if each.name == "bert-2")
+    model, batch = case.make()
+    problem = case.problem(model)
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(problem, [batch], subset)
+    # The common precision lies within this grid, that of some layer at its lower end.
+    wanted = {"precisions": GRID[10:17], "refine": False}
+    validation = noisy(case, model, batch)
+    one = smidgen.fit.tune_precision(
+        posterior, problem, validation, scope="scalar", **wanted
+    )
+    assert not one.tuning.at_edge
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tuned = smidgen.fit.tune_precision(
+            posterior, problem, validation, scope="layer", **wanted
+        )
+    ends = {GRID[10], GRID[16]}
+    at_ends = [name for name, each in tuned.precisions.items() if each in ends]
+    assert at_ends
+    assert set(tuned.precisions.values()) - ends
+    assert tuned.tuning.at_edge
+    text = " ".join(str(each.message) for each in caught)
+    assert all(name in text for name in at_ends)
+
+
+@EDGES_ARE_FINE
+def test_a_coarse_grid_is_not_interpolated():
+    case = next(each for each in CASES if each.name == "mlp-2")
+    model, batch = case.make()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+    validation = noisy(case, model, batch)
+    settings = {"scope": "scalar", "what": "precision"}
+    for grid in ((1e-2, 1, 1e2), (1e-1, 1, 10, 1e2), (1e-4, 0.1, 1e3)):
+        tuned = smidgen.fit.tune_precision(
+            posterior, model, validation, precisions=grid, **settings
+        )
+        assert min(abs(tuned.precision - each) for each in grid) < 1e-12
+        nll = held_out_nll(tuned, model, validation)
+        assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+
+
+@pytest.mark.parametrize("link", ["sampling", "laplace-bridge", "diagonal-probit"])
+def test_a_point_estimate_is_scored_as_its_softmax(link):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 5, dtype=torch.float64, generator=generator)
+    targets = smidgen.Categorical(5).drawn_targets(logits, generator)
+    objective = Objective(smidgen.Categorical(5), logits, targets, link)
+    for scale in (0.5, 2.0):
+        expected = torch.nn.functional.cross_entropy(logits / scale, targets)
+        torch.testing.assert_close(objective.nll(None, scale)[0], expected, **EXACT)
+    scale, nll = (float(each) for each in objective.best(None))
+    assert scale == pytest.approx(smidgen.fit.temperature(logits, targets))
+    for near in (0.99 * scale, 1.01 * scale):
+        assert nll < float(objective.nll(None, near))

@@ -23,19 +23,26 @@ _DRAWS = 64
 _LARGEST = log(100.0)
 # So often the bracket shrinks: to 5e-6 of a nat, where the NLL is flat to 1e-11.
 _SHRUNK = 30
+Curve = Callable[[Tensor], Tensor]
+"""From temperatures (P,) to mean NLLs (P,)."""
 # Draws of the logits are made for a few precisions at a time.
 _MOST_DRAWN = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Held-out outputs (N, C) and targets, and how they are scored."""
+    """Held-out outputs (N, C) and targets, and how they are scored.
+
+    `top` is how many classes of each example have a covariance; None for all. In place of
+    covariances, None stands for a point estimate, which has none.
+    """
 
     likelihood: Likelihood
     outputs: Tensor
     targets: Tensor
     link: str
     temperature: float = 1.0
+    top: int | None = None
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -47,17 +54,15 @@ class Objective:
             return self.likelihood.noise
         return self.temperature
 
-    def nll(self, covariance: Tensor, scale: float | None = None) -> Tensor:
+    def nll(self, covariance: Tensor | None, scale: float | None = None) -> Tensor:
         """Mean NLL under each covariance, (P,), at one scale or the likelihood's own."""
         wanted = self.own_scale if scale is None else scale
         if isinstance(self.likelihood, Gaussian):
-            noise = covariance.new_full((len(covariance),), wanted)
-            return self._gaussian(covariance, noise)
-        return self._by_pieces(
-            covariance, lambda piece: _at(piece, self._curve(piece), wanted)
-        )
+            unit = self._unit(covariance)
+            return self._gaussian(unit, unit.new_full((len(unit),), wanted))
+        return self._by_pieces(covariance, lambda curve, count: curve(_all(wanted, count)))
 
-    def best(self, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    def best(self, covariance: Tensor | None) -> tuple[Tensor, Tensor]:
         """The best scale under each covariance and the mean NLL at it, (P,) each.
 
         Args:
@@ -74,29 +79,23 @@ class Objective:
             noise = (self._squares() / (unit + 1)).mean((-2, -1))
             if not (noise > 0).all():
                 raise DataError("all residuals are zero: there is no noise to fit.")
-            return noise, self._gaussian(covariance, noise)
-        found = self._by_pieces(
-            covariance, lambda piece: torch.stack(_searched(self._curve(piece), len(piece)))
-        )
+            return noise, self._gaussian(unit, noise)
+        found = self._by_pieces(covariance, _searched)
         return found[0], found[1]
 
-    def none(self) -> Tensor:
-        """The covariance of a point estimate, (1, N, K, K)."""
-        count = len(self.likelihood.directions(self.link))
-        return self.outputs.new_zeros(1, len(self), count, count)
-
-    def _unit(self, covariance: Tensor) -> Tensor:
+    def _unit(self, covariance: Tensor | None) -> Tensor:
         """Variances of the outputs where each has noise one, (P, N, C)."""
         assert isinstance(self.likelihood, Gaussian)
+        if covariance is None:
+            return self.outputs.new_zeros(1, *self.outputs.shape)
         return covariance.diagonal(dim1=-2, dim2=-1) / self.likelihood.ratios(self.outputs)
 
     def _squares(self) -> Tensor:
         assert isinstance(self.likelihood, Gaussian)
         return self.likelihood.squares(self.outputs, self.targets)
 
-    def _gaussian(self, covariance: Tensor, noise: Tensor) -> Tensor:
+    def _gaussian(self, unit: Tensor, noise: Tensor) -> Tensor:
         """Under variance σ²(u + 1): relative noises multiply to one."""
-        unit = self._unit(covariance)
         variance = noise[:, None, None] * (unit + 1)
         terms = self._squares() / variance + variance.log() + log(2 * pi)
         return 0.5 * terms.sum(-1).mean(-1)
@@ -104,25 +103,47 @@ class Objective:
     @property
     def normals(self) -> Tensor:
         """The draws of a link that samples: the same for every candidate."""
-        return standard_normals(_DRAWS, max(1, self.likelihood.outputs - 1))
+        return standard_normals(_DRAWS, max(1, (self.top or self.likelihood.outputs) - 1))
 
-    def _curve(self, covariance: Tensor) -> Callable[[Tensor], Tensor]:
+    def _curve(self, covariance: Tensor) -> Curve:
         return self.likelihood.nll_of_temperature(
-            self.outputs, covariance, self.targets, link=self.link, normals=self.normals
+            self.outputs,
+            covariance,
+            self.targets,
+            link=self.link,
+            normals=self.normals,
+            top=self.top,
         )
 
-    def _by_pieces(self, covariance: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        drawn = self.outputs.numel() * (_DRAWS if self.link == "sampling" else 1)
-        pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
-        return torch.cat([score(piece) for piece in pieces], -1)
+    def _point_curve(self, temperatures: Tensor) -> Tensor:
+        score, outputs = self.likelihood.log_prob, self.outputs.double()
+        found = [-score(outputs / each, self.targets).mean() for each in temperatures]
+        return torch.stack(found)
+
+    def _by_pieces(
+        self, covariance: Tensor | None, score: Callable[[Curve, int], Tensor]
+    ) -> Tensor:
+        if covariance is None:
+            return score(self._point_curve, 1)
+        followed = self.outputs[:, : self.top].numel()
+        drawn = followed * (_DRAWS if self.link == "sampling" else 1)
+        most = max(1, _MOST_DRAWN // max(drawn, self.outputs.numel()))
+        pieces = covariance.split(most)
+        return torch.cat([score(self._curve(each), len(each)) for each in pieces], -1)
 
 
-def _at(piece: Tensor, curve: Callable[[Tensor], Tensor], scale: float) -> Tensor:
-    return curve(piece.new_full((len(piece),), scale, dtype=torch.float64))
+def _all(scale: float, count: int) -> Tensor:
+    return torch.full((count,), scale, dtype=torch.float64)
 
 
-def _searched(curve: Callable[[Tensor], Tensor], count: int) -> tuple[Tensor, Tensor]:
-    """Best temperatures of P curves: the NLL is convex in 1/T, so each has one valley."""
-    high = torch.full((count,), _LARGEST, dtype=torch.float64)
+def _searched(curve: Curve, count: int) -> Tensor:
+    """Best temperatures of P curves, and the NLLs at them, (2, P).
+
+    The NLL is convex in 1/T, so each curve has one valley.
+
+    Returns:
+        Both.
+    """
+    high = _all(_LARGEST, count)
     found = lowest(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()
-    return found, curve(found)
+    return torch.stack([found, curve(found)])

@@ -7,16 +7,12 @@ finds the temperature that goes with a prior precision.
 from __future__ import annotations
 
 import warnings
-from math import log
 
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.objective import Objective
-from smidgen.likelihood import Categorical
-
-# A temperature further than this from one says that the validation set is too small.
-_EXTREME = log(10.0)
+from smidgen.likelihood import Categorical, is_extreme
 
 
 def temperature(logits: Tensor, targets: Tensor) -> float:
@@ -48,14 +44,14 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
     logits = logits.detach().double()
 
     objective = Objective(likelihood, logits, targets, likelihood.resolved_link("auto"))
-    found = float(objective.best(objective.none())[0])
+    found = float(objective.best(None)[0])
     mention_edge(found)
     return found
 
 
 def mention_edge(found: float) -> None:
     """Warn about a temperature that no well-sized validation set would ask for."""
-    if abs(log(found)) > _EXTREME:
+    if is_extreme(found):
         warnings.warn(
             f"the best temperature {found:.3g} is extreme: the held-out data are too few, "
             "or the model knows little of them. Pass more, or tune the precision alone.",

@@ -127,6 +127,15 @@ class Likelihood(ABC):
             )
         return self.links[0] if link == "auto" and self.links else link
 
+    @property
+    def column_count(self) -> int:
+        """How many square-root columns the Hessian has."""
+        return self.outputs
+
+    def direction_count(self, link: str) -> int:
+        """How many directions a resolved link needs."""
+        return self.outputs
+
     def directions(self, link: str) -> Tensor:
         """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
         return torch.eye(self.outputs, dtype=torch.float64)

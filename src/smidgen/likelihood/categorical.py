@@ -24,6 +24,12 @@ from smidgen.top_classes import TopClasses
 
 # Weight samples of more classes keep no covariance between every two of them.
 _PAIRED_CLASSES = 64
+_EXTREME = log(10.0)
+
+
+def is_extreme(temperature: float) -> bool:
+    """Whether it is one that no well-sized validation set would ask for."""
+    return abs(log(temperature)) > _EXTREME
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,15 @@ class Categorical(Likelihood):
     def resolved_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto" by the number of classes, or refuse."""
         return resolve(link, self.outputs, top)
+
+    @property
+    def column_count(self) -> int:
+        """The rank of the Hessian, C − 1."""
+        return self.outputs - 1
+
+    def direction_count(self, link: str) -> int:
+        """C for the diagonal probit, else C − 1."""
+        return self.outputs - (link != "diagonal-probit")
 
     def directions(self, link: str) -> Tensor:
         """All logits for the diagonal probit, else the differences to class 0."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from smidgen.likelihood import is_extreme
 from smidgen.report import reading
 from smidgen.report.across import FEWEST, Across, Spread
-from smidgen.report.tables import nll, signed
+from smidgen.report.tables import nll, signed, significant
 from smidgen.report.trials import edges
 
 # Questions one asks of such records: the first of a pair against the second.
@@ -170,7 +171,12 @@ def _at_edges(across: Across) -> list[str]:
         for data, record in zip(across.names, across.records, strict=True)
         if record.results.get("choice") and (methods := reading.methods(record))
     }
-    return [*edges(choices), *_precisions_at_edges(across), *_rates_at_edges(across)]
+    return [
+        *edges(choices),
+        *_precisions_at_edges(across),
+        *_extreme_temperatures(across),
+        *_rates_at_edges(across),
+    ]
 
 
 def _precisions_at_edges(across: Across) -> list[str]:
@@ -191,13 +197,28 @@ def _precisions_at_edges(across: Across) -> list[str]:
     ]
 
 
+def _extreme_temperatures(across: Across) -> list[str]:
+    """Of predictions whose temperature no well-sized validation set would ask for."""
+    found = [
+        f"{_name(across, method)} on {data} (seed {seed}: {significant(scale)})"
+        for (data, seed, method), entry in across.entries.items()
+        if (scale := entry.get("temperature")) is not None and is_extreme(scale)
+    ]
+    if not found:
+        return []
+    return [
+        f"The temperature is more than tenfold from one for {', '.join(found)}: the "
+        "held-out rows were too few to choose by, or the model knows little of them."
+    ]
+
+
 def _rates_at_edges(across: Across) -> list[str]:
     """Of runs of SWAG whose rate validation data chose at an end of those tried."""
     lowest = highest = count = 0
     for record in across.records:
-        tried = (record.config.get("settings") or {}).get("rates") or ()
+        told = (record.config.get("settings") or {}).get("rates") or ()
         for method in reading.methods(record):
-            rate = method.get("learning_rate")
+            tried, rate = method.get("rates") or told, method.get("learning_rate")
             if rate is not None and len(tried) > 1:
                 count += 1
                 lowest += rate <= min(tried)

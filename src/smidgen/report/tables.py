@@ -268,6 +268,9 @@ def _row(method: Mapping[str, Any], best: str | None, columns: Sequence[Column])
         for column in _SETTINGS
         if method.get(column.score) is not None
     ]
+    if method.get("precision_range"):
+        ends = " to ".join(significant(end) for end in method["precision_range"])
+        settings.insert(0, Cell("precision", ends))
     level, size = method.get("level"), ""
     if level is not None:
         size = _short_level(name, level)

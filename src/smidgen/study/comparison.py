@@ -167,14 +167,17 @@ def posterior_method(
 def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
     """List what was chosen on held-out data, as a record's method notes it."""
     if isinstance(posterior, Posterior):
+        found = posterior.precisions.values()
+        low, high = min(found), max(found)
         return {
-            "precision": max(posterior.precisions.values()),
+            **({"precision": low} if low == high else {"precision_range": [low, high]}),
             "temperature": posterior.temperature,
             "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
         }
     return {
         "temperature": posterior.temperature,
         "learning_rate": posterior.learning_rate,
+        "rates": [rate for rate, _ in posterior.rates],
         "snapshots": posterior.snapshots,
         "samples": posterior.tuning.samples if posterior.tuning else SAMPLES,
     }

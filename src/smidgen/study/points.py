@@ -141,10 +141,9 @@ def curves(
     work: Work, points: Sequence[Point], chosen: Mapping[Scheme, Point]
 ) -> dict[str, Any]:
     """The validation curves, ready for figures."""
-    none = work.objective.none()
-    base, scaled = (float(each) for each in work.objective.best(none))
-    plain = work.predictive(work.table.outputs, none[0], 1.0)
-    tempered = work.predictive(work.table.outputs, none[0], base)
+    base, scaled = (float(each) for each in work.objective.best(None))
+    plain = CategoricalPredictive.from_logits(work.table.outputs)
+    tempered = CategoricalPredictive.from_logits(work.table.outputs, base)
     error = evaluate.expected_calibration_error
     return {
         "points": [
@@ -157,7 +156,7 @@ def curves(
         ],
         "chosen": {scheme: points.index(point) for scheme, point in chosen.items()},
         "map": {
-            "nll": float(work.objective.nll(none)),
+            "nll": float(work.objective.nll(None)),
             "ece": error(plain, work.table.targets),
         },
         "temperature": {

@@ -289,7 +289,7 @@ def _reported(
         work.link,
         label=wanted,
     )
-    base = float(work.objective.best(work.objective.none())[0])
+    base = float(work.objective.best(None)[0])
     from_logits = CategoricalPredictive.from_logits
     methods = [
         Method("map", from_logits(table.outputs)),

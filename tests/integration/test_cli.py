@@ -517,6 +517,34 @@ def test_every_selector_fits_and_is_told_apart(world, tmp_path, name):
     assert method == expected.get(SELECTORS[name].size, "last-layer")
 
 
+def test_two_posteriors_stand_on_one_page_by_names_of_their_own(world, tmp_path, capsys):
+    files = []
+    for percent in (20, 60):
+        folder, record = tmp_path / f"p{percent}", tmp_path / f"{percent}.json"
+        assert fit_with(world, folder, select="sparse-kfac", size=percent) == 0
+        name = f"{percent} percent"
+        assert evaluate(world, folder, "map", "--name", name, "--json", record) == 0
+        files.append(record)
+    page = tmp_path / "both.html"
+    assert run("report", *files, "--out", page) == 0
+    assert all(f"{percent} percent" in page.read_text() for percent in (20, 60))
+    nameless = tmp_path / "nameless.json"
+    assert evaluate(world, tmp_path / "p60", "map", "--json", nameless) == 0
+    alike = tmp_path / "alike.json"
+    assert evaluate(world, tmp_path / "p20", "map", "--json", alike) == 0
+    capsys.readouterr()
+    assert run("report", nameless, alike, "--out", tmp_path / "no.html") != 0
+    assert "--name" in capsys.readouterr().err
+
+
+def test_a_structure_that_is_no_kfac_is_not_called_so(world, tmp_path):
+    folder, record = tmp_path / "posterior", tmp_path / "record.json"
+    assert fit_with(world, folder, select="sparse-kfac", size=30, structure="diag") == 0
+    assert evaluate(world, folder, "map", "--json", record) == 0
+    found = Record.load(record).results["methods"][2]
+    assert found["label"] == "Rows × columns, diag"
+
+
 def test_random_choices_follow_the_seed(world, tmp_path):
     subsets = []
     for number, seed in enumerate((3, 3, 4)):

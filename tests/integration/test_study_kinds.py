@@ -18,7 +18,7 @@ from tests.unit.test_comparison import require_readable
 
 from smidgen import evaluate, fit
 from smidgen.cli import main
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.predictive import CategoricalPredictive
@@ -232,6 +232,15 @@ def test_rows_of_a_seed_are_apart_and_the_same_each_time(letters):
     test = set((root / "test.tsv").read_text().split("\n"))
     topped = [text for text in drawn.test.texts if not any(text in each for each in test)]
     assert not set(topped) & (set(drawn.train.texts) | set(drawn.validation.texts))
+    repeated = root / "repeated.tsv"
+    repeated.write_text(
+        "text\tlabel\n" + "".join(f"{i // 3} a\t{i % 2}\n" for i in range(300))
+    )
+    told = {**cell.data, "train": "repeated.tsv", "train_size": 50, "validation_size": 40}
+    with pytest.warns(
+        SmidgenWarning, match="200 of 300 rows of repeated.tsv have the same"
+    ):
+        draw(job(cell, root, ledger, data=told))
     with pytest.raises(DataError, match="Lower train_size"):
         draw(job(cell, root, ledger, data={**cell.data, "train_size": 1000}))
     with pytest.raises(ArgumentError, match="--data FOLDER"):
@@ -350,6 +359,13 @@ def test_every_kind_refuses_settings_it_does_not_have(letters):
         strange = type(cell)("x", name, {}, 0, {"strange": 1})
         with pytest.raises(ArgumentError, match="no setting 'strange'"):
             check_settings(strange)
+    text = dict(cell.data)
+    strange = {**text, "train_sise": 3}
+    with pytest.raises(ArgumentError, match="data 'letters'.*no setting 'train_sise'"):
+        check_settings(replace(cell, data=strange))
+    both = {**text, "validation": "validation.tsv", "validation_size": 10}
+    with pytest.raises(ArgumentError, match="validation_size is for rows drawn from"):
+        check_settings(replace(cell, data=both))
     with pytest.raises(ArgumentError, match="kind must be one of"):
         check_settings(type(cell)("x", "no-such-kind", {}, 0))
 

@@ -144,6 +144,17 @@ def test_rates_at_an_end_are_said_where_a_study_leaves_them_to_their_default():
     assert "Of 1 runs of SWAG, 1 took the lowest rate" in text
 
 
+def test_warnings_of_records_are_listed_and_counted():
+    told = [["SGD left"], ["SGD left", "a <map> mixes"], []]
+    records = [
+        record("X", seed, "a", {"methods": [plain("swag", 1.0)], "notes": notes})
+        for seed, notes in enumerate(told)
+    ]
+    text = re.sub(r"\s+", " ", render_many(records))
+    assert "2 ×&#8239;: SGD left</li> <li>1 ×&#8239;: a &lt;map&gt; mixes</li>" in text
+    assert 'id="notes"' not in render_many(records[2:])
+
+
 def test_extreme_temperatures_are_said():
     records = [
         record("X", seed, "a", {"methods": [{**plain("full", 1.0), "temperature": scale}]})

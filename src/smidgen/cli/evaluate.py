@@ -20,6 +20,10 @@ def evaluate(
     shift: Annotated[
         list[str] | None, typer.Option(help="NAME=FILE of shifted data; may be repeated.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="What to call the posterior on pages, as beside others."),
+    ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -40,14 +44,15 @@ def evaluate(
     table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
     shifted = {}
     for item in shift or []:
-        name, path = _named_file(item)
+        of, path = _named_file(item)
         others = texts.read_table(path, text, text_pair, None)
-        shifted[name] = texts.batches_of(others, tokenizer, batch_size, max_length)
+        shifted[of] = texts.batches_of(others, tokenizer, batch_size, max_length)
     record = evaluate_posterior(
         loaded,
         network,
         texts.batches_of(table, tokenizer, batch_size, max_length),
         shifted=shifted,
+        name=name,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
     show_record(record)

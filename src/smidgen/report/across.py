@@ -288,6 +288,7 @@ def _require_same(
             data, seed, name = place
             raise DataError(
                 "records on one page must not contradict each other, as those of two "
-                f"studies may: make a page of each. Got {values[0]:.6g} and "
-                f"{values[1]:.6g} for the {score} of {name!r} on {data}, seed {seed}."
+                f"studies or posteriors may. Got {values[0]:.6g} and {values[1]:.6g} for "
+                f"the {score} of {name!r} on {data}, seed {seed}. Make a page of each, or "
+                "evaluate them anew, each with a --name of its own."
             )

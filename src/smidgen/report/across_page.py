@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import pi, sqrt
@@ -44,11 +45,12 @@ _COLUMNS = (
     Column("fraction", "Weights stochastic", "", tables.share),
     Column("trained", "Weights trained", "↓", tables.count),
     Column("floats", "Floats stored", "↓", tables.count),
+    Column("stored_bytes", "Bytes stored", "↓", tables.count),
     Column("stored_ratio", "Bytes ÷ dense VI", "↓", tables.rate),
     Column("operations_ratio", "Operations ÷ dense VI", "↓", tables.rate),
     Column("seconds_ratio", "Step time ÷ dense VI", "↓", tables.rate),
 )
-_PLAIN = ("fraction", "trained", "floats", "stored_ratio")
+_PLAIN = ("fraction", "trained", "floats", "stored_bytes", "stored_ratio")
 # The papers' ECE has bins of equal width, so it stands beside ours of that kind.
 _PAPER = {"nll": "nll", "ece_equal_width": "ece"}
 _BESIDE_A_PAPER = ("ece_equal_width",)
@@ -140,6 +142,7 @@ def _render(across: Across, about: About) -> str:
             ],
             methods={name: across.labels[name] for name in across.methods},
             keys={name: Markup(key(look)) for name, look in method_looks.items()},
+            notes=_notes(across),
             overall=[] if about.found else _overall(across, baseline),
             created=max(record.created for record in across.records)[:10],
             versions=across.records[0].versions,
@@ -242,6 +245,14 @@ def _at_edge(across: Across, data: str, method: str) -> bool:
     """Whether in some seed validation data chose a precision at an end of its grid."""
     entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
     return any(entry.get("precision_at_edge") for entry in entries)
+
+
+def _notes(across: Across) -> dict[str, int]:
+    """What was warned of while the records were made, and in how many, the most first."""
+    told = Counter(
+        note for record in across.records for note in record.results.get("notes") or ()
+    )
+    return dict(told.most_common())
 
 
 def _chance(across: Across, data: str, baseline: str) -> str:

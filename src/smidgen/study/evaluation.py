@@ -17,6 +17,7 @@ from smidgen.problem import Problem, as_problem
 from smidgen.record import Record
 from smidgen.select import last_layer
 from smidgen.study.comparison import (
+    LABELS,
     compare,
     point_methods,
     posterior_method,
@@ -24,7 +25,7 @@ from smidgen.study.comparison import (
     precision_curve,
     subset_summary,
 )
-from smidgen.subset import Whole
+from smidgen.subset import Subset, Whole
 from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
 
@@ -35,6 +36,7 @@ def evaluate_posterior(
     test: Iterable[Batch],
     *,
     shifted: Mapping[str, Iterable[Batch]] | None = None,
+    name: str | None = None,
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Record:
@@ -48,6 +50,8 @@ def evaluate_posterior(
         model: The model, or its `Problem`.
         test: Labelled test batches; read several times.
         shifted: Shifted data by name, with or without labels.
+        name: What to call the posterior, as beside another of its kind; by default told
+            from its subset and its structure.
         config: What to note in the record beside the posterior's own settings.
         progress: Draw progress bars on a terminal.
 
@@ -73,7 +77,7 @@ def evaluate_posterior(
     )
     methods.append(
         posterior_method(
-            _method_name(posterior, problem.model),
+            name or _method_name(posterior, problem.model),
             posterior,
             problem,
             test,
@@ -110,9 +114,17 @@ def _settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
 
 def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
     """What a posterior is called, told from the shape of its subset."""
-    subset = posterior.subset
     if isinstance(posterior, SwagPosterior):
         return "swag"
+    name = _subset_name(posterior.subset, model)
+    # Single weights have no other structure.
+    if posterior.structure == ("diag" if name == "single-weights" else "kron"):
+        return name
+    label = "Rows × columns" if name == "sparse-kfac" else LABELS[name]
+    return f"{label}, {posterior.structure}"
+
+
+def _subset_name(subset: Subset, model: nn.Module) -> str:
     if subset == last_layer(model):
         return "last-layer"
     found = blocks(model, subset)

@@ -22,6 +22,7 @@ A data set of a study says:
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from smidgen.errors import DataError
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.integrations.huggingface import text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.problem import model_outputs
@@ -43,6 +44,8 @@ from smidgen.types import Batch, Forward
 
 Loader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
+# Single rows that were copied are no news.
+_FEW_REPEATED = 0.01
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,14 @@ class TextData:
     batch_size: int = 16
     max_length: int = 128
     bf16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.validation is not None and self.validation_size is not None:
+            raise ArgumentError(
+                f"validation_size is for rows drawn from the training file, and data "
+                f"{self.name!r} have a file for validation, {self.validation!r}; got "
+                f"{self.validation_size}. Leave one of them out."
+            )
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,8 @@ def draw(job: Job) -> Drawn:
         job: The job.
 
     Returns:
-        The rows; no text is in two of the sets but by the files' own doing.
+        The rows; no text is in two of the sets but by the files' own doing. Of training
+        rows with the same text, or the same first text of a pair, only one is drawn.
 
     Raises:
         DataError: If the files hold too few rows.
@@ -138,7 +150,7 @@ def draw(job: Job) -> Drawn:
     test = read_text(_path(job, about.test), **columns, **names)
     if about.shuffle_test is not None:
         test = test.take(_shuffled(range(len(test)), about.shuffle_test))
-    rows, most = _distinct(everything), about.test_size or len(test)
+    rows, most = _distinct(everything, about.train), about.test_size or len(test)
     if about.top_up and most > len(test):
         # Once for all seeds, so that no seed trains on or chooses by another's test rows.
         spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
@@ -190,9 +202,17 @@ def _standardised(*tables: TextTable) -> list[TextTable]:
     ]
 
 
-def _distinct(table: TextTable) -> list[int]:
-    """The first row of each text."""
+def _distinct(table: TextTable, file: str) -> list[int]:
+    """The first row of each text, so that none is both trained on and held out."""
     first = {text: i for i, text in reversed(list(enumerate(table.texts)))}
+    repeated = len(table) - len(first)
+    if repeated > _FEW_REPEATED * len(table):
+        warnings.warn(
+            f"{repeated} of {len(table)} rows of {file} have the same first text as "
+            "another and are left out, so that none is both trained on and held out.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
     return sorted(first.values())
 
 

@@ -1,7 +1,8 @@
 """Kinds of cells, by name: a kind is one file here and one row below.
 
 A kind's file has `Settings`, a dataclass of what it may be told, and `run`, which takes a
-`Job` and returns the results of a record.
+`Job` and returns the results of a record. Where it has `Data`, that is a dataclass of what
+may be told of its data.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def kind_of(name: str) -> Run:
 
 def check_settings(cell: Cell) -> None:
     """Refuse a cell that its kind could not do, before anything is started."""
-    read_settings(_module(cell.kind).Settings, cell.settings, f"cells {cell.name!r}")
+    module = _module(cell.kind)
+    read_settings(module.Settings, cell.settings, f"cells {cell.name!r}")
+    if hasattr(module, "Data"):
+        read_settings(module.Data, cell.data, f"data {cell.data.get('name')!r}")
 
 
 def defaults_of(cell: Cell) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import torch
 from smidgen.predictive import CategoricalPredictive
 from smidgen.study.cell import Job
 from smidgen.study.comparison import Method, compare
-from smidgen.study.text_data import draw
+from smidgen.study.text_data import TextData, draw
+
+Data = TextData
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import compare
 from smidgen.study.mixtures import mixture_methods
-from smidgen.study.text_data import draw
+from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+
+Data = TextData
 
 
 @dataclass(frozen=True)

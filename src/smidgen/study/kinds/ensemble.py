@@ -18,7 +18,9 @@ from smidgen.prediction import point_outputs
 from smidgen.study.cell import Job
 from smidgen.study.comparison import compare
 from smidgen.study.mixtures import mixture_methods
-from smidgen.study.text_data import draw
+from smidgen.study.text_data import TextData, draw
+
+Data = TextData
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import compare, point_methods
-from smidgen.study.text_data import Loader, draw
+from smidgen.study.text_data import Loader, TextData, draw
 from smidgen.study.text_models import base_of
 
 # Members of an ensemble differ in head, order and dropout; seeds of studies are small.
 _APART = 1000
+
+Data = TextData
 
 
 @dataclass(frozen=True)

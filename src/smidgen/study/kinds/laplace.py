@@ -14,8 +14,10 @@ from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.ramp import PERCENTS, RampSettings, ramp
 from smidgen.study.schemes import SCHEMES, Scheme
-from smidgen.study.text_data import draw
+from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+
+Data = TextData
 
 
 @dataclass(frozen=True)

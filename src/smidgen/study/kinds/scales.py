@@ -16,7 +16,10 @@ from typing import Any
 from smidgen import fit, select
 from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.study.cell import Job, read_settings
+from smidgen.study.text_data import TextData
 from smidgen.study.tuned_text import start_of
+
+Data = TextData
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import LABELS
 from smidgen.study.swag_ramp import SwagRampSettings, SwagScheme, swag_ramp
-from smidgen.study.text_data import draw
+from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+
+Data = TextData
 
 
 @dataclass(frozen=True, kw_only=True)

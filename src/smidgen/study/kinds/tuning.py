@@ -27,6 +27,8 @@ from smidgen.study.tuning_methods import LABELS, Method, plain
 
 _DIGITS = 3
 
+Data = TextData
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -106,7 +108,7 @@ def run(job: Job) -> Mapping[str, Any]:
         about,
         *start.predicted(tuned.model),
         noise=tuned.noise if about.numbers else None,
-        costs={"trained": tuned.trained, "floats": tuned.delta_bytes // 4},
+        costs={"trained": tuned.trained, "stored_bytes": tuned.delta_bytes},
     )
     return {**results, **scored}
 
@@ -134,7 +136,7 @@ def _constant(job: Job) -> Mapping[str, Any]:
         value = log(middle / (1 - middle))
     values = torch.full((count,), value, dtype=torch.float64)
     targets = torch.tensor(data.test.labels, dtype=torch.float64)
-    costs = {"trained": 0, "floats": 1}
+    costs = {"trained": 0}
     return {
         "trained": 0,
         **_scored("constant", data.about, values, targets, noise=noise, costs=costs),

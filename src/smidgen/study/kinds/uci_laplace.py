@@ -14,9 +14,11 @@ from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
-from smidgen.study.regression import Tables
+from smidgen.study.regression import TableData, Tables
 from smidgen.study.regression_ramp import PERCENTS, ramped
 from smidgen.subset import Subset
+
+Data = TableData
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,14 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.regression import (
     Level,
+    TableData,
     level_results,
     network,
     read_tables,
     save_network,
 )
+
+Data = TableData
 
 
 @dataclass(frozen=True)

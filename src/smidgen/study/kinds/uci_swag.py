@@ -11,10 +11,12 @@ from smidgen.fit.swag import SwagOptions
 from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
-from smidgen.study.regression import Tables
+from smidgen.study.regression import TableData, Tables
 from smidgen.study.regression_ramp import PERCENTS, ramped
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
+
+Data = TableData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from smidgen import fit, select
 from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError, StoreError
 from smidgen.fit.chain import Chain, Course
+from smidgen.fit.langevin import chain_course
 from smidgen.fit.langevin_step import Langevin, Settings
 from smidgen.fit.preparation import training_size
 from smidgen.largest import overlap
@@ -603,6 +604,23 @@ def test_outputs_that_depend_on_no_weight_are_refused():
     still = [(torch.zeros(4, 10), torch.ones(4, 1))]
     with pytest.raises(DataError, match="no weight gets a gradient"):
         fit.langevin(problem, still, head="none", num_data=4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "samples", "course"),
+    [
+        # A length that the samples divide; one they do not; one shorter than they need.
+        (800, 20, (800, 400, 20)),
+        (75, 20, (75, 37, 1)),
+        (79, 20, (79, 39, 2)),
+        (188.4, 20, (188, 94, 4)),
+        (3, 20, (40, 20, 1)),
+    ],
+)
+def test_half_of_a_chain_is_burn_in_and_the_rest_holds_its_samples(steps, samples, course):
+    found = chain_course(steps, samples)
+    assert found == Course(*course)
+    assert samples <= found.samples < 2 * samples
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import smidgen
 from smidgen.curvature.factors import Approximation
 from smidgen.errors import ArgumentError
+from smidgen.fit.langevin import chain_course
 from smidgen.operators import STRUCTURES
 from smidgen.select import SELECTORS, Selector
 from smidgen.types import Batch
@@ -130,8 +131,9 @@ class Wanted:
 
             return marginal_variances(network, batches, progress=True)
         # A short chain will do from weights that are trained already.
+        course = asdict(chain_course(steps=100, samples=10))
         return smidgen.fit.langevin(
-            network, batches, head="none", steps=100, burn_in=50, thin=5, seed=self.seed
+            network, batches, head="none", **course, seed=self.seed
         ).means
 
     def structure(self, given: Structure | None) -> str:

@@ -40,6 +40,21 @@ TEMPERATURE, NOISE_DISCOUNT = 1e-5, 1.0
 """What the chain takes if nothing is given; `docs/methods/bayestune.md` says why."""
 
 
+def chain_course(steps: float, samples: int = 20) -> Course:
+    """Lay out a chain: half of it is burn-in, the samples are evenly over the other half.
+
+    Args:
+        steps: Its length; few steps become one for each sample, and as many before them.
+        samples: How many samples are wanted; there are more where they do not divide.
+
+    Returns:
+        Steps, burn-in and thinning, as `langevin` takes them.
+    """
+    length = max(2 * samples, round(steps))
+    burn_in = length // 2
+    return Course(length, burn_in, (length - burn_in) // samples)
+
+
 def langevin(
     model: nn.Module | Problem,
     train: Iterable[Batch],

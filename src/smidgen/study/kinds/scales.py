@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from smidgen import fit, select
-from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
+from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_course
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.text_data import TextData
 from smidgen.study.tuned_text import start_of
@@ -45,13 +45,7 @@ def run(job: Job) -> Mapping[str, Any]:
     told = read_settings(Settings, job.settings, "scales")
     start = start_of(job, told.base)
     train = start.shuffled()
-    steps = max(4, round(told.epochs * len(train)))
-    burn_in = steps // 2
-    course: dict[str, Any] = {
-        "steps": steps,
-        "burn_in": burn_in,
-        "thin": max(1, (steps - burn_in) // told.samples),
-    }
+    course = asdict(chain_course(told.epochs * len(train), told.samples))
     ours = told.update == "langevin"
     how: dict[str, Any] = {"update": told.update, "learning_rate": told.learning_rate}
     if ours:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from smidgen.record import Record
@@ -48,12 +49,29 @@ def make_tuned_record(
                 "at_edge": False,
             },
         }
+        if accuracy is not None:
+            results["precision_curve"] = _curve(results["posterior"])
     config = {
         "title": "MiniLM, tuned on train.tsv",
         "head": ["bert.pooler.dense", "classifier"],
         "posterior": posterior or "none",
     }
     return Record("tune", config, results, 0)
+
+
+def _curve(posterior: Mapping[str, Any]) -> dict[str, Any]:
+    tuning, chosen = posterior["tuning"], posterior["precision"]
+    several = isinstance(chosen, Mapping)
+    return {
+        "precision": tuning["precisions"],
+        "nll": tuning["nll"],
+        "nll_with_temperature": tuning["joint_nll"],
+        "chosen_precision": None if several else chosen,
+        "chosen_precisions": chosen if several else {"all": chosen},
+        "chosen_temperature": posterior["temperature"],
+        "map_nll": tuning["map_nll"],
+        "temperature_nll": tuning["map_scaled_nll"],
+    }
 
 
 def _chain() -> dict[str, Any]:

@@ -321,7 +321,7 @@ def test_an_interrupted_collection_goes_on(world, tmp_path, capsys, monkeypatch)
         original(self, values)
 
     monkeypatch.setattr("smidgen.swag.Snapshots.add", stops)
-    monkeypatch.setattr("smidgen.cli.swag.CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr("smidgen.study.resumed_swag.CHECKPOINT_EVERY", 4)
     assert fit_with(world, broken, **SWAG) == 130
     assert (tmp_path / "broken.checkpoint").exists()
     assert fit_with(world, broken, **SWAG) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import ceil, prod
 
 import pytest
@@ -14,10 +15,14 @@ from transformers import ModernBertConfig, ModernBertModel
 
 import smidgen
 from smidgen.delta import Delta
+from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_classifier, load_with_head, save_model
+from smidgen.integrations.text import read_text
 from smidgen.memory import readable
 from smidgen.record import Record
 from smidgen.report import verdict
+from smidgen.study.bayestune import BayesTuneSettings, bayestune
+from smidgen.study.tuned_folder import open_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -211,6 +216,39 @@ def test_swag_over_the_tuned_weights(world):
     assert posterior.subset.size == delta.subset.size + whole
 
 
+def test_python_does_what_the_command_does(world):
+    assert tune(world, "told", "--fraction", 0.05) == 0
+    told = Record.load(world / "told" / "record.json")
+    columns = {"text": "sentence", "label": "verdict"}
+    train, val = (read_text(world / f"{n}.tsv", **columns) for n in ("train", "val"))
+    settings = BayesTuneSettings(fraction=0.05, epochs=3, learning_rate=0.02, max_length=12)
+    said, shown = [], []
+    place = open_folder(world / "python")
+    how = {"say": said.append, "show": shown.append, "progress": False}
+    record = bayestune(world / "encoder", train, val, place, settings, **how)
+    assert Record.load(place.record) == Record(**json.loads(record.to_json()))
+    for own in (told, record):
+        assert own.results["delta"].endswith("delta.safetensors")
+    for name, value in json.loads(record.to_json())["results"].items():
+        assert name == "delta" or value == told.results[name], name
+    assert {**told.config, **json.loads(record.to_json())["config"]} == told.config
+    assert [type(each).__name__ for each in shown] == [
+        "Choice",
+        "SparselyFinetuned",
+        "Posterior",
+    ]
+    assert said[0] == "Sampling the scales"
+    with pytest.raises(StoreError, match="not empty"):
+        open_folder(world / "python")
+    assert open_folder(world / "python", overwrite=True).overwrite
+    one = train.take([i for i, label in enumerate(train.labels) if label == 0])
+    one = replace(one, label_names=None)
+    with pytest.raises(ArgumentError, match="train must hold 2 classes or more, got 1"):
+        bayestune(world / "encoder", one, val, open_folder(world / "no"), settings)
+    with pytest.raises(ArgumentError, match="one of fraction, threshold and elbow"):
+        BayesTuneSettings(fraction=0.1, elbow=True)
+
+
 def test_a_tenth_is_held_out_and_chains_on_halves_are_compared(world, capsys):
     found = world / "held-out.json"
     words = ["--text", "sentence", "--label", "verdict", "--max-length", 12, "--elbow"]
@@ -284,5 +322,5 @@ def test_refusals_come_before_the_work(world, capsys):
     assert tune(world, "never", "--fraction", 0.1, "--elbow") == 1
     assert "one of --fraction, --threshold and --elbow" in capsys.readouterr().err
     assert tune(world, "never", "--checkpoint", world / "other" / ".." / "never") == 1
-    assert "--checkpoint must be a folder of its own" in capsys.readouterr().err
+    assert "checkpoint must be a folder of its own" in capsys.readouterr().err
     assert not (world / "never").exists()

@@ -79,12 +79,12 @@ def show_record(record: Record) -> None:
         out.print(f"• {escape(line)}")
 
 
-def check_free(overwrite: bool, *paths: Path | None) -> None:
+def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
     """Refuse to write over a file that is there, unless told to.
 
     Args:
-        overwrite: Whether files may be replaced.
         paths: The files to be written; None is no file.
+        overwrite: Whether files may be replaced.
 
     Raises:
         StoreError: If one is there and may not be replaced.

@@ -9,7 +9,7 @@ import typer
 
 import smidgen
 from smidgen.cli import texts
-from smidgen.cli.console import check_free, out, show_record
+from smidgen.cli.console import out, refuse_taken_files, show_record
 from smidgen.errors import ArgumentError
 
 
@@ -38,7 +38,7 @@ def evaluate(
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
     from smidgen.study.evaluation import evaluate_posterior
 
-    check_free(overwrite, json_file, page)
+    refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.label_names(network))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smidgen.cli import texts
-from smidgen.cli.console import Steps, check_free, out, write_json
+from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.errors import ArgumentError
 from smidgen.fit.stopping import Criterion, Epoch
 
@@ -40,17 +40,15 @@ def finetune(
     from smidgen import fit
     from smidgen.integrations import huggingface
 
-    huggingface.check_free(folder, overwrite)
-    check_free(overwrite, json_file)
+    huggingface.refuse_taken_model(folder, overwrite=overwrite)
+    refuse_taken_files(json_file, overwrite=overwrite)
     say = Steps()
     table = texts.read_table(train, text, text_pair, label)
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
     classes = classes_of(table, train)
     say(f"Loading {model} with {classes} classes")
     network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
-    if table.label_names is not None:
-        network.config.id2label = dict(enumerate(table.label_names))
-        network.config.label2id = {n: i for i, n in enumerate(table.label_names)}
+    huggingface.name_classes(network, table.label_names)
     loaders = [
         texts.batches_of(
             each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
@@ -90,14 +88,11 @@ def show_history(history: Sequence[Epoch], best: Epoch) -> None:
 
 def classes_of(table: TextTable, path: Path) -> int:
     """Count the classes of a table, or refuse one without."""
-    assert table.labels is not None
-    if any(isinstance(each, float) for each in table.labels):
+    if table.numbers:
         raise ArgumentError(
             f"--label must name a column of classes, got decimal numbers in {path}. "
             "Regression goes through the Python interface."
         )
-    known = len(table.label_names) if table.label_names is not None else 0
-    classes = max(known, int(max(table.labels)) + 1)
-    if classes < 2:
+    if table.classes < 2:
         raise ArgumentError(f"{path} must hold 2 classes or more, got 1. Add the other.")
-    return classes
+    return table.classes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +9,14 @@ import typer
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
-from smidgen.cli.console import Steps, check_free, out, write_json
+from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.fit.scope import Scope
 from smidgen.fit.tuning import What
 from smidgen.likelihood import Gaussian
 from smidgen.posterior import Posterior
-from smidgen.store import check_free as check_folder
+from smidgen.store import refuse_taken_posterior
+from smidgen.study.comparison import posterior_summary
+from smidgen.study.resumed_swag import collect, keep
 from smidgen.swag import SwagPosterior
 
 Tune = Annotated[What, typer.Option(help="What to choose on held-out data.")]
@@ -57,8 +58,8 @@ def fit(
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
     swag.refuse_unused(method, locals())
-    check_folder(folder, overwrite)
-    check_free(overwrite, json_file)
+    refuse_taken_posterior(folder, overwrite=overwrite)
+    refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
     kept_as = wanted.structure(structure)
@@ -73,7 +74,7 @@ def fit(
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
-        found = swag.collect(network, batches, loaders[1], subset, given, seed, folder, say)
+        found = collect(network, batches, loaders[1], subset, given, seed, folder, say)
     else:
         say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
         how = {"structure": kept_as, "approximation": approximation}
@@ -81,22 +82,20 @@ def fit(
         say(f"Tuning on {len(tables[1]):,} held-out texts")
         tuning = {"what": tune, "scope": scope}
         found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
-    smidgen.save(found, folder, overwrite=overwrite)
-    swag.forget(folder, method, say)
+    keep(found, folder, say, overwrite=overwrite)
+    show_posterior(found)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
-    write_json(json_file, {**chosen, **show_posterior(found)})
+    write_json(json_file, {**chosen, **posterior_summary(found)})
 
 
-def show_posterior(posterior: Posterior | SwagPosterior) -> dict[str, object]:
-    """Print what was chosen, and return it."""
+def show_posterior(posterior: Posterior | SwagPosterior) -> None:
+    """Print what was chosen."""
     tuning = posterior.tuning
     assert tuning is not None
     if isinstance(posterior, Posterior):
         prior = f"precision {posterior.precision_range}"
-        own: dict[str, object] = {"precision": posterior.plain_precision}
     else:
         prior = f"learning rate {posterior.learning_rate:g}"
-        own = {"learning_rate": posterior.learning_rate}
     if isinstance(posterior.likelihood, Gaussian):
         scaled, scale = "MAP with its noise fitted", ""
     else:
@@ -106,11 +105,3 @@ def show_posterior(posterior: Posterior | SwagPosterior) -> dict[str, object]:
         f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
         f"{tuning.map_nll:.4f}; {scaled} {tuning.map_scaled_nll:.4f}"
     )
-    return {
-        "weights": posterior.subset.size,
-        "fraction": posterior.subset.fraction,
-        "floats": posterior.floats,
-        **own,
-        "temperature": posterior.temperature,
-        "tuning": asdict(tuning),
-    }

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
-from smidgen.cli.console import check_free, out, write_json
+from smidgen.cli.console import out, refuse_taken_files, write_json
 
 
 def plan(
@@ -43,7 +43,7 @@ def plan(
     """Say what a posterior would cost, and what would fit on this machine."""
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
 
-    check_free(overwrite, json_file)
+    refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
     network = load_skeleton(model, labels=labels)

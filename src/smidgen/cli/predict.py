@@ -12,7 +12,7 @@ from rich.table import Table
 
 import smidgen
 from smidgen.cli import texts
-from smidgen.cli.console import check_free, out, write_json
+from smidgen.cli.console import out, refuse_taken_files, write_json
 from smidgen.errors import ArgumentError
 
 _SHOWN, _TEXT_WIDTH = 10, 36
@@ -36,7 +36,7 @@ def predict(
     """Predict texts with calibrated probabilities and an uncertainty for each."""
     from smidgen.study.predicting import predicted
 
-    check_free(overwrite, json_file)
+    refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)

@@ -12,12 +12,12 @@ import typer
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
-from smidgen.cli.console import Steps, check_free, out, show_record
+from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
 from smidgen.cli.lists import numbers, some_of
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
 from smidgen.record import Record
-from smidgen.store import check_free as check_folder
+from smidgen.store import refuse_taken_posterior
 from smidgen.study.schemes import SCHEMES
 from smidgen.study.swag_ramp import SWAG_SCHEMES, SwagRampSettings, swag_ramp
 
@@ -146,7 +146,7 @@ def ramp(
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length)
     written = [folder / name for name in _WRITTEN[:2]]
-    check_free(overwrite, *written, json_file)
+    refuse_taken_files(*written, json_file, overwrite=overwrite)
     if method == "swag":
         given = swag.options(steps, every, rank, rates, trial_steps, samples)
         _show(_swag(inputs, schemes, fractions, given, seed, folder), written, json_file)
@@ -242,4 +242,4 @@ def _check_save(
         raise ArgumentError(
             f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
         )
-    check_folder(folder / _WRITTEN[2], overwrite)
+    refuse_taken_posterior(folder / _WRITTEN[2], overwrite=overwrite)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from smidgen.cli.console import check_free, out, show_record, write_json
+from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def report(
     from smidgen.record import Record
     from smidgen.report import verdict, write
 
-    check_free(overwrite, page, json_file)
+    refuse_taken_files(page, json_file, overwrite=overwrite)
     found = [Record.load(path) for path in _files(records)]
     if len(found) > 1:
         show_many(found, page, json_file)

@@ -1,19 +1,15 @@
-"""What `--method swag` adds to commands: its options and its fit."""
+"""What `--method swag` adds to commands: its options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
-from torch import nn
 
-import smidgen
 from smidgen.cli.lists import numbers
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
-from smidgen.types import Batch
 
 Method = Annotated[
     Literal["laplace", "swag"], typer.Option(help="Which posterior over the subset.")
@@ -47,8 +43,6 @@ _OF_SWAG = {
     "samples": 32,
     "fractions": None,
 }
-CHECKPOINT_EVERY = 50
-"""Steps between checkpoints."""
 
 
 def refuse_unused(method: str, given: Mapping[str, object]) -> None:
@@ -93,58 +87,3 @@ def options(
     """
     found = numbers("--rate", rates, float("inf"), "0.01,0.05") or None
     return SwagOptions(found, steps, every, rank, trial_steps, samples)
-
-
-def collect(
-    network: nn.Module,
-    train: Iterable[Batch],
-    validation: Iterable[Batch],
-    subset: smidgen.Subset,
-    given: SwagOptions,
-    seed: int,
-    folder: Path,
-    say: Callable[[str], None],
-) -> smidgen.SwagPosterior:
-    """Collect a posterior and tune what goes with its samples.
-
-    Args:
-        network: The trained model.
-        train: Shuffled training batches.
-        validation: Held-out batches that choose rate and temperature.
-        subset: The weights that move.
-        given: The options.
-        seed: Seed of dropout and order.
-        folder: Where the posterior will go; the state of the run is kept beside it, and
-            an interrupted one is taken up from there.
-        say: Prints a step.
-
-    Returns:
-        The tuned posterior.
-    """
-    checkpoint = _checkpoint(folder)
-    if checkpoint.exists():
-        say(f"Going on from {checkpoint}")
-    posterior = smidgen.fit.swag(
-        network,
-        train,
-        subset,
-        validation=validation,
-        **given.arguments(),
-        seed=seed,
-        checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
-    )
-    say("Tuning the temperature on held-out texts")
-    return smidgen.fit.tune_samples(posterior, network, validation, samples=given.samples)
-
-
-def forget(folder: Path, method: str, say: Callable[[str], None]) -> None:
-    """Drop the state of a run whose posterior is saved, and say where that is."""
-    if method == "swag":
-        _checkpoint(folder).unlink(missing_ok=True)
-    say(f"Saved the posterior to {folder}")
-
-
-def _checkpoint(folder: Path) -> Path:
-    whole = folder.resolve()
-    return whole.with_name(f"{whole.name}.checkpoint")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from smidgen.cli import texts
-from smidgen.cli.console import Steps, check_free, out, write_json
+from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.making import Start
@@ -110,10 +110,10 @@ def train_sparse(
     """Train a sparse Bayesian network on numbers or images."""
     options = dict(locals())
     from smidgen.sparse import save_sparse, sparse_bayesian
-    from smidgen.sparse.folder import check_free as check_folder
+    from smidgen.sparse.folder import refuse_taken_network
 
-    check_folder(folder, overwrite)
-    check_free(overwrite, json_file, picture)
+    refuse_taken_network(folder, overwrite=overwrite)
+    refuse_taken_files(json_file, picture, overwrite=overwrite)
     say = Steps()
     data, classes = _data(train, test, label, held_out, seed)
     plain = _plain(model, data["train"], classes, hidden, width)

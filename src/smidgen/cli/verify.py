@@ -11,7 +11,7 @@ from rich.markup import escape
 
 import smidgen
 from smidgen.cli import texts
-from smidgen.cli.console import check_free, out, write_json
+from smidgen.cli.console import out, refuse_taken_files, write_json
 
 
 def verify(
@@ -29,7 +29,7 @@ def verify(
     json_file: texts.Json = None,
 ) -> None:
     """Compare a few weights of every map with a slow, exact computation."""
-    check_free(overwrite, json_file)
+    refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.label_names(network)
     table = texts.read_table(data, text, text_pair, label, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +144,13 @@ def _loaded(
     return model, tokenizer, frozenset(report["missing_keys"])
 
 
+def name_classes(model: PreTrainedModel, names: Sequence[str] | None) -> None:
+    """Write the names of its classes into a new model's config, if they have names."""
+    if names is not None:
+        model.config.id2label = dict(enumerate(names))
+        model.config.label2id = {name: number for number, name in enumerate(names)}
+
+
 def text_loader(
     table: TextTable,
     tokenizer: PreTrainedTokenizerBase,
@@ -265,11 +272,11 @@ def save_model(
         StoreError: If something is there that must not be replaced.
     """  # noqa: DOC502
     folder = Path(folder)
-    check_free(folder, overwrite)
+    refuse_taken_model(folder, overwrite=overwrite)
     with new_folder(folder) as work, _quiet():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
-        check_free(folder, overwrite)
+        refuse_taken_model(folder, overwrite=overwrite)
     return folder
 
 
@@ -337,7 +344,7 @@ def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
         ]
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
+def refuse_taken_model(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds something, unless it is a model to be replaced."""
     refuse_taken(
         folder,

@@ -72,6 +72,17 @@ class TextTable:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def numbers(self) -> bool:
+        """Whether the labels are the targets of a regression."""
+        return any(isinstance(each, float) for each in self.labels or ())
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels are of, whether or not each has a text."""
+        known = len(self.label_names or ())
+        return max(known, max(map(int, self.labels or ()), default=-1) + 1)
+
     def take(self, rows: Sequence[int]) -> TextTable:
         """Keep some rows, in the order given."""
         return TextTable(

@@ -22,7 +22,7 @@ from smidgen.report.chains import chains_of
 from smidgen.report.palette import Look, key, looks
 from smidgen.report.ramp_page import MEANINGS, ramp_parts
 from smidgen.report.subset_picture import subset_picture
-from smidgen.report.tuned import precision_curve, tuned_of
+from smidgen.report.tuned import tuned_of
 from smidgen.report.verdict import LEADS, verdict
 
 _LIST_OF_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
@@ -181,7 +181,7 @@ def _subset(record: Record) -> dict[str, Any] | None:
 
 
 def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
-    curve = precision_curve(record)
+    curve = record.results.get("precision_curve")
     if not curve:
         return None
     method = reading.primary(record)

@@ -128,35 +128,6 @@ def tuned_verdict(record: Record) -> list[str]:
     ]
 
 
-def precision_curve(record: Record) -> Mapping[str, Any] | None:
-    """Read the curve over precisions that a figure of the page draws.
-
-    Args:
-        record: The record.
-
-    Returns:
-        The record's own; that of a tuned classifier's Laplace posterior; or nothing.
-    """
-    own: Mapping[str, Any] | None = record.results.get("precision_curve")
-    found = tuned_of(record)
-    posterior = record.results.get("posterior") if found and found.classes else None
-    tuning = (posterior or {}).get("tuning") or {}
-    if own or posterior is None or "precisions" not in tuning:
-        return own
-    chosen = posterior["precision"]
-    return {
-        "precision": tuning["precisions"],
-        "nll": tuning["nll"],
-        "nll_with_temperature": tuning["joint_nll"],
-        # Several precisions are not one point of the curve.
-        "chosen_precision": None if isinstance(chosen, Mapping) else chosen,
-        "chosen_precisions": chosen if isinstance(chosen, Mapping) else {"all": chosen},
-        "chosen_temperature": posterior["temperature"],
-        "map_nll": tuning["map_nll"],
-        "temperature_nll": tuning["map_scaled_nll"],
-    }
-
-
 def _beside(ours: Scored, other: Scored) -> str:
     """Compare two scores that the same data chose, so that nothing is claimed."""
     same, lower = ours.text == other.text, ours.nll < other.nll

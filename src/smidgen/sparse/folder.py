@@ -60,7 +60,7 @@ def save_sparse(
     """  # noqa: DOC502
     folder = Path(folder)
     plain = plain or network.plain
-    check_free(folder, overwrite)
+    refuse_taken_network(folder, overwrite=overwrite)
     with new_folder(folder) as work:
         save_file(tensors_of(network), str(work / _TENSORS), metadata={"format": "smidgen"})
         config = {
@@ -130,7 +130,7 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
         ) from error
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
+def refuse_taken_network(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds something, unless it is a network to be replaced."""
     refuse_taken(
         folder,

@@ -1,5 +1,5 @@
 """Saved posteriors: folders that are whole or not there at all."""
 
-from smidgen.store.folder import SCHEMA, check_free, load, save
+from smidgen.store.folder import SCHEMA, load, refuse_taken_posterior, save
 
-__all__ = ["SCHEMA", "check_free", "load", "save"]
+__all__ = ["SCHEMA", "load", "refuse_taken_posterior", "save"]

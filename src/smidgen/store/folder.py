@@ -57,7 +57,7 @@ def save(
         StoreError: If something is there already and may not be replaced.
     """  # noqa: DOC502
     folder = Path(folder)
-    check_free(folder, overwrite)
+    refuse_taken_posterior(folder, overwrite=overwrite)
     with new_folder(folder) as work:
         _write(posterior, work)
     return folder
@@ -108,7 +108,7 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPost
         ) from error
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
+def refuse_taken_posterior(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds something, unless it is a posterior to be replaced."""
     refuse_taken(
         folder,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -180,6 +180,24 @@ def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
         "rates": [rate for rate, _ in posterior.rates],
         "snapshots": posterior.snapshots,
         "samples": posterior.tuning.samples if posterior.tuning else SAMPLES,
+    }
+
+
+def posterior_summary(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+    """List the size of a tuned posterior, and how held-out data chose it."""
+    assert posterior.tuning is not None
+    own: dict[str, Any]
+    if isinstance(posterior, Posterior):
+        own = {"precision": posterior.plain_precision}
+    else:
+        own = {"learning_rate": posterior.learning_rate}
+    return {
+        "weights": posterior.subset.size,
+        "fraction": posterior.subset.fraction,
+        "floats": posterior.floats,
+        **own,
+        "temperature": posterior.temperature,
+        "tuning": asdict(posterior.tuning),
     }
 
 

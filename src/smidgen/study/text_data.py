@@ -93,9 +93,7 @@ class Drawn:
         """How many classes the labels are of; 1 if they are numbers."""
         if self.about.numbers:
             return 1
-        assert self.train.labels is not None
-        known = len(self.train.label_names or ())
-        return max(known, int(max(self.train.labels)) + 1)
+        return self.train.classes
 
     @property
     def forward(self) -> Forward:

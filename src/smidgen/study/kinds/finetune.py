@@ -12,7 +12,7 @@ from typing import Any
 
 from smidgen import fit
 from smidgen.fit.stopping import Criterion
-from smidgen.integrations.huggingface import load_classifier, save_model
+from smidgen.integrations.huggingface import load_classifier, name_classes, save_model
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
@@ -46,9 +46,7 @@ def run(job: Job) -> Mapping[str, Any]:
     data = draw(job)
     seed = job.seed + _APART * told.member
     base, tokenizer = load_classifier(base_of(told.base), labels=data.classes, seed=seed)
-    if data.train.label_names is not None:
-        base.config.id2label = dict(enumerate(data.train.label_names))
-        base.config.label2id = {n: i for i, n in enumerate(data.train.label_names)}
+    name_classes(base, data.train.label_names)
     loaders = data.loaders(tokenizer)
     tuned = fit.finetune(
         Problem(base, forward=data.forward),

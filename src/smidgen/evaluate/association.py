@@ -9,6 +9,8 @@ from smidgen.errors import DataError
 from smidgen.evaluate import checks
 from smidgen.evaluate.intervals import Interval, bootstrap
 
+_CONSTANT = 1e-12
+
 
 def rank_correlation(
     a: Tensor,
@@ -44,7 +46,7 @@ def rank_correlation(
                 f"times {float(values[0])}. Measure more varied examples."
             )
     return bootstrap(
-        lambda rows: _correlation(average_ranks(a[rows]), average_ranks(b[rows])),
+        lambda rows: float(correlations(average_ranks(a[rows]), average_ranks(b[rows]))),
         len(a),
         draws=draws,
         level=level,
@@ -60,6 +62,10 @@ def average_ranks(values: Tensor) -> Tensor:
     return (below + below_or_tied + 1).double() / 2
 
 
-def _correlation(a: Tensor, b: Tensor) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    return float((a @ b) / ((a @ a) * (b @ b)).sqrt())
+def correlations(a: Tensor, b: Tensor) -> Tensor:
+    """Pearson's correlations over the last axis; NaN where one side is constant."""
+    a, b = (each - each.mean(-1, keepdim=True) for each in (a, b))
+    lengths = a.norm(dim=-1) * b.norm(dim=-1)
+    found = (a * b).sum(-1) / lengths
+    # A constant side may be off its mean by rounding.
+    return found.where(lengths > _CONSTANT, torch.nan)

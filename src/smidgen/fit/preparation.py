@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
-from math import log, pi
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
+from smidgen.likelihood.gaussian import nll_of_squares
 from smidgen.operators import STRUCTURES, Operator
 from smidgen.problem import IGNORED, Problem
 from smidgen.subset import Subset
@@ -27,8 +27,8 @@ def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
     if not isinstance(likelihood, Gaussian):
         return found.log_likelihood
     # Relative noises multiply to one, so they leave no trace in the log determinant.
-    terms = found.squared_residual / likelihood.noise + log(2 * pi * likelihood.noise)
-    return -0.5 * found.num_data * likelihood.outputs * terms
+    count = found.num_data * likelihood.outputs
+    return -count * nll_of_squares(found.squared_residual, likelihood.noise)
 
 
 def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log, pi
+from math import log
 from typing import Literal, get_args
 
 import torch
@@ -23,6 +23,7 @@ from smidgen.fit.objective import Objective
 from smidgen.fit.scope import Scope, distinct, labels_of
 from smidgen.fit.temperature import mention_edge
 from smidgen.likelihood import Gaussian
+from smidgen.likelihood.gaussian import nll_of_squares, squares_of_nll
 from smidgen.posterior import Posterior, Tuning
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
@@ -318,9 +319,8 @@ def _with_noise(posterior: Posterior, likelihood: Gaussian, noise: float) -> Pos
     fitted = posterior.log_likelihood
     if fitted is not None:
         count = posterior.num_data * likelihood.outputs
-        old = likelihood.noise
-        squares = (-2 * fitted / count - log(2 * pi * old)) * old
-        fitted = -0.5 * count * (squares / noise + log(2 * pi * noise))
+        squares = squares_of_nll(-fitted / count, likelihood.noise)
+        fitted = -count * nll_of_squares(squares, noise)
     return replace(
         posterior, likelihood=replace(likelihood, noise=noise), log_likelihood=fitted
     )

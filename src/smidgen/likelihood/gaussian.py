@@ -17,6 +17,16 @@ from smidgen.predictive import GaussianPredictive
 _ROUNDING = 1e-9
 
 
+def nll_of_squares(squares: float, noise: float) -> float:
+    """Mean NLL of an output of mean squared residual `squares`, under variance σ²."""
+    return 0.5 * (squares / noise + log(2 * pi * noise))
+
+
+def squares_of_nll(nll: float, noise: float) -> float:
+    """Mean squared residual of an output: `nll_of_squares` the other way round."""
+    return (2 * nll - log(2 * pi * noise)) * noise
+
+
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
     """Regression: targets (B, C) are outputs plus noise of variance σ², or σ²ρ_c.

@@ -6,23 +6,20 @@ Values are the predictions of a regression, or the difference of two logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import log, pi
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from smidgen.evaluate.association import average_ranks
+from smidgen.evaluate.association import average_ranks, correlations
+from smidgen.likelihood.gaussian import nll_of_squares
 
 Metric = Literal["accuracy", "matthews", "pearson"]
 
 
 def pearson(values: Tensor, targets: Tensor) -> Tensor:
     """Correlations over the last axis; 0 where one side is constant."""
-    values, targets = (each - each.mean(-1, keepdim=True) for each in (values, targets))
-    lengths = values.norm(dim=-1) * targets.norm(dim=-1)
-    found = (values * targets).sum(-1) / lengths
-    return torch.where(lengths > 1e-12, found, torch.zeros_like(found))
+    return correlations(values, targets).nan_to_num(nan=0.0)
 
 
 def accuracy(values: Tensor, targets: Tensor) -> Tensor:
@@ -64,7 +61,7 @@ def scores_of(
         ranks = (average_ranks(each).double() for each in (values, targets))
         found["spearman"] = float(pearson(*ranks))
         found["rmse"] = float(error.sqrt())
-        found["nll"] = float(error) / (2 * noise) + log(2 * pi * noise) / 2
+        found["nll"] = nll_of_squares(float(error), noise)
         return found
     nll = torch.nn.functional.softplus(values) - targets * values
     found["accuracy"] = float(accuracy(values, targets))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib import import_module, util
-from math import exp, log, pi
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from smidgen.fit.stopping import Epoch
 from smidgen.heads import Head, head_of
 from smidgen.integrations.huggingface import load_with_head
 from smidgen.likelihood import Categorical, Gaussian
+from smidgen.likelihood.gaussian import squares_of_nll
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
 from smidgen.study.cell import Done, Job
@@ -168,7 +169,7 @@ class Tuned:
     @property
     def noise(self) -> float:
         """Mean squared error of a regression on validation data, whose noise was 1."""
-        return max(2 * self.best.nll - log(2 * pi), exp(-20))
+        return max(squares_of_nll(self.best.nll, 1.0), exp(-20))
 
 
 def tune(

@@ -80,7 +80,7 @@ class Objective:
             if not (noise > 0).all():
                 raise DataError("all residuals are zero: there is no noise to fit.")
             return noise, self._gaussian(unit, noise)
-        found = self._by_pieces(covariance, _searched)
+        found = self._by_pieces(covariance, best_temperatures)
         return found[0], found[1]
 
     def _unit(self, covariance: Tensor | None) -> Tensor:
@@ -136,13 +136,17 @@ def _all(scale: float, count: int) -> Tensor:
     return torch.full((count,), scale, dtype=torch.float64)
 
 
-def _searched(curve: Curve, count: int) -> Tensor:
-    """Best temperatures of P curves, and the NLLs at them, (2, P).
+def best_temperatures(curve: Curve, count: int) -> Tensor:
+    """Search P curves of NLL over temperature, from 1/100 to 100.
 
-    The NLL is convex in 1/T, so each curve has one valley.
+    The NLL is convex in 1/T for a point estimate, so its curve has one valley.
+
+    Args:
+        curve: From temperatures (P,) to mean NLLs (P,).
+        count: P.
 
     Returns:
-        Both.
+        Temperatures, and the NLLs at them, (2, P).
     """
     high = _all(_LARGEST, count)
     found = lowest(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()

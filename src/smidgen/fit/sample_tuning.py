@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError, SmidgenWarning
+from smidgen.fit.objective import best_temperatures
 from smidgen.fit.temperature import mention_edge
 from smidgen.guard import untouched
 from smidgen.likelihood import Bernoulli, Gaussian, Likelihood
@@ -25,7 +26,7 @@ from smidgen.swag import SampleTuning, SwagPosterior
 from smidgen.types import Batch
 from smidgen.valley import lowest
 
-# Temperatures from e⁻⁵ to e⁵, noise variances that far from the mean squared residual.
+# How far in nats a noise variance may be from the mean squared residual.
 _WIDEST = 5.0
 # Nats for each example by which samples may do worse than the trained weights unmentioned.
 _WORSE = 0.1
@@ -47,19 +48,20 @@ class HeldOut:
     def best(self, outputs: Tensor) -> tuple[float, float]:
         """The best scale and its NLL."""
         curve = _curve(self.likelihood, outputs, self.targets)
-        middle = 0.0
-        if isinstance(self.likelihood, Gaussian):
-            residuals = self.likelihood.squares(outputs.mean(0), self.targets).mean()
-            if not residuals > 0:
-                raise DataError("all residuals are zero: there is no noise to fit.")
-            middle = log(float(residuals))
-        ends = torch.tensor([middle - _WIDEST, middle + _WIDEST], dtype=torch.float64)
 
-        def score(logs: Tensor) -> Tensor:
-            return torch.stack([curve(float(each.exp())) for each in logs])
+        def score(scales: Tensor) -> Tensor:
+            return torch.stack([curve(float(each)) for each in scales])
 
-        found = float(lowest(score, ends[:1], ends[1:]).exp())
-        return found, float(curve(found))
+        if not isinstance(self.likelihood, Gaussian):
+            temperature, nll = best_temperatures(score, 1).flatten().tolist()
+            return temperature, nll
+        residuals = self.likelihood.squares(outputs.mean(0), self.targets).mean()
+        if not residuals > 0:
+            raise DataError("all residuals are zero: there is no noise to fit.")
+        middle = residuals.log().double().reshape(1)
+        ends = (middle - _WIDEST, middle + _WIDEST)
+        noise = float(lowest(lambda logs: score(logs.exp()), *ends).exp())
+        return noise, float(curve(noise))
 
 
 def held_out(

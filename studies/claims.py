@@ -11,7 +11,7 @@ from smidgen.report.findings import findings
 from smidgen.report.tables import nll, signed
 from smidgen.study.choices import LABELS
 from smidgen.study.regression_ramp import FAMILIES
-from studies.committed import ROOT, across_of, missing
+from studies.committed import across_of, missing, recipe_records
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
@@ -43,10 +43,7 @@ def last_layer_claim() -> str:
 
 
 def _recipe_gap(first: str, second: str) -> str:
-    by_task: dict[str, list[Record]] = {}
-    for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
-        record = Record.load(path)
-        by_task.setdefault(record.config["task"], []).append(record)
+    by_task = recipe_records()
     gaps = {
         score: [
             [_gap(each, first, second, score) for each in own] for own in by_task.values()

@@ -36,6 +36,16 @@ def across_of(study: str) -> Across | None:
     return gather(known, _read(study).test_to_train)
 
 
+@cache
+def recipe_records() -> dict[str, list[Record]]:
+    """Read the records of `studies.recipes`, by task."""
+    by_task: dict[str, list[Record]] = {}
+    for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
+        record = Record.load(path)
+        by_task.setdefault(record.config["task"], []).append(record)
+    return by_task
+
+
 def _read(study: str) -> Study:
     own = ROOT / "studies" / f"{study}.toml"
     return read_study(str(own) if own.is_file() else study)

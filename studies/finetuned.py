@@ -21,6 +21,7 @@ from smidgen import fit
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
 from smidgen.integrations.text import TextTable, read_text
+from smidgen.study.text_data import joined
 from smidgen.study.text_task import TaskSettings, TextTask
 
 COLUMNS = {
@@ -71,7 +72,7 @@ def task_of(name: str, data: Path, seed: int) -> TextTask:
     random.Random(seed).shuffle(distinct)
     if name != "SST-2":
         unused = distinct[train + validation :][: most - len(test)]
-        test = _joined(test, everything.take(unused))
+        test = joined(test, everything.take(unused))
     return TextTask(
         title,
         everything.take(distinct[:train]),
@@ -107,12 +108,6 @@ def finetuned(name: str, seed: int, data: Path, cache: Path) -> Finetuned:
     ).model
     save_model(model, tokenizer, folder)
     return Finetuned(model, tokenizer, task, settings)
-
-
-def _joined(left: TextTable, right: TextTable) -> TextTable:
-    pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
-    labels = (*(left.labels or ()), *(right.labels or ()))
-    return TextTable((*left.texts, *right.texts), pairs, labels, left.label_names)
 
 
 def main() -> None:

@@ -7,15 +7,14 @@ that what stands there is what the records say.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from statistics import mean
 
 from smidgen.record import Record
 from smidgen.report.across import stratified
 from smidgen.report.tables import count, nll, rate, score_rows, times
 from studies import claims, ssvi_tables, tuning_tables
+from studies.committed import ROOT, recipe_records
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = tuple(
     page
@@ -55,7 +54,7 @@ SHOWN = {
 
 def tasks() -> str:
     """Four tasks: mean NLL and ECE over seeds, and how often the difference is clear."""
-    by_task = _recipe_records()
+    by_task = recipe_records()
     least = min(len(records) for records in by_task.values())
     lines = [
         f"MiniLM fine-tuned on four tasks, {least} seeds each: mean test NLL / ECE, and on "
@@ -116,17 +115,9 @@ def cost() -> str:
     return "\n".join(lines)
 
 
-def _recipe_records() -> dict[str, list[Record]]:
-    by_task: dict[str, list[Record]] = {}
-    for path in sorted((ROOT / "results" / "recipes").glob("*.json")):
-        record = Record.load(path)
-        by_task.setdefault(record.config["task"], []).append(record)
-    return by_task
-
-
 def recipes() -> str:
     """Ways to choose precision and temperature: mean test NLL by task."""
-    by_task = _recipe_records()
+    by_task = recipe_records()
     heads = [
         f"{task} ({len(records)} seed{'s' * (len(records) > 1)})"
         for task, records in by_task.items()
@@ -184,7 +175,7 @@ SEEN = {("SST-2", 0), ("SST-2", 1), ("MRPC", 0)}
 
 def steps() -> str:
     """What each step brings: mean differences over tasks and seeds, with intervals."""
-    by_task = _recipe_records()
+    by_task = recipe_records()
     fresh = {
         task: [r for r in records if (task, r.seed) not in SEEN]
         for task, records in by_task.items()

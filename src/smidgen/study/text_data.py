@@ -152,7 +152,7 @@ def draw(job: Job) -> Drawn:
     if about.top_up and most > len(test):
         # Once for all seeds, so that no seed trains on or chooses by another's test rows.
         spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
-        test = _joined(test, everything.take(spare))
+        test = joined(test, everything.take(spare))
         rows = sorted(set(rows) - set(spare))
     order = _shuffled(rows, job.seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
@@ -214,7 +214,8 @@ def _distinct(table: TextTable, file: str) -> list[int]:
     return sorted(first.values())
 
 
-def _joined(left: TextTable, right: TextTable) -> TextTable:
+def joined(left: TextTable, right: TextTable) -> TextTable:
+    """The rows of a table, and those of another after them."""
     pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
     labels = (*(left.labels or ()), *(right.labels or ()))
     return TextTable((*left.texts, *right.texts), pairs, labels, left.label_names)

@@ -21,9 +21,9 @@ from smidgen.integrations.arrays import (
     read_arrays,
     standardised,
 )
-from smidgen.integrations.plain_networks import PlainNetwork, Standardise, mlp
 from smidgen.report.connectivity import connectivity_picture
 from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
+from smidgen.sparse.plain_networks import PlainNetwork, Standardise, mlp
 
 
 def examples(count=240, shape=(1, 8, 8), seed=0):

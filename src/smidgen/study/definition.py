@@ -102,11 +102,6 @@ def profiles_of(name_or_file: str) -> dict[str, str]:
     return {name: str(profile.get("about", "")) for name, profile in told.items()}
 
 
-def title_of(name_or_file: str) -> str:
-    """Tell the title of a study."""
-    return str(_read(name_or_file)[1].get("title", name_or_file))
-
-
 def read_study(name_or_file: str, profile: str | None = None) -> Study:
     """Read a study: one that comes with smidgen by name, or a file.
 

@@ -18,12 +18,12 @@ from smidgen import evaluate, fit
 from smidgen.errors import DivergedError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
-from smidgen.integrations.plain_networks import mlp, small_resnet
 from smidgen.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
 from smidgen.sparse import SparseNetwork, pruned, sparse_bayesian
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.making import Start
+from smidgen.sparse.plain_networks import mlp, small_resnet
 from smidgen.sparse.removal import Removal
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import Method, compare

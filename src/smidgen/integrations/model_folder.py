@@ -9,7 +9,9 @@ import huggingface_hub
 
 from smidgen.errors import ArgumentError
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""The files of which a folder with loadable weights has one."""
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Without one of these transformers makes up an empty vocabulary and says nothing.
 _TOKENIZERS = (
@@ -84,7 +86,7 @@ def _check_files(folder: Path, name: str) -> None:
             f"model must be a transformers model, got {name!r} without a config.json. "
             f"Give {hint}."
         )
-    if not any((folder / file).is_file() for file in _WEIGHTS):
+    if not any((folder / file).is_file() for file in WEIGHTS):
         pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
         found = "with pickled weights only" if pickled else "without model.safetensors"
         raise ArgumentError(

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from smidgen.errors import ArgumentError
+from smidgen.integrations import model_folder
 
 _CONFIG = "config.json"
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedModel:
@@ -43,7 +43,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
                 config, trust_remote_code=False
             )
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = model_folder.reason(error)
         raise ArgumentError(
             f"model must be a folder with a {_CONFIG} of a classifier, or that file, got "
             f"{str(path)!r} ({reason[:160]}). Check the path."
@@ -53,7 +53,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
 
 def has_weights(path: str | Path) -> bool:
     """Whether a folder holds weights that could be loaded."""
-    return any((Path(path).expanduser() / name).is_file() for name in _WEIGHTS)
+    return any((Path(path).expanduser() / name).is_file() for name in model_folder.WEIGHTS)
 
 
 def has_head(model: PreTrainedModel) -> bool:

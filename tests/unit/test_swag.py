@@ -21,6 +21,8 @@ from smidgen.errors import (
     SubsetError,
 )
 from smidgen.fit import SwagCollector, swag
+from smidgen.fit.sample_tuning import HeldOut
+from smidgen.likelihood import Categorical
 from smidgen.subset import Entries, Whole
 from smidgen.swag import Snapshots, SwagPosterior
 from smidgen.trainable import Trainable
@@ -597,3 +599,13 @@ def test_other_refusals():
     found = swag(model, split(batch), subset, steps=20)
     with pytest.raises(ArgumentError, match="predict_samples"):
         smidgen.predict(found, model, batch)
+
+
+def test_a_point_estimate_has_one_temperature_whoever_asks():
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(3, (60,), generator=generator)
+    logits = torch.randn(60, 3, generator=generator, dtype=torch.float64)
+    logits = 4 * (logits + nn.functional.one_hot(targets, 3))
+    held = HeldOut(Categorical(3), logits[None], logits[None], targets)
+    found, _ = held.best(held.point)
+    assert found == smidgen.fit.temperature(logits, targets)

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.labelled import labelled
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
-
-IGNORED = -100
-"""The label of rows without a target, as Hugging Face has it."""
 
 _DIVERGED = (
     "the training {} not finite. Lower learning_rate, or check the data of this batch."
@@ -206,8 +204,7 @@ class Problem:
                 f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
             )
         targets = targets.to(outputs.device)
-        ignored = (targets == IGNORED).reshape(len(outputs), -1).all(-1)
-        kept = everything if targets.is_floating_point() else ~ignored
+        kept = labelled(targets)
         checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
         found = checked.new_zeros(len(outputs), *checked.shape[1:])

@@ -64,7 +64,8 @@ class Predictive(ABC):
         if chosen.dim() != 1 or chosen.is_floating_point():
             raise ArgumentError(
                 "rows must be a vector of booleans or of whole numbers, got "
-                f"{chosen.dtype} of shape {tuple(chosen.shape)}. Pass targets.flatten() != -100."
+                f"{chosen.dtype} of shape {tuple(chosen.shape)}. Pass "
+                "targets.flatten() != -100."
             )
         if chosen.dtype == torch.bool and len(chosen) != len(self):
             raise ArgumentError(

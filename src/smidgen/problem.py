@@ -196,7 +196,7 @@ class Problem:
         targets = self.targets(batch)
         if targets is None:
             return None, everything
-        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs) > len(targets):
+        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs):
             targets = targets.flatten(0, 1)
         if len(targets) != len(outputs):
             raise DataError(
@@ -278,8 +278,8 @@ class Problem:
         if causal and self.forward is model_outputs and self.targets(batch) is not None:
             raise DataError(
                 f"{name} predicts the next token, so its labels must be shifted against "
-                "its outputs. Pass smidgen.Problem(model, forward=...) that returns "
-                "logits[:, :-1] and targets=... that returns labels[:, 1:]."
+                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
+                "place of the model, here and wherever it is fitted, tuned or predicted."
             )
 
     @property

@@ -145,7 +145,7 @@ def output_moments(
                     f"the outputs' covariances pass {_MOST_BYTES >> 30} GiB after "
                     f"{len(found)} batches: {len(shares[0].precisions)} precisions for "
                     "every pair of outputs. Pass fewer precisions, fewer examples, "
-                    "or predict with top= for the likeliest classes."
+                    "or top= for the likeliest classes."
                 )
     return found
 

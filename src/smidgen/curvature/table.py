@@ -79,6 +79,7 @@ def variance_table(
     link: str,
     *,
     label: Callable[[Level, str], Hashable | None] = lambda level, name: (level, name),
+    top: int | None = None,
 ) -> VarianceTable:
     """Make the table of some posteriors in one pass.
 
@@ -90,6 +91,7 @@ def variance_table(
         link: A resolved link, which says what of the outputs to follow.
         label: From a level and an operator's name to the label that its share is
             summed under, or None to leave it out.
+        top: How many classes of each example to follow; None for all.
 
     Returns:
         The table of all examples that have a target.
@@ -105,7 +107,7 @@ def variance_table(
         for placed in _placed(posterior, chosen[level], around, precisions, level, label)
     ]
     likelihood = next(iter(posteriors.values())).likelihood
-    followed = likelihood.followed(link)
+    followed = likelihood.followed(link, top)
     rows = []
     for each in output_moments(problem, batches, around, shares, followed):
         if each.targets is None:

@@ -29,13 +29,17 @@ _MOST_DRAWN = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Held-out outputs (N, C) and targets, and how they are scored."""
+    """Held-out outputs (N, C) and targets, and how they are scored.
+
+    With `top`, covariances are of the likeliest m classes of each example: K = m − 1.
+    """
 
     likelihood: Likelihood
     outputs: Tensor
     targets: Tensor
     link: str
     temperature: float = 1.0
+    top: int | None = None
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -82,7 +86,10 @@ class Objective:
 
     def none(self) -> Tensor:
         """The covariance of a point estimate, (1, N, K, K)."""
-        count = len(self.likelihood.directions(self.link))
+        if self.top is None:
+            count = len(self.likelihood.directions(self.link))
+        else:
+            count = self.top - 1
         return self.outputs.new_zeros(1, len(self), count, count)
 
     def _unit(self, covariance: Tensor) -> Tensor:
@@ -104,15 +111,22 @@ class Objective:
     @property
     def normals(self) -> Tensor:
         """The draws of a link that samples: the same for every candidate."""
-        return standard_normals(_DRAWS, max(1, self.likelihood.outputs - 1))
+        return standard_normals(_DRAWS, max(1, (self.top or self.likelihood.outputs) - 1))
 
     def _curve(self, covariance: Tensor) -> Callable[[Tensor], Tensor]:
         return self.likelihood.nll_of_temperature(
-            self.outputs, covariance, self.targets, link=self.link, normals=self.normals
+            self.outputs,
+            covariance,
+            self.targets,
+            link=self.link,
+            normals=self.normals,
+            top=self.top,
         )
 
     def _by_pieces(self, covariance: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        drawn = self.outputs.numel() * (_DRAWS if self.link == "sampling" else 1)
+        rows, classes = self.outputs.shape
+        draws = _DRAWS if self.link == "sampling" else 1
+        drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
         pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
         return torch.cat([score(piece) for piece in pieces], -1)
 

@@ -53,7 +53,10 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
     targets = likelihood.checked_targets(logits, targets)
     logits = logits.detach().double()
 
-    objective = Objective(likelihood, logits, targets, likelihood.resolved_link("auto"))
+    # A point estimate has no covariance, and of two classes that takes least memory.
+    top = 2 if likelihood.outputs > 2 else None
+    link = likelihood.resolved_link("auto", top)
+    objective = Objective(likelihood, logits, targets, link, top=top)
     found = float(objective.best(objective.none())[0])
     mention_edge(found)
     return found

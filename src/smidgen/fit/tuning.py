@@ -56,6 +56,7 @@ def tune_precision(
     precisions: Sequence[float] = GRID,
     refine: bool = True,
     link: str = "auto",
+    top: int | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Tune the prior precision and the temperature on held-out data.
@@ -72,6 +73,8 @@ def tune_precision(
             is chosen too.
         refine: Search between the best grid point's neighbours, for one precision.
         link: How logits become probabilities while tuning.
+        top: Follow only this many classes of each example, as `predict` does: the table
+            is of their pairs, where those of all classes would not fit.
         progress: Draw a progress bar on a terminal.
 
     Returns:
@@ -83,7 +86,7 @@ def tune_precision(
     _check_choices(posterior, what)
     joins = labels_of(scope, posterior, problem)
     likelihood = posterior.likelihood
-    link = likelihood.resolved_link(link)
+    link = likelihood.resolved_link(link, top)
     grid = None
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
@@ -96,9 +99,10 @@ def tune_precision(
         grid,
         link,
         label=lambda _, name: joins[name],
+        top=top,
     )
     objective = Objective(
-        likelihood, table.outputs, table.targets, link, posterior.temperature
+        likelihood, table.outputs, table.targets, link, posterior.temperature, top
     )
     jointly = what != "precision"
     curve, choice = choose(objective, table, jointly=jointly, refine=refine)

@@ -74,8 +74,9 @@ class Setting:
         """Read a problem whose likelihood is settled; labels may be drawn."""
         likelihood = problem.likelihood
         assert likelihood is not None
-        columns = len(likelihood.root_columns(torch.zeros(1, likelihood.outputs)))
-        directions = len(likelihood.directions(likelihood.resolved_link("auto")))
+        with torch.device("meta"):  # only counted: of many classes they fill the memory
+            columns = len(likelihood.root_columns(torch.zeros(1, likelihood.outputs)))
+            directions = len(likelihood.directions(likelihood.resolved_link("auto")))
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         size = problem.working_type.itemsize
         return cls(size, draws or columns, directions, max(checked, default=0))

@@ -8,15 +8,16 @@ covariance is as the posterior gives it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import e, pi, sqrt
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from smidgen.errors import ArgumentError
 from smidgen.links import noise_draws, standard_normals, with_first_class
 from smidgen.top_classes import TopClasses
 
@@ -46,6 +47,49 @@ class Predictive(ABC):
     @abstractmethod
     def to_dict(self) -> dict[str, list[object]]:
         """List plain numbers, one entry per example, ready for JSON."""
+
+    def take(self, rows: Tensor | Sequence[int]) -> Self:
+        """Take some of the examples, as `take(targets != -100)` does.
+
+        Args:
+            rows: True for each example to take, (B,), or the numbers of those to take.
+
+        Returns:
+            Their predictive, in that order.
+
+        Raises:
+            ArgumentError: If there are no such rows.
+        """
+        chosen = torch.as_tensor(rows).cpu()
+        if chosen.dim() != 1 or chosen.is_floating_point():
+            raise ArgumentError(
+                "rows must be a vector of booleans or of whole numbers, got "
+                f"{chosen.dtype} of shape {tuple(chosen.shape)}. Pass "
+                "targets.flatten() != -100."
+            )
+        if chosen.dtype == torch.bool and len(chosen) != len(self):
+            raise ArgumentError(
+                f"rows must say yes or no to each of {len(self)} examples, got "
+                f"{len(chosen)}. Pass one for each."
+            )
+        if chosen.dtype == torch.bool:
+            chosen = chosen.nonzero().squeeze(-1)
+        wrong = chosen[(chosen < 0) | (chosen >= len(self))]
+        if len(wrong):
+            raise ArgumentError(
+                f"rows must be in [0, {len(self)}), got {int(wrong[0])}. Count from 0."
+            )
+        chosen = chosen.long()
+        return self._rebuilt(lambda _, value: value[chosen])
+
+    def _rebuilt(self, change: Callable[[str, Tensor], Tensor]) -> Self:
+        """Make another with each tensor, by its name, replaced."""
+        return type(self)(
+            **{
+                name: change(name, value) if isinstance(value, Tensor) else value
+                for name, value in vars(self).items()
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,13 +264,9 @@ class GaussianPredictive(Predictive):
 
 def concatenate(predictives: Sequence[Predictive]) -> Predictive:
     """Join predictives of one kind, batch after batch."""
-    first = predictives[0]
-    joined = {}
-    for name, value in vars(first).items():
-        if isinstance(value, Tensor):
-            value = torch.cat([getattr(each, name) for each in predictives])
-        joined[name] = value
-    return type(first)(**joined)
+    return predictives[0]._rebuilt(
+        lambda name, _: torch.cat([getattr(each, name) for each in predictives])
+    )
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

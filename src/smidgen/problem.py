@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.labelled import labelled
 from smidgen.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
-
-IGNORED = -100
-"""The label of rows without a target, as Hugging Face has it."""
 
 _DIVERGED = (
     "the training {} not finite. Lower learning_rate, or check the data of this batch."
@@ -198,7 +196,7 @@ class Problem:
         targets = self.targets(batch)
         if targets is None:
             return None, everything
-        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs) > len(targets):
+        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs):
             targets = targets.flatten(0, 1)
         if len(targets) != len(outputs):
             raise DataError(
@@ -206,8 +204,7 @@ class Problem:
                 f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
             )
         targets = targets.to(outputs.device)
-        ignored = (targets == IGNORED).reshape(len(outputs), -1).all(-1)
-        kept = everything if targets.is_floating_point() else ~ignored
+        kept = labelled(targets)
         checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
         found = checked.new_zeros(len(outputs), *checked.shape[1:])
@@ -281,8 +278,8 @@ class Problem:
         if causal and self.forward is model_outputs and self.targets(batch) is not None:
             raise DataError(
                 f"{name} predicts the next token, so its labels must be shifted against "
-                "its outputs. Pass smidgen.Problem(model, forward=...) that returns "
-                "logits[:, :-1] and targets=... that returns labels[:, 1:]."
+                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
+                "place of the model, here and wherever it is fitted, tuned or predicted."
             )
 
     @property

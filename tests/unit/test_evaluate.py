@@ -151,7 +151,8 @@ class TestScores:
         ("targets", "message"),
         [
             (torch.tensor([0, 4, 1]), r"targets must be in \[0, 4\), got 4\. Map"),
-            (torch.tensor([0, -100, 1]), r"targets must be in \[0, 4\), got -100\."),
+            (torch.tensor([0, -1, 1]), r"targets must be in \[0, 4\), got -1\."),
+            (torch.full((3,), -100), r"no example has a label \(all are -100\)\."),
             (torch.tensor([0, 1]), r"as many as the predictions \(3\), got 2\. Pass"),
             (torch.zeros(3), r"vector of class numbers, got torch\.float32 of shape"),
             (torch.zeros(3, 1).long(), r"got torch\.int64 of shape \(3, 1\)\. Pass"),
@@ -162,6 +163,18 @@ class TestScores:
         for score in (evaluate.nll, evaluate.brier, evaluate.correct):
             with pytest.raises(DataError, match=message):
                 score(predictive, targets)
+
+    @pytest.mark.parametrize("score", [evaluate.nll, evaluate.brier])
+    def test_labels_that_are_all_ignored_are_left_out(self, labels, score):
+        predictive, targets = labels
+        partly = targets.clone()
+        partly[::3] = -100
+        kept = torch.arange(len(targets)) % 3 != 0
+        assert torch.equal(score(predictive, partly), score(predictive, targets)[kept])
+
+    def test_a_number_may_be_minus_a_hundred(self, numbers):
+        predictive, targets = numbers
+        assert len(evaluate.nll(predictive, targets * 0 - 100)) == len(targets)
 
     @pytest.mark.parametrize(
         ("targets", "message"),

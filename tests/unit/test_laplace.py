@@ -434,7 +434,7 @@ def test_temperature_names_bad_input():
     logits = torch.zeros(2, 2)
     with pytest.raises(DataError, match="NaN"):
         smidgen.fit.temperature(logits * torch.nan, torch.tensor([0, 1]))
-    with pytest.raises(DataError, match=r"in \[0, 2\), got -100"):
-        smidgen.fit.temperature(logits, torch.tensor([0, -100]))
+    with pytest.raises(DataError, match=r"in \[0, 2\), got -1"):
+        smidgen.fit.temperature(logits, torch.tensor([0, -1]))
     with pytest.warns(SmidgenWarning, match="is extreme"):
         smidgen.fit.temperature(10 * torch.eye(2), torch.tensor([1, 0]))

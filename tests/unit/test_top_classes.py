@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cases import Case, mlp, vectors
-from tests.tolerances import EXACT, PROBIT
+from tests.tolerances import EXACT, PROBIT, SOLVER
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -247,6 +247,43 @@ def test_the_precision_can_be_tuned_for_the_classes_that_are_followed(top, monke
     found = smidgen.predict(tuned, model, batch, top=top, draws=64)
     nll = float(smidgen.evaluate.nll(found, batch[1]).mean())
     assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_tuning_scores_what_predicting_with_top_gives():
+    posterior, model, batch = fitted()
+    grid = [0.05, 0.5, 5.0]
+    tuned = smidgen.fit.tune_precision(
+        posterior, model, [batch], precisions=grid, scope="scalar", refine=False, top=3
+    )
+    for index, precision in enumerate(grid):
+        for temperature, curve in [
+            (posterior.temperature, tuned.tuning.nll),
+            (tuned.tuning.scales[index], tuned.tuning.joint_nll),
+        ]:
+            candidate = posterior.with_precision(precision).with_temperature(temperature)
+            predictive = smidgen.predict(candidate, model, batch, top=3, draws=64)
+            nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
+            assert curve[index] == pytest.approx(nll, rel=SOLVER["rtol"])
+    scale = smidgen.fit.temperature(*smidgen.point_outputs(model, [batch]))
+    assert tuned.tuning.map_scale == pytest.approx(scale, rel=SOLVER["rtol"])
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_memory_of_tuning_follows_them_too():
+    classes, rows, top, precisions = 1500, 8, 4, 3
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, classes))
+    batch = (torch.randn(rows, 3), torch.randint(classes, (rows,)))
+    subset = smidgen.select.named(model, ["0.*"])
+    posterior = smidgen.fit.laplace(model, [batch], subset, fisher_draws=2)
+    with Largest() as largest:
+        smidgen.fit.tune_precision(
+            posterior, model, [batch], precisions=[0.1, 1.0, 10.0], top=top
+        )
+        smidgen.fit.temperature(*smidgen.point_outputs(model, [batch]))
+    assert largest.numbers <= 2 * top * precisions * rows * classes
+    assert largest.numbers < rows * classes**2 / 100
 
 
 @pytest.mark.parametrize("top", [1, 0, -3, CLASSES + 1, 2.0, True])

@@ -9,7 +9,7 @@ at once. With the true labels the same gradient gives the squared gradients of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,10 +27,10 @@ class Columns:
     make: Callable[[Trace], Tensor]
     together: bool
 
-    def of(self, trace: Trace) -> list[Tensor]:
-        """Columns of a batch in parts, zero in rows without a target."""
+    def of(self, trace: Trace) -> tuple[int, Iterator[Tensor]]:
+        """Columns of a batch in so many parts, zero in rows without a target."""
         columns = self.make(trace) * trace.kept[:, None]
-        return [columns] if self.together else trace.by_slot(columns)
+        return (1, iter([columns])) if self.together else trace.by_slot(columns)
 
 
 def exact(likelihood: Likelihood) -> Columns:

@@ -156,10 +156,10 @@ def _moments(
     outputs = trace.outputs.detach()
     # A copy: what a caller made in inference mode cannot be saved for backward.
     wanted = directions(outputs.double()).to(trace.outputs, copy=True)
-    parts = trace.by_slot(wanted)
+    count, parts = trace.by_slot(wanted)
     found: dict[Hashable, Tensor] = {}
     for number, part in enumerate(parts):
-        covariances = _covariances(trace, contractions, part, number + 1 < len(parts))
+        covariances = _covariances(trace, contractions, part, number + 1 < count)
         rows = part.any(-1).any(0)
         for label, covariance in covariances.items():
             if label not in found:

@@ -95,12 +95,11 @@ class Sums(ABC):
             self._add(trace)
 
     def _add(self, trace: Trace) -> None:
-        parts = self.columns.of(trace)
-        left = sum(len(part) for part in parts)
-        for part in parts:
+        count, parts = self.columns.of(trace)
+        for number, part in enumerate(parts):
+            further = number + 1 < count
             for k, column in enumerate(part):
-                left -= 1
-                deltas = trace.deltas(column, more=left > 0)
+                deltas = trace.deltas(column, more=further or k + 1 < len(part))
                 if k == 0:
                     self.ran.update(deltas)
                     for name in deltas:

@@ -114,20 +114,22 @@ class Trace:
             found.append(mask)
         return _joined(found)
 
-    def by_slot(self, columns: Tensor) -> list[Tensor]:
+    def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
         """Part columns (K, R, C) so that each example has one output in each part.
 
         Args:
             columns: Weights of the outputs.
 
         Returns:
-            The parts, without those that are zero.
+            How many parts there are, without those that are zero, and the parts; each is
+            made when it is asked for, because all are as large as the columns.
         """
         if self.slots == 1:
-            return [columns]
-        place = torch.arange(columns.shape[1], device=columns.device) % self.slots
-        parts = (columns * (place == slot)[:, None] for slot in range(self.slots))
-        return [part for part in parts if part.any()]
+            return 1, iter([columns])
+        rows = columns.any(-1).any(0)
+        used = rows.reshape(-1, self.slots).any(0).nonzero().flatten().tolist()
+        place = torch.arange(len(rows), device=columns.device) % self.slots
+        return len(used), (columns * (place == slot)[:, None] for slot in used)
 
     def jacobian(self, name: str, deltas: Tensor) -> Jacobian:
         """Join a map's δ (..., B, T, n) with its inputs."""

@@ -74,6 +74,7 @@ def expected_calibration_error(
     """
     if isinstance(confidence, Predictive):
         predictive = scores.categorical("expected_calibration_error", confidence)
+        predictive, correct = scores.with_targets(predictive, correct)
         correct = scores.correct(predictive, correct)
         confidence = predictive.confidence
     confidence, correct = checks.confidences(confidence, correct)
@@ -149,9 +150,10 @@ def paired_calibration_difference(
         The difference with its interval.
     """
     sides = [
-        checks.confidences(each.confidence, scores.correct(each, targets))
-        for each in (first, second)
+        checks.confidences(each.confidence, scores.correct(each, wanted))
+        for each, wanted in (scores.with_targets(p, targets) for p in (first, second))
     ]
+    count = len(sides[0][0])
 
     def gap(rows: Tensor) -> Tensor:
         ours, theirs = (
@@ -160,8 +162,8 @@ def paired_calibration_difference(
         )
         return ours - theirs
 
-    value = float(gap(torch.arange(len(targets))))
-    drawn = redraw(gap, len(targets), draws=draws, generator=generator)
+    value = float(gap(torch.arange(count)))
+    drawn = redraw(gap, count, draws=draws, generator=generator)
     return percentiles(value, drawn - drawn.mean() + value, level)
 
 

@@ -81,7 +81,7 @@ def class_numbers(targets: Tensor, examples: int, classes: int) -> Tensor:
     if len(wrong):
         raise DataError(
             f"targets must be in [0, {classes}), got {int(wrong[0])}. Map the labels "
-            "to the model's classes and leave ignored examples out."
+            "to the model's classes; -100 marks an example without one."
         )
     return targets.long()
 

@@ -1,23 +1,28 @@
 """Per-example scores, fp64 vectors; the mean is the caller's.
 
-B examples, C classes, labels or outputs. For all but `correct`, lower is better.
+B examples, C classes, labels or outputs. For all but `correct`, lower is better. Examples
+labelled −100 have no target and no score: what is returned is of the others.
 """
 
 from __future__ import annotations
 
 from math import pi
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.evaluate import checks
+from smidgen.labelled import labelled
 from smidgen.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,
     Predictive,
 )
+
+Kind = TypeVar("Kind", bound=Predictive)
 
 
 def nll(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -34,6 +39,7 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
         ArgumentError: If the predictive is of an unknown kind.
         DataError: If a variance is not positive.
     """
+    predictive, targets = with_targets(predictive, targets)
     if isinstance(predictive, CategoricalPredictive):
         log_probs = predictive.log_probs
         labels = _class_numbers(predictive, targets)
@@ -77,6 +83,7 @@ def brier(predictive: Predictive, targets: Tensor) -> Tensor:
     Raises:
         ArgumentError: If the predictive is of another kind.
     """
+    predictive, targets = with_targets(predictive, targets)
     if isinstance(predictive, CategoricalPredictive):
         labels = _class_numbers(predictive, targets)
         truth = torch.nn.functional.one_hot(labels, predictive.log_probs.shape[1])
@@ -101,9 +108,8 @@ def correct(predictive: Predictive, targets: Tensor) -> Tensor:
     Returns:
         The values, (B,).
     """
-    predictive = categorical("correct", predictive)
-    labels = _class_numbers(predictive, targets)
-    return (predictive.predicted == labels).double()
+    found, targets = with_targets(categorical("correct", predictive), targets)
+    return (found.predicted == _class_numbers(found, targets)).double()
 
 
 def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -124,6 +130,29 @@ def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
             _wrong_kind("squared_error", predictive, "gaussian", "Use brier")
         )
     return _residuals(predictive, targets).square().mean(-1)
+
+
+def with_targets(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
+    """Leave out the examples labelled −100: padding, and tokens that nobody labelled.
+
+    Args:
+        predictive: Of any kind.
+        targets: The targets of all its examples, (B, ...).
+
+    Returns:
+        The predictive of the examples that have a target, and their targets.
+
+    Raises:
+        DataError: If none has one.
+    """
+    if targets.dim() == 0 or len(targets) != len(predictive):
+        return predictive, targets  # for the checks of each score to refuse
+    kept = labelled(targets)
+    if kept.all():
+        return predictive, targets
+    if not kept.any():
+        raise DataError("no example has a label (all are -100). Pass labelled data.")
+    return predictive.take(kept), targets[kept]
 
 
 def categorical(verb: str, predictive: Predictive) -> CategoricalPredictive:

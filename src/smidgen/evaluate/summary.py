@@ -9,7 +9,7 @@ from torch import Tensor
 
 from smidgen.evaluate.calibration import BINNINGS, bootstrap_calibration_error
 from smidgen.evaluate.intervals import Interval, bootstrap_mean
-from smidgen.evaluate.scores import brier, correct, nll, squared_error
+from smidgen.evaluate.scores import brier, correct, nll, squared_error, with_targets
 from smidgen.predictive import (
     CategoricalPredictive,
     GaussianPredictive,
@@ -28,7 +28,8 @@ def summarise(
 
     Args:
         predictive: Of any kind.
-        targets: Class numbers (B,), labels 0 or 1 (B, C), or numbers (B, C).
+        targets: Class numbers (B,), labels 0 or 1 (B, C), or numbers (B, C). Examples
+            labelled −100 are left out.
         draws: How many times the examples are redrawn.
         generator: Source of the redraws.
 
@@ -36,6 +37,7 @@ def summarise(
         Categorical: accuracy, nll, brier, ece_equal_mass and ece_equal_width (20 bins).
         Bernoulli: nll and brier. Gaussian: nll and rmse.
     """
+    predictive, targets = with_targets(predictive, targets)
 
     def mean(values: Tensor) -> Interval:
         return bootstrap_mean(values, draws=draws, generator=generator)

@@ -125,10 +125,10 @@ class Objective:
     ) -> Tensor:
         if covariance is None:
             return score(self._point_curve, 1)
-        followed = self.outputs[:, : self.top].numel()
-        drawn = followed * (_DRAWS if self.link == "sampling" else 1)
-        most = max(1, _MOST_DRAWN // max(drawn, self.outputs.numel()))
-        pieces = covariance.split(most)
+        rows, classes = self.outputs.shape
+        draws = _DRAWS if self.link == "sampling" else 1
+        drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
+        pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
         return torch.cat([score(self._curve(each), len(each)) for each in pieces], -1)
 
 

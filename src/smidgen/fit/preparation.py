@@ -14,10 +14,11 @@ from smidgen.curvature.factors import APPROXIMATIONS
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.labelled import IGNORED
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.likelihood.gaussian import nll_of_squares
 from smidgen.operators import STRUCTURES, Operator
-from smidgen.problem import IGNORED, Problem
+from smidgen.problem import Problem
 from smidgen.subset import Subset
 from smidgen.types import Batch
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.objective import Objective
+from smidgen.labelled import labelled
 from smidgen.likelihood import Categorical, is_extreme
 
 
@@ -20,7 +21,7 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
 
     Args:
         logits: Logits of held-out examples, (N, C).
-        targets: Their class numbers, (N,).
+        targets: Their class numbers, (N,); rows labelled −100 are left out.
 
     Returns:
         The temperature that minimises the NLL of softmax(logits / T).
@@ -38,6 +39,11 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         raise DataError(
             f"logits must have shape (examples, classes), got {tuple(logits.shape)}."
         )
+    if targets.shape == logits.shape[:1]:
+        kept = labelled(targets)
+        logits, targets = logits[kept.to(logits.device)], targets[kept]
+    if not len(logits):
+        raise DataError("no example has a label (all are -100). Pass labelled data.")
     likelihood = Categorical(logits.shape[1])
     likelihood.check_outputs(logits)
     targets = likelihood.checked_targets(logits, targets)

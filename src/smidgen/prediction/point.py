@@ -26,7 +26,8 @@ def point_outputs(
 
     Returns:
         Outputs (N, C) in fp64, one row for each example or token, and targets, or None
-        if a batch has none; on the CPU.
+        if a batch has none; on the CPU. Rows are those of `predict_batches`, so padding
+        is among them, labelled −100: `fit.temperature` and `evaluate` leave it out.
 
     Raises:
         DataError: If there is no batch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from smidgen.affine import affine_coverage
+from smidgen.errors import StructureError
 from smidgen.subset import Subset
 
 
@@ -16,5 +17,19 @@ def last_layer(model: nn.Module) -> Subset:
 
     Returns:
         The whole weight and bias of the last map, in the order of the modules.
+
+    Raises:
+        StructureError: If a map that cannot be chosen comes after all that can, as an
+            output map does that is tied to the embeddings.
     """
-    return affine_coverage(model).last()
+    found = affine_coverage(model)
+    modules = list(model.named_modules())
+    last = [path for path, _ in modules].index(found.maps[-1].modules[-1])
+    for path, module in modules[last + 1 :]:
+        if path in found.left_out and isinstance(module, nn.Linear):
+            raise StructureError(
+                f"the last layer must be a map that can be chosen, got {path!r}: "
+                f"{found.left_out[path]}. Choose others, with smidgen.select.sparse_kfac "
+                f"or smidgen.select.named(model, '{found.maps[-1].name}.*')."
+            )
+    return found.last()

@@ -19,10 +19,11 @@ from smidgen import evaluate
 from smidgen.affine import coverage
 from smidgen.blocks import blocks
 from smidgen.errors import DataError
+from smidgen.labelled import labelled
 from smidgen.posterior import Posterior, Tuning
 from smidgen.prediction import point_outputs
 from smidgen.predictive import CategoricalPredictive
-from smidgen.problem import IGNORED, Problem
+from smidgen.problem import Problem
 from smidgen.record import BASELINES
 from smidgen.samples import SAMPLES
 from smidgen.study.predicting import predicted
@@ -86,25 +87,26 @@ def point_methods(
 
     Args:
         problem: The model.
-        test: Labelled test batches.
+        test: Labelled test batches; rows labelled −100 are left out.
         temperature: Fitted on held-out data; None leaves that method out.
         elsewhere: Other data by name, with or without labels.
         progress: Draw progress bars on a terminal.
 
     Returns:
-        The methods "map" and "temperature", and the test targets.
+        The methods "map" and "temperature" on the examples, or tokens, that have a label,
+        and those labels.
 
     Raises:
-        DataError: If a test example has no label.
+        DataError: If a test batch has no labels.
     """
-    logits, targets = point_outputs(problem, test, progress=progress)
-    if targets is None or (targets == IGNORED).any():
+    logits, targets = _labelled_outputs(problem, test, progress)
+    if targets is None:
         raise DataError(
-            "the test data must have a label for every example, got some without. "
-            "Leave those rows out."
+            "the test data must have labels, and a batch has none, or -100 alone. Pass "
+            "labelled data."
         )
     others = {
-        name: point_outputs(problem, batches, progress=progress)[0]
+        name: _labelled_outputs(problem, batches, progress)[0]
         for name, batches in (elsewhere or {}).items()
     }
     divisors = {"map": 1.0}
@@ -140,7 +142,7 @@ def posterior_method(
         name: Name of the method in the record.
         posterior: The tuned posterior.
         problem: The model it belongs to.
-        test: Test batches; read several times.
+        test: Test batches, read several times; rows labelled −100 are left out.
         elsewhere: Other data by name.
         link: How logits become probabilities.
         progress: Draw progress bars on a terminal.
@@ -152,7 +154,11 @@ def posterior_method(
     def found(batches: Iterable[Batch]) -> CategoricalPredictive:
         made = predicted(posterior, problem, batches, link=link, progress=progress)
         assert isinstance(made, CategoricalPredictive)
-        return made
+        wanted = [problem.targets(batch) for batch in batches]
+        targets = [each.flatten() for each in wanted if each is not None]
+        if len(targets) < len(wanted):
+            return made
+        return made.take(_counting(torch.cat(targets)))
 
     return Method(
         name,
@@ -162,6 +168,23 @@ def posterior_method(
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
         settings=posterior_settings(posterior),
     )
+
+
+def _labelled_outputs(
+    problem: Problem, batches: Iterable[Batch], progress: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Outputs and targets of the rows that count; None for targets that are not there."""
+    outputs, targets = point_outputs(problem, batches, progress=progress)
+    if targets is None:
+        return outputs, None
+    kept = _counting(targets)
+    return outputs[kept], targets[kept] if labelled(targets).any() else None
+
+
+def _counting(targets: Tensor) -> Tensor:
+    """The rows with a label, and not padding; all of them in data that have none."""
+    kept = labelled(targets)
+    return kept if kept.any() else ~kept
 
 
 def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from smidgen.likelihood import Categorical
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.record import Record
-from smidgen.select import last_layer
 from smidgen.study.comparison import (
     LABELS,
     compare,
@@ -125,7 +124,7 @@ def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
 
 
 def _subset_name(subset: Subset, model: nn.Module) -> str:
-    if subset == last_layer(model):
+    if subset == coverage(model).last():
         return "last-layer"
     found = blocks(model, subset)
     if any(block.entries is not None for block in found):

@@ -1,0 +1,24 @@
+"""Which rows have a target: the one rule that fitting, tuning and scoring share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""The label of rows without a target, as Hugging Face has it."""
+
+
+def labelled(targets: Tensor) -> Tensor:
+    """Find the rows that have a target; −100 marks whole numbers only.
+
+    Args:
+        targets: One row for each row of outputs, (R, ...).
+
+    Returns:
+        True for rows with a target, (R,).
+    """
+    if targets.is_floating_point():
+        return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+    # An axis more, so that a vector has one to look along.
+    return (targets != IGNORED).unsqueeze(-1).flatten(1).any(-1)

@@ -13,6 +13,7 @@ from torch import nn
 import smidgen
 from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.fingerprint import fingerprint, quick_fingerprint
 from smidgen.fit.tuning import GRID
 from smidgen.subset import Entries, Subset, Whole
 
@@ -369,6 +370,29 @@ def test_another_model_of_the_same_shape_is_refused():
             ArgumentError, match="must be the one the posterior was fitted to"
         ):
             refused()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", ["fused", "data"])
+def test_weights_that_autograd_did_not_see_change_are_noticed(way, kind):
+    """A fused step and a write to `.data` leave a tensor's version as it was."""
+    model = Case("mlp", mlp, 2, vectors).make()[0].to(kind)
+    model.register_buffer("nothing", torch.empty(0))
+    model.register_buffer("phases", torch.ones(3, dtype=torch.complex128))
+    model.register_buffer("seen", torch.tensor(True))
+    batches = [(x.to(kind), y) for x, y in loader()]
+    posterior = smidgen.fit.laplace(model, batches, smidgen.select.last_layer(model))
+    smidgen.predict(posterior, model, batches[0])
+    if way == "fused":
+        nn.functional.cross_entropy(model(batches[0][0]).float(), batches[0][1]).backward()
+        torch.optim.AdamW(model.parameters(), lr=0.01, fused=True).step()
+    else:
+        for each in model.parameters():
+            each.data.add_(0.01)
+    with pytest.raises(ArgumentError, match="must be the one the posterior was fitted to"):
+        smidgen.predict(posterior, model, batches[0])
+    model.phases.data.mul_(1j)
+    assert quick_fingerprint(model) == fingerprint(model)
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,9 @@ def quick_fingerprint(model: nn.Module) -> str:
 
 @torch.no_grad()
 def _probes(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Hash some entries of every tensor, those of a kind together.
-
-    A fused optimiser and a write to `.data` leave the version as it was. A step changes
-    practically every weight, so a sample of them tells.
-    """
+    """Hash some entries of every tensor, those of a kind together."""
+    # A fused optimiser and a write to `.data` leave the version as it was. A step changes
+    # practically every weight, so a sample of them tells.
     samples = defaultdict(list)
     for each in tensors:
         flat = each.flatten()

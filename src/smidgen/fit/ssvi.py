@@ -118,7 +118,8 @@ def ssvi(
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
         network = _network(given.model, density, start, seed)
-    problem = replace(given, model=network.model)
+    known = given.likelihood or network.likelihood
+    problem = replace(given, model=network.model, likelihood=known)
     batches = Endless(train)
     with batches.borrowed(seed), untouched(network):
         problem, _, _ = problem.settled(train)
@@ -141,6 +142,7 @@ def ssvi(
             run.save(place)
     network.eval()
     assert problem.likelihood is not None
+    network.likelihood = problem.likelihood
     return SparseFit(
         network,
         problem.likelihood,

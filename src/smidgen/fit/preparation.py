@@ -18,6 +18,7 @@ from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureEr
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.operators import STRUCTURES, Operator
 from smidgen.problem import IGNORED, Problem
+from smidgen.progress import length_of
 from smidgen.subset import Subset
 from smidgen.types import Batch
 
@@ -29,6 +30,28 @@ def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
     # Relative noises multiply to one, so they leave no trace in the log determinant.
     terms = found.squared_residual / likelihood.noise + log(2 * pi * likelihood.noise)
     return -0.5 * found.num_data * likelihood.outputs * terms
+
+
+def training_length(train: Iterable[Batch]) -> int:
+    """Count the batches of an epoch.
+
+    Args:
+        train: The loader.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DataError: If it has no length, or none.
+    """
+    found = length_of(train)
+    if not found:
+        raise DataError(
+            "the training loader must have a length of 1 or more batches, got "
+            f"{'none' if found is None else found}. Pass a loader over a data set that has "
+            "a length, or a list of batches."
+        )
+    return found
 
 
 def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -> int:

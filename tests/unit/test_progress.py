@@ -90,6 +90,7 @@ def test_it_is_silent(terminal, monkeypatch, how):
 
 
 def test_the_bar_of_a_chain_draws_its_scales(terminal):
+    torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 30, generator=generator)
     problem = smidgen.Problem(nn.Linear(30, 1, bias=False), smidgen.Gaussian(1, noise=1.0))

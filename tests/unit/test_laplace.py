@@ -356,6 +356,36 @@ def test_a_frozen_backbone_and_inference_mode_will_do():
     torch.testing.assert_close(found, expected, **EXACT)
 
 
+@pytest.mark.parametrize("way", ["detach", "no_grad", "inference_mode", "below"])
+def test_a_forward_that_cuts_all_its_graph_is_refused(way):
+    model, batch = Case("mlp", mlp, 2, vectors).make()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+
+    def forward(net, batch):
+        if way == "detach":
+            return net(batch[0]).detach()
+        with torch.inference_mode() if way == "inference_mode" else torch.no_grad():
+            return net(batch[0])
+
+    cut = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
+    subset = posterior.subset
+    if way == "below":
+        # Only maps under the cut are chosen: there is none above it to count.
+        cut = smidgen.Problem(
+            model,
+            smidgen.Categorical(2),
+            forward=lambda net, batch: net[2:](net[:2](batch[0]).detach()),
+        )
+        subset = smidgen.select.named(model, ["0.*"])
+    with pytest.raises(
+        DataError, match=r"without a gradient though '\d' ran: all cu.*no_gr"
+    ):
+        smidgen.fit.laplace(cut, [batch], subset)
+    if way != "below":
+        with pytest.raises(DataError, match="without a gradient"):
+            smidgen.predict(posterior, cut, batch)
+
+
 def test_another_model_of_the_same_shape_is_refused():
     model, batch = Case("mlp", mlp, 2, vectors).make()
     posterior = smidgen.fit.laplace(model, loader(), smidgen.select.last_layer(model))

@@ -30,6 +30,7 @@ from smidgen.fit.preparation import (
     refuse_bad_weights,
     refuse_scattered,
     restricted,
+    squared_residuals,
     with_noise,
     without_mixing,
 )
@@ -180,14 +181,7 @@ def _with_relative_noise(
     if not isinstance(likelihood, Gaussian):
         raise ArgumentError("noise='per-output' is for regression. Leave it out.")
     plain = replace(likelihood, relative=None)
-    squares = torch.zeros(plain.outputs, dtype=torch.float64)
-    with torch.no_grad():
-        for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
-            if targets is not None:
-                found = plain.squares(outputs[kept], targets[kept])
-                squares += found.sum(0).cpu()
+    squares, _ = squared_residuals(replace(problem, likelihood=plain), batches)
     if reduce is not None:
         squares = reduce(squares.to(problem.device)).cpu()
     if not (squares > 0).all():

@@ -8,13 +8,14 @@ from dataclasses import replace
 from math import log, pi
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.blocks import MapBlock
 from smidgen.curvature.factors import APPROXIMATIONS
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.guard import untouched
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.operators import STRUCTURES, Operator
 from smidgen.problem import IGNORED, Problem
@@ -93,6 +94,29 @@ def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
 def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
     return sum(int((each != IGNORED).sum()) for each in labels if each is not None)
+
+
+def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:
+    """Sum up the squared residuals of a regression at the trained weights.
+
+    Args:
+        problem: The problem, its likelihood Gaussian.
+        batches: Batches; rows without a target do not count.
+
+    Returns:
+        Sums for relative noise one, (C,), in fp64 on the CPU, and the number of rows.
+    """
+    likelihood = problem.likelihood
+    assert isinstance(likelihood, Gaussian)
+    sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
+    with untouched(problem.model), torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch).flatten(0, -2)
+            targets, kept = problem.read(batch, outputs)
+            if targets is not None:
+                sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()
+                rows += int(kept.sum())
+    return sums, rows
 
 
 def without_mixing(

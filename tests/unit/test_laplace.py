@@ -9,6 +9,7 @@ from tests.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
 from tests.oracles import linear_regression_posterior
 from tests.tolerances import EXACT, SINGLE, SOLVER
 from torch import nn
+from transformers import BatchEncoding
 
 import smidgen
 from smidgen.affine import coverage
@@ -467,6 +468,57 @@ def test_finetuning_a_regression_stops_on_its_nll():
     assert found.best.number > 1
     with pytest.raises(ArgumentError, match="stop_on must be nll"):
         smidgen.fit.finetune(model, train, train, stop_on="accuracy")
+
+
+def test_examples_of_one_token_are_tokens_still():
+    model, (x, _) = Case("linear", lambda n: nn.Linear(4, n), 3, vectors).make()
+    labels = torch.tensor([0, 1, -100, 2, 1, 0])
+    subset = smidgen.select.last_layer(model)
+    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    tokens = smidgen.fit.laplace(problem, [(x[:, None], labels[:, None])], subset)
+    rows = smidgen.fit.laplace(problem, [(x, labels)], subset)
+    assert tokens.num_data == rows.num_data == 5
+    torch.testing.assert_close(
+        tokens.operators[""].values, rows.operators[""].values, **EXACT
+    )
+
+
+def test_whole_numbers_of_a_regression_are_never_ignored():
+    model, (x, _) = Case("linear", lambda n: nn.Linear(4, n), 1, vectors).make()
+    targets = torch.tensor([3, -100, 5, -100, 0, 1])
+    problem = smidgen.Problem(model, smidgen.Gaussian(1))
+    found = smidgen.fit.laplace(problem, [(x, targets)], smidgen.select.last_layer(model))
+    squares = (targets[:, None] - model(x).detach()).square()
+    assert found.num_data == 6
+    assert found.likelihood.noise == pytest.approx(float(squares.mean()))
+
+
+class Graph:
+    """Moves itself, as a graph of PyTorch Geometric does."""
+
+    def __init__(self, x):
+        self.x, self.moves = x, 0
+
+    def to(self, device):
+        self.x, self.moves = self.x.to(device), self.moves + 1
+        return self
+
+
+def test_batches_keep_their_kind_and_the_callers_stay():
+    model, (x, labels) = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    expected = smidgen.fit.laplace(model, [(x, labels)], subset)
+    encoding = BatchEncoding({"inputs": x, "labels": labels})
+    graph = Graph(x)
+    forwards = {
+        "encoding": (encoding, lambda net, batch: net(batch.inputs)),
+        "graph": ((graph, labels), lambda net, batch: net(batch[0].x) * batch[0].moves),
+    }
+    for batch, forward in forwards.values():
+        problem = smidgen.Problem(model, smidgen.Categorical(2), forward)
+        assert smidgen.fit.laplace(problem, [batch], subset) == expected
+    assert graph.moves == 0
+    assert encoding["inputs"] is x
 
 
 def test_awkward_batches_are_named():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 
-_Seen = tuple[tuple[int, int], ...]
+_Seen = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_Seen, str]] = WeakKeyDictionary()
+# So many entries of a tensor are looked at where its version might not tell.
+_PROBED = 1024
 
 
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
@@ -45,14 +48,29 @@ def quick_fingerprint(model: nn.Module) -> str:
         model: The model; it is only read.
 
     Returns:
-        The same as `fingerprint`, unless weights were changed behind autograd's back.
+        The same as `fingerprint`, unless single weights of a large tensor were changed
+        behind autograd's back.
     """
     tensors = [*model.parameters(), *model.buffers()]
-    seen = tuple((each.data_ptr(), each._version) for each in tensors)
+    seen = tuple((each.data_ptr(), each._version) for each in tensors), _probes(tensors)
     known = _KNOWN.get(model)
     if known is None or known[0] != seen:
         known = _KNOWN[model] = (seen, fingerprint(model))
     return known[1]
+
+
+@torch.no_grad()
+def _probes(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Hash some entries of every tensor, those of a kind together."""
+    # A fused optimiser and a write to `.data` leave the version as it was. A step changes
+    # practically every weight, so a sample of them tells.
+    samples = defaultdict(list)
+    for each in tensors:
+        flat = each.flatten()
+        sample = flat[:: max(1, -(-len(flat) // _PROBED))]
+        samples[each.device, each.dtype].append(sample)
+    joined = (torch.cat(each).view(torch.uint8).cpu() for each in samples.values())
+    return tuple(hash(each.numpy().tobytes()) for each in joined)
 
 
 def require_fingerprint(model: nn.Module, wanted: str) -> None:

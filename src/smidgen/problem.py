@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -204,7 +206,9 @@ class Problem:
                 f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
             )
         targets = targets.to(outputs.device)
-        kept = labelled(targets)
+        # A regression's whole numbers may be −100 and mean it.
+        real = isinstance(self.likelihood, Gaussian)
+        kept = everything if real else labelled(targets)
         checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
         found = checked.new_zeros(len(outputs), *checked.shape[1:])
@@ -360,9 +364,16 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
         # A tensor of inference mode cannot take part in autograd; its copy can.
         return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
     if isinstance(batch, Mapping):
-        return {key: _moved(value, device) for key, value in batch.items()}
+        # Of its own kind where a copy is known to be one: others might share their values.
+        found = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
+        for key, value in batch.items():
+            found[key] = _moved(value, device)
+        return found
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_moved(each, device) for each in batch))
     if isinstance(batch, (tuple, list)):
         return type(batch)(_moved(each, device) for each in batch)
+    if hasattr(batch, "to"):
+        # A copy: that of a graph changes itself.
+        return copy(batch).to(device)
     return batch

@@ -43,8 +43,8 @@ def track(
     if not show or os.environ.get(SWITCH) == "0" or not sys.stderr.isatty():
         yield from items
         return
-    if total is None and isinstance(items, Sized):
-        total = len(items)
+    if total is None:
+        total = length_of(items)
     start = last = time.monotonic()
     drawn = False
     try:
@@ -60,6 +60,15 @@ def track(
         if drawn:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
+
+
+def length_of(items: Iterable[object]) -> int | None:
+    """How many items there are, where that is known."""
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except TypeError:
+        # A torch loader over a stream has a length only to say that it has none.
+        return None
 
 
 def _line(label: str, count: int, total: int | None, seconds: float) -> str:

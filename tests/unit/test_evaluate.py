@@ -679,3 +679,10 @@ class TestSummary:
         predictive, targets = classes
         with pytest.raises(DataError, match=r"as many as the predictions \(300\), got"):
             evaluate.summarise(predictive, targets[:-1])
+
+
+def test_a_regression_may_mean_minus_one_hundred():
+    targets = torch.tensor([-100, 3])
+    mean = torch.tensor([[-99.0], [3.0]], dtype=torch.float64)
+    predictive = GaussianPredictive(mean, torch.zeros(2, 1), 1.0)
+    assert len(evaluate.nll(predictive, targets)) == 2

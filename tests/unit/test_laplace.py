@@ -9,10 +9,12 @@ from tests.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
 from tests.oracles import linear_regression_posterior
 from tests.tolerances import EXACT, SINGLE, SOLVER
 from torch import nn
+from transformers import BatchEncoding
 
 import smidgen
 from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.fingerprint import fingerprint, quick_fingerprint
 from smidgen.fit.tuning import GRID
 from smidgen.subset import Entries, Subset, Whole
 
@@ -355,6 +357,36 @@ def test_a_frozen_backbone_and_inference_mode_will_do():
     torch.testing.assert_close(found, expected, **EXACT)
 
 
+@pytest.mark.parametrize("way", ["detach", "no_grad", "inference_mode", "below"])
+def test_a_forward_that_cuts_all_its_graph_is_refused(way):
+    model, batch = Case("mlp", mlp, 2, vectors).make()
+    posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
+
+    def forward(net, batch):
+        if way == "detach":
+            return net(batch[0]).detach()
+        with torch.inference_mode() if way == "inference_mode" else torch.no_grad():
+            return net(batch[0])
+
+    cut = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
+    subset = posterior.subset
+    if way == "below":
+        # Only maps under the cut are chosen: there is none above it to count.
+        cut = smidgen.Problem(
+            model,
+            smidgen.Categorical(2),
+            forward=lambda net, batch: net[2:](net[:2](batch[0]).detach()),
+        )
+        subset = smidgen.select.named(model, ["0.*"])
+    with pytest.raises(
+        DataError, match=r"without a gradient though '\d' ran: all cu.*no_gr"
+    ):
+        smidgen.fit.laplace(cut, [batch], subset)
+    if way != "below":
+        with pytest.raises(DataError, match="without a gradient"):
+            smidgen.predict(posterior, cut, batch)
+
+
 def test_another_model_of_the_same_shape_is_refused():
     model, batch = Case("mlp", mlp, 2, vectors).make()
     posterior = smidgen.fit.laplace(model, loader(), smidgen.select.last_layer(model))
@@ -369,6 +401,29 @@ def test_another_model_of_the_same_shape_is_refused():
             ArgumentError, match="must be the one the posterior was fitted to"
         ):
             refused()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", ["fused", "data"])
+def test_weights_that_autograd_did_not_see_change_are_noticed(way, kind):
+    """A fused step and a write to `.data` leave a tensor's version as it was."""
+    model = Case("mlp", mlp, 2, vectors).make()[0].to(kind)
+    model.register_buffer("nothing", torch.empty(0))
+    model.register_buffer("phases", torch.ones(3, dtype=torch.complex128))
+    model.register_buffer("seen", torch.tensor(True))
+    batches = [(x.to(kind), y) for x, y in loader()]
+    posterior = smidgen.fit.laplace(model, batches, smidgen.select.last_layer(model))
+    smidgen.predict(posterior, model, batches[0])
+    if way == "fused":
+        nn.functional.cross_entropy(model(batches[0][0]).float(), batches[0][1]).backward()
+        torch.optim.AdamW(model.parameters(), lr=0.01, fused=True).step()
+    else:
+        for each in model.parameters():
+            each.data.add_(0.01)
+    with pytest.raises(ArgumentError, match="must be the one the posterior was fitted to"):
+        smidgen.predict(posterior, model, batches[0])
+    model.phases.data.mul_(1j)
+    assert quick_fingerprint(model) == fingerprint(model)
 
 
 @pytest.mark.parametrize(
@@ -413,6 +468,57 @@ def test_finetuning_a_regression_stops_on_its_nll():
     assert found.best.number > 1
     with pytest.raises(ArgumentError, match="stop_on must be nll"):
         smidgen.fit.finetune(model, train, train, stop_on="accuracy")
+
+
+def test_examples_of_one_token_are_tokens_still():
+    model, (x, _) = Case("linear", lambda n: nn.Linear(4, n), 3, vectors).make()
+    labels = torch.tensor([0, 1, -100, 2, 1, 0])
+    subset = smidgen.select.last_layer(model)
+    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    tokens = smidgen.fit.laplace(problem, [(x[:, None], labels[:, None])], subset)
+    rows = smidgen.fit.laplace(problem, [(x, labels)], subset)
+    assert tokens.num_data == rows.num_data == 5
+    torch.testing.assert_close(
+        tokens.operators[""].values, rows.operators[""].values, **EXACT
+    )
+
+
+def test_whole_numbers_of_a_regression_are_never_ignored():
+    model, (x, _) = Case("linear", lambda n: nn.Linear(4, n), 1, vectors).make()
+    targets = torch.tensor([3, -100, 5, -100, 0, 1])
+    problem = smidgen.Problem(model, smidgen.Gaussian(1))
+    found = smidgen.fit.laplace(problem, [(x, targets)], smidgen.select.last_layer(model))
+    squares = (targets[:, None] - model(x).detach()).square()
+    assert found.num_data == 6
+    assert found.likelihood.noise == pytest.approx(float(squares.mean()))
+
+
+class Graph:
+    """Moves itself, as a graph of PyTorch Geometric does."""
+
+    def __init__(self, x):
+        self.x, self.moves = x, 0
+
+    def to(self, device):
+        self.x, self.moves = self.x.to(device), self.moves + 1
+        return self
+
+
+def test_batches_keep_their_kind_and_the_callers_stay():
+    model, (x, labels) = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    expected = smidgen.fit.laplace(model, [(x, labels)], subset)
+    encoding = BatchEncoding({"inputs": x, "labels": labels})
+    graph = Graph(x)
+    forwards = {
+        "encoding": (encoding, lambda net, batch: net(batch.inputs)),
+        "graph": ((graph, labels), lambda net, batch: net(batch[0].x) * batch[0].moves),
+    }
+    for batch, forward in forwards.values():
+        problem = smidgen.Problem(model, smidgen.Categorical(2), forward)
+        assert smidgen.fit.laplace(problem, [batch], subset) == expected
+    assert graph.moves == 0
+    assert encoding["inputs"] is x
 
 
 def test_awkward_batches_are_named():

@@ -10,6 +10,7 @@ import torch
 from tests.cases import Case, linear, vectors
 from tests.oracles import linear_regression_posterior
 from tests.tolerances import EXACT, Z
+from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
@@ -146,6 +147,21 @@ def test_tuning_equals_predicting_anew(what):
     predictive = smidgen.predict_batches(tuned, model, validation)
     found = float(smidgen.evaluate.nll(predictive, targets).mean())
     assert found == pytest.approx(tuned.tuning.chosen_nll, rel=EXACT["rtol"])
+
+
+@pytest.mark.parametrize("structure", ["kron", "ekfac"])
+def test_a_loader_whose_workers_last_is_read_whole(structure):
+    """It has one iterator, which a second reading starts anew under a first one."""
+    model, _ = Case("linear", linear, 2, vectors, "gaussian").make()
+    rows = TensorDataset(*(torch.cat(each) for each in zip(*data(model), strict=True)))
+    lasting = DataLoader(rows, 20, num_workers=1, persistent_workers=True)
+    subset = smidgen.select.last_layer(model)
+    found, expected = (
+        smidgen.fit.laplace(model, each, subset, structure=structure, noise="per-output")
+        for each in (lasting, DataLoader(rows, 20))
+    )
+    assert found.num_data == ROWS
+    assert found == expected
 
 
 def test_refusals():

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import smidgen
 from smidgen import fit, progress
+from smidgen.errors import DataError
 
 
 class Terminal(io.StringIO):
@@ -42,6 +44,27 @@ def test_without_a_length_it_counts_only(terminal):
     assert "reading: 3 done" in terminal.getvalue()
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from zip(torch.eye(4), torch.arange(4) % 2, strict=True)
+
+
+def test_a_stream_has_no_length(terminal):
+    """A torch loader over one has `__len__`, and it raises."""
+    model = nn.Linear(4, 2)
+    subset = smidgen.select.last_layer(model)
+    posterior = fit.laplace(model, DataLoader(Stream(), 2), subset)
+    assert posterior.num_data == 4
+    assert "fitting: 2 done" in terminal.getvalue()
+    for training in (
+        lambda train: fit.finetune(model, train, train),
+        lambda train: fit.sparse_finetune(model, train, subset),
+        lambda train: fit.ssvi(model, train, num_data=4),
+    ):
+        with pytest.raises(DataError, match="a length of 1 or more batches, got none"):
+            training(DataLoader(Stream(), 2))
+
+
 def test_it_is_cleaned_up_after_an_exception(terminal):
     def broken():
         yield from range(3)
@@ -67,6 +90,7 @@ def test_it_is_silent(terminal, monkeypatch, how):
 
 
 def test_the_bar_of_a_chain_draws_its_scales(terminal):
+    torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 30, generator=generator)
     problem = smidgen.Problem(nn.Linear(30, 1, bias=False), smidgen.Gaussian(1, noise=1.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 import torch
 from tests.cases import bert, gpt2
@@ -139,6 +141,37 @@ def test_single_weights_are_the_largest_over_all_or_in_each_parameter():
         assert (sizes[name][subset.indices(name)] >= least).all()
     local = smidgen.select.weights(model, fraction=0.05, per_layer=True)
     assert local.sizes() == {n: max(1, -(-len(v) * 5 // 100)) for n, v in sizes.items()}
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_single_weights_are_those_of_a_stable_sort(fraction, per_layer):
+    """With many ties, zeros of both signs and infinities, in any type."""
+    model = bert(2)
+    generator = torch.Generator().manual_seed(0)
+    scores = {
+        name: torch.randint(-3, 3, shape, generator=generator) / -2.0
+        for name, shape in coverage(model).universe.items()
+    }
+    first, last = next(iter(scores)), list(scores)[-1]
+    scores[first].flatten()[::7] = float("inf")
+    scores[last] = scores[last].bfloat16()
+    found = smidgen.select.weights(model, fraction=fraction, by=scores, per_layer=per_layer)
+
+    def sorted_first(values):
+        order = values.sort(descending=True, stable=True).indices
+        chosen = torch.zeros(len(values), dtype=torch.bool)
+        chosen[order[: max(1, ceil(fraction * len(values) - 1e-9))]] = True
+        return chosen
+
+    flat = [each.flatten().double() for each in scores.values()]
+    if per_layer:
+        masks = [sorted_first(each) for each in flat]
+    else:
+        masks = sorted_first(torch.cat(flat)).split([len(each) for each in flat])
+    for name, mask in zip(scores, masks, strict=True):
+        indices = found.indices(name).tolist() if name in found.parts else []
+        assert indices == mask.nonzero().flatten().tolist()
 
 
 def test_single_weights_by_given_scores_and_at_random():

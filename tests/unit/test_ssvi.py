@@ -405,6 +405,37 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     save_sparse(found, tmp_path / "net", overwrite=True)
 
 
+def test_a_network_keeps_its_likelihood(tmp_path):
+    """Bare inputs do not say that two outputs are of a regression, nor its noise."""
+    model = nn.Linear(6, 2)
+    x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    likelihood = smidgen.Gaussian(2, noise=0.01, relative=(0.5, 2.0))
+    batches, problem = [(x, x[:, :2])] * 2, Problem(model, likelihood)
+    training = SparseTraining(epochs=1, every=1)
+    found = fit.ssvi(problem, batches, density=0.5, training=training, num_data=60).network
+    folder = save_sparse(found, tmp_path / "net")
+    again = fit.ssvi(found, batches, training=training, num_data=60)
+    for network in (found, pruned(found, 0.25), load_sparse(folder, model), again.network):
+        one = smidgen.predict_sparse(network, x, samples=2)
+        many = smidgen.predict_sparse_batches(network, batches, samples=2)
+        for predictive in (one, many):
+            torch.testing.assert_close(
+                predictive.noise[0],
+                torch.tensor([0.005, 0.02], dtype=torch.float64),
+                **EXACT,
+            )
+    other = smidgen.predict_sparse(Problem(found, smidgen.Categorical(2)), x, samples=2)
+    assert other.probs.shape == (30, 2)
+    # A folder of before says nothing: its first batch tells.
+    config = json.loads((folder / "config.json").read_text())
+    del config["likelihood"]
+    (folder / "config.json").write_text(json.dumps(config))
+    old = load_sparse(folder, model)
+    assert old.likelihood is None
+    predictive = smidgen.predict_sparse(old, batches[0], samples=2)
+    assert float(predictive.noise[0, 0]) == 1.0
+
+
 class Named(nn.Module):
     """A model whose own parameters are called as ours are."""
 

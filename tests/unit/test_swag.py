@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from itertools import cycle
 
 import pytest
 import torch
@@ -269,6 +270,41 @@ def test_convolutions_and_any_likelihood():
         predictive = smidgen.predict_samples(tuned, model, batch)
         nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
         assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+
+
+def test_a_regression_has_its_noise_fitted():
+    case = Case("mlp", mlp, 1, vectors, "gaussian")
+    model, _ = case.make()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, dtype=torch.float64, generator=generator)
+    noise = torch.randn(60, 1, dtype=torch.float64, generator=generator)
+    y = model(x).detach() + 0.1 * noise
+    train, validation = split((x[:40], y[:40]), 8), [(x[40:], y[40:])]
+    subset = smidgen.select.last_layer(model)
+    plain = {"learning_rate": 1e-3, "steps": 20, "every": 2, "rank": 3}
+    problem = case.problem(model)
+    alone = swag(problem, train, subset, **plain)
+    squares = (y[:40] - model(x[:40]).detach()).square()
+    assert alone.likelihood.noise == pytest.approx(float(squares.mean()), rel=1e-9)
+    # A loader without an end is read four times, as often as SGD did: 20 steps of 5.
+    endless = swag(problem, Repeated(train), subset, **plain).likelihood.noise
+    assert endless == pytest.approx(alone.likelihood.noise, rel=1e-9)
+    held = swag(problem, train, subset, **plain, validation=validation)
+    tuned = smidgen.fit.tune_samples(held, problem, validation)
+    assert held.likelihood == tuned.likelihood
+    rates = {**plain, "learning_rate": [1e-3, 1e-2], "trial_steps": 20}
+    chosen = swag(problem, train, subset, **rates, validation=validation)
+    assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+
+
+class Repeated:
+    """A loader without an end."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return cycle(self.batches)
 
 
 class Interrupt(Exception):

@@ -147,6 +147,9 @@ def with_targets(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
     """
     if targets.dim() == 0 or len(targets) != len(predictive):
         return predictive, targets  # for the checks of each score to refuse
+    # A regression's whole numbers may be −100 and mean it.
+    if isinstance(predictive, GaussianPredictive):
+        return predictive, targets
     kept = labelled(targets)
     if kept.all():
         return predictive, targets

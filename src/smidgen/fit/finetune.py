@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError
+from smidgen.fit.preparation import training_length
 from smidgen.fit.stopping import (
     Criterion,
     Epoch,
@@ -67,20 +68,19 @@ def finetune(
     Raises:
         ArgumentError: If an argument is outside what it may be.
         DataError: If a loader yields nothing, or the loss is not finite.
-    """
+    """  # noqa: DOC502
     if epochs < 1 or patience < 1 or not learning_rate > 0:
         raise ArgumentError(
             f"epochs and patience must be 1 or more and learning_rate > 0, got {epochs}, "
             f"{patience} and {learning_rate}."
         )
-    if not isinstance(train, Sized) or not len(train):
-        raise DataError("the training loader must have a length of 1 or more batches.")
+    steps = epochs * training_length(train)
     given = as_problem(model)
     with untouched(given.model):
         settled, _, _ = given.settled(train)
     stop_on = criterion(stop_on, settled.likelihood)
     copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
-    run = _Run(copy, learning_rate, weight_decay, epochs * len(train))
+    run = _Run(copy, learning_rate, weight_decay, steps)
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
         history, weights = [], {}

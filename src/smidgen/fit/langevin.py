@@ -29,6 +29,7 @@ from smidgen.fit.published import Published
 from smidgen.guard import untouched
 from smidgen.heads import Head, check_width, head_of
 from smidgen.problem import Problem, as_problem
+from smidgen.progress import length_of
 from smidgen.scale_prior import ScalePrior
 from smidgen.subset import Subset, Whole
 from smidgen.trainable import Trainable
@@ -136,7 +137,7 @@ def langevin(
             "what": f"scales by {update}",
             "model": fingerprint(given.model),
             "num_data": size,
-            "batches": _batches(train),
+            "batches": length_of(train),
             "among": sorted(moving.parts),
             "head": sorted(free),
             "displacement": displacement,
@@ -175,15 +176,6 @@ def _size(
     sized = isinstance(getattr(train, "dataset", None), Sized)
     counted = sized or update == "langevin"
     return training_size(problem, train, num_data) if counted else 0
-
-
-def _batches(train: Iterable[Batch]) -> int | None:
-    """The number of batches, where that is known."""
-    try:
-        return len(train) if isinstance(train, Sized) else None
-    except TypeError:
-        # A torch loader over a stream has a length only to say that it has none.
-        return None
 
 
 def _settings(

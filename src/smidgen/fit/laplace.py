@@ -30,6 +30,7 @@ from smidgen.fit.preparation import (
     refuse_bad_weights,
     refuse_scattered,
     restricted,
+    squared_residuals,
     with_noise,
     without_mixing,
 )
@@ -93,10 +94,11 @@ def laplace(
     chosen = blocks(given.model, subset)
     refuse_scattered(STRUCTURES[structure], chosen)
     with untouched(given.model):
+        if noise == "per-output":
+            # Before the pass begins: a loader with lasting workers has but one iterator.
+            given = _with_relative_noise(given, batches, reduce)
         followed = track(batches, "fitting", show=progress)
         problem, first, everything = given.settled(followed)
-        if noise == "per-output":
-            problem = replace(problem, likelihood=_relative_noise(problem, batches, reduce))
         chosen = without_mixing(problem, first, chosen)
         subset = restricted(subset, chosen)
         likelihood = problem.likelihood
@@ -170,22 +172,16 @@ def _sums(
     return FactorSums(problem, chosen, approximation, columns)
 
 
-def _relative_noise(
-    problem: Problem, batches: Iterable[Batch], reduce: Reduce | None
-) -> Gaussian:
+def _with_relative_noise(
+    given: Problem, batches: Iterable[Batch], reduce: Reduce | None
+) -> Problem:
     """Fit the relative noise of the outputs to the residuals, in a pass of its own."""
+    problem, _, _ = given.settled(batches)
     likelihood = problem.likelihood
     if not isinstance(likelihood, Gaussian):
         raise ArgumentError("noise='per-output' is for regression. Leave it out.")
     plain = replace(likelihood, relative=None)
-    squares = torch.zeros(plain.outputs, dtype=torch.float64)
-    with torch.no_grad():
-        for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
-            if targets is not None:
-                found = plain.squares(outputs[kept], targets[kept])
-                squares += found.sum(0).cpu()
+    squares, _ = squared_residuals(replace(problem, likelihood=plain), batches)
     if reduce is not None:
         squares = reduce(squares.to(problem.device)).cpu()
     if not (squares > 0).all():
@@ -194,4 +190,5 @@ def _relative_noise(
             f"residuals {squares.tolist()}. Use noise='scalar'."
         )
     logs = squares.log()
-    return replace(plain, relative=tuple((logs - logs.mean()).exp().tolist()))
+    relative = tuple((logs - logs.mean()).exp().tolist())
+    return replace(problem, likelihood=replace(plain, relative=relative))

@@ -7,18 +7,20 @@ from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.blocks import MapBlock
 from smidgen.curvature.factors import APPROXIMATIONS
 from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.guard import untouched
 from smidgen.labelled import IGNORED
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.likelihood.gaussian import nll_of_squares
 from smidgen.operators import STRUCTURES, Operator
 from smidgen.problem import Problem
+from smidgen.progress import length_of
 from smidgen.subset import Subset
 from smidgen.types import Batch
 
@@ -30,6 +32,28 @@ def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:
     # Relative noises multiply to one, so they leave no trace in the log determinant.
     count = found.num_data * likelihood.outputs
     return -count * nll_of_squares(found.squared_residual, likelihood.noise)
+
+
+def training_length(train: Iterable[Batch]) -> int:
+    """Count the batches of an epoch.
+
+    Args:
+        train: The loader.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DataError: If it has no length, or none.
+    """
+    found = length_of(train)
+    if not found:
+        raise DataError(
+            "the training loader must have a length of 1 or more batches, got "
+            f"{'none' if found is None else found}. Pass a loader over a data set that has "
+            "a length, or a list of batches."
+        )
+    return found
 
 
 def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -> int:
@@ -71,6 +95,29 @@ def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
 def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
     return sum(int((each != IGNORED).sum()) for each in labels if each is not None)
+
+
+def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:
+    """Sum up the squared residuals of a regression at the trained weights.
+
+    Args:
+        problem: The problem, its likelihood Gaussian.
+        batches: Batches; rows without a target do not count.
+
+    Returns:
+        Sums for relative noise one, (C,), in fp64 on the CPU, and the number of rows.
+    """
+    likelihood = problem.likelihood
+    assert isinstance(likelihood, Gaussian)
+    sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
+    with untouched(problem.model), torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch).flatten(0, -2)
+            targets, kept = problem.read(batch, outputs)
+            if targets is not None:
+                sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()
+                rows += int(kept.sum())
+    return sums, rows
 
 
 def without_mixing(

@@ -6,7 +6,7 @@ AdamW over the difference to the pretrained values, one number for each chosen w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from math import nan
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.delta import Delta, delta_of
 from smidgen.endless import Endless
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError
 from smidgen.fingerprint import fingerprint
+from smidgen.fit.preparation import training_length
 from smidgen.fit.stopping import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.guard import untouched
@@ -98,8 +99,7 @@ def sparse_finetune(
             "epochs, patience and accumulate must be 1 or more, got "
             f"{epochs}, {patience} and {accumulate}."
         )
-    if not isinstance(train, Sized) or not len(train):
-        raise DataError("the training loader must have a length of 1 or more batches.")
+    length = training_length(train)
     given = as_problem(model)
     subset = _with_head(given.model, subset, head)
     batches = Endless(train)
@@ -115,7 +115,7 @@ def sparse_finetune(
             "what": "sparse fine-tuning",
             "model": fingerprint(given.model),
             "weights": subset.digest(),
-            "batches": len(train),
+            "batches": length,
             "stop_on": rule if validation is not None else None,
             "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
         }
@@ -124,7 +124,7 @@ def sparse_finetune(
         optimiser = SubsetAdamW(
             tuned.tensors, subset, learning_rate, weight_decay=weight_decay, clip=1.0
         )
-        steps = epochs * -(-len(train) // accumulate)
+        steps = epochs * -(-length // accumulate)
         run = _Run(settled, tuned.tensors, optimiser, accumulate, steps)
         run.epochs(batches, validation, epochs, patience, rule, checkpoint, about, progress)
         optimiser.assign(run.kept)
@@ -191,8 +191,7 @@ class _Run:
         progress: bool,
     ) -> None:
         """Run what is left of the epochs."""
-        assert isinstance(batches.loader, Sized)
-        length = len(batches.loader)
+        length = training_length(batches.loader)
         if checkpoint is not None:
             self._resume(read_checkpoint(checkpoint, about), batches)
         for number in range(len(self.history) + 1, epochs + 1):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from smidgen.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.endless import Endless, generators_of
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StoreError
-from smidgen.fit.preparation import training_size
+from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
+from smidgen.fit.preparation import training_length, training_size
 from smidgen.fit.stopping import evaluated
 from smidgen.guard import not_recomputing, untouched
 from smidgen.likelihood import Likelihood
@@ -109,16 +109,16 @@ def ssvi(
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
-    """
-    if not isinstance(train, Sized) or not len(train):
-        raise DataError("the training loader must have a length of 1 or more batches.")
+    """  # noqa: DOC502
+    training_length(train)
     place = _place(checkpoint)
     training = training or SparseTraining()
     given = as_problem(model)
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
         network = _network(given.model, density, start, seed)
-    problem = replace(given, model=network.model)
+    known = given.likelihood or network.likelihood
+    problem = replace(given, model=network.model, likelihood=known)
     batches = Endless(train)
     with batches.borrowed(seed), untouched(network):
         problem, _, _ = problem.settled(train)
@@ -141,6 +141,7 @@ def ssvi(
             run.save(place)
     network.eval()
     assert problem.likelihood is not None
+    network.likelihood = problem.likelihood
     return SparseFit(
         network,
         problem.likelihood,
@@ -184,14 +185,13 @@ class _Run:
         network: SparseNetwork,
         problem: Problem,
         training: SparseTraining,
-        train: Sized,
+        train: Iterable[Batch],
         num_data: int,
         seed: int,
     ) -> None:
         self.network, self.problem, self.training = network, problem, training
-        self.steps = training.epochs * len(train)
+        self.steps = training.epochs * training_length(train)
         self.num_data, self.seed = num_data, seed
-        assert isinstance(train, Iterable)
         self.generators = generators_of(train)
         self.optimiser = _optimiser(network, training)
         schedule = Schedule(self.steps, training.every, training.replaced, training.until)

@@ -7,7 +7,8 @@ is constant; it can be chosen among several by the validation NLL of short runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
@@ -21,8 +22,10 @@ from smidgen.endless import Endless
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.fingerprint import fingerprint, quick_fingerprint
 from smidgen.fit.descent import Descent, DescentSettings
+from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sample_tuning import held_out
 from smidgen.guard import untouched
+from smidgen.likelihood import Gaussian
 from smidgen.problem import Problem, as_problem
 from smidgen.progress import track
 from smidgen.samples import SAMPLES
@@ -130,7 +133,9 @@ def swag(
         progress: Draw a progress bar on a terminal.
 
     Returns:
-        The posterior, at temperature 1; `tune_samples` chooses another.
+        The posterior, at temperature 1; `tune_samples` chooses another. A regression has
+        the noise that suits its samples on the validation data, or, without any, that of
+        the training residuals, whatever the likelihood came with.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
@@ -168,7 +173,7 @@ def swag(
         work.resume()
         while work.trying:
             work.try_rate(validation)
-        return work.descend(settings.steps)
+        return work.with_noise(work.descend(settings.steps), validation)
 
 
 def _rates(learning_rate: object, choosing: bool) -> tuple[float, ...]:
@@ -243,6 +248,9 @@ class _Work:
             posterior = self.descend(settings.trial_steps)
             found = held_out(self.problem, posterior, validation, samples=settings.samples)
             nll = found.nll(found.outputs, posterior.likelihood.scale)
+            if isinstance(found.likelihood, Gaussian) and isfinite(nll):
+                # Each rate under the noise that suits it: that is fitted in the end too.
+                _, nll = found.best(found.outputs)
         except DivergedError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
@@ -283,6 +291,29 @@ class _Work:
             learning_rate=self.rate,
             rates=tuple(tried),
         )
+
+    def with_noise(
+        self, posterior: SwagPosterior, validation: Iterable[Batch] | None
+    ) -> SwagPosterior:
+        """Fit a regression's noise to held-out data, else to the training residuals."""
+        likelihood, settings = posterior.likelihood, self.settings
+        if not isinstance(likelihood, Gaussian):
+            return posterior
+        if validation is not None:
+            found = held_out(self.problem, posterior, validation, samples=settings.samples)
+            noise, _ = found.best(found.outputs)
+        else:
+            train = self.batches.loader
+            with Endless(train).borrowed(settings.seed):
+                torch.manual_seed(settings.seed)
+                # No more batches than SGD took: a stream may have no end.
+                squares, rows = squared_residuals(
+                    self.problem, islice(train, settings.steps)
+                )
+            noise = float(squares.mean()) / max(rows, 1)
+            if not noise > 0:
+                raise DataError("all residuals are zero: there is no noise to fit.")
+        return replace(posterior, likelihood=replace(likelihood, noise=noise))
 
     def about(self) -> dict[str, Any]:
         """What a checkpoint must be of."""

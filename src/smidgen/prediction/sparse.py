@@ -38,7 +38,8 @@ def predict_sparse(
     """Predict one batch with draws of the active weights, one forward pass each.
 
     Args:
-        network: The network, or its `Problem`. It is left as it was.
+        network: The network, or its `Problem`. It is left as it was. Its outputs mean what
+            they did in training, unless the `Problem` says otherwise.
         batch: The inputs, as the model's loader yields them; targets are not used.
         samples: How many draws; 0 for the means alone.
         temperature: Divides every draw's logits.
@@ -137,7 +138,8 @@ def _each(
     found = []
     with untouched(held), torch.no_grad():
         # What a model says of itself, its config, is the inner one's.
-        inner = replace(problem, model=held.model)
+        known = problem.likelihood or held.likelihood
+        inner = replace(problem, model=held.model, likelihood=known)
         problem, _, everything = inner.settled(batches)
         assert problem.likelihood is not None
         for batch in everything:

@@ -7,12 +7,13 @@ squared gradients, BayesTune's scales, SSVI's signal-to-noise. Ties go to the lo
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
+from smidgen.affine import affine_coverage, share_of
+from smidgen.largest import largest
 from smidgen.select.ranking import By, ranking
-from smidgen.select.top import fraction_share, top
-from smidgen.subset import Entries, Part, Subset
+from smidgen.select.top import fraction_share
+from smidgen.subset import Entries, Subset
 
 
 def weights(
@@ -39,17 +40,10 @@ def weights(
     """
     share = fraction_share(fraction)
     universe = affine_coverage(model).universe
-    scores = {name: each.flatten() for name, each in ranking(model, by, generator)}
-    if per_layer:
-        parts: dict[str, Part] = {
-            name: Entries(top(values, share)) for name, values in scores.items()
-        }
-        return Subset(universe, parts)
-    chosen = top(torch.cat(list(scores.values())), share)
-    parts, start = {}, 0
-    for name, values in scores.items():
-        own = chosen[(chosen >= start) & (chosen < start + len(values))] - start
-        if own.numel():
-            parts[name] = Entries(own)
-        start += len(values)
-    return Subset(universe, parts)
+    scores = dict(ranking(model, by, generator))
+    together = [{name: each} for name, each in scores.items()] if per_layer else [scores]
+    chosen: dict[str, Tensor] = {}
+    for group in together:
+        count = sum(each.numel() for each in group.values())
+        chosen |= largest(group, share_of(count, share))
+    return Subset(universe, {name: Entries(each) for name, each in chosen.items()})

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
+from smidgen.likelihood import described, from_description
 from smidgen.sparse.making import Weights, assembled
 from smidgen.sparse.maps import matrix_of
 from smidgen.sparse.network import SparseNetwork
@@ -49,7 +50,7 @@ def save_sparse(
         folder: Where to; it must not exist yet, or `overwrite` must be given.
         plain: The plain model it was made from, so that a load needs none; that of the
             network it was loaded as, if left out.
-        about: What else to note, as JSON takes it: likelihood, seed, data.
+        about: What else to note, as JSON takes it: seed, data.
         overwrite: Replace a sparse network that is there already.
 
     Returns:
@@ -68,6 +69,7 @@ def save_sparse(
             "method": "ssvi",
             HASH: file_hash(work / _TENSORS),
             "model": None if plain is None else asdict(plain),
+            "likelihood": network.likelihood and described(network.likelihood),
             "about": dict(about or {}),
             **header_of(network),
         }
@@ -119,6 +121,9 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
         )
         fill(network, tensors, config)
         network.plain = plain
+        # Folders of before had none.
+        known = config.get("likelihood")
+        network.likelihood = known and from_description(known)
         return network.eval()
     except StoreError:
         raise

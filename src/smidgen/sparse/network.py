@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from smidgen.affine import AffineMap
 from smidgen.errors import ArgumentError, StructureError
+from smidgen.likelihood import Likelihood
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.maps import GaussianMap, Noise
 from smidgen.sparse.plain_networks import PlainNetwork
@@ -56,6 +57,8 @@ class SparseNetwork(nn.Module):
         self.generator = generator
         # What it was made from, where that is known: then a saved one needs no model.
         self.plain: PlainNetwork | None = None
+        # What its outputs mean, once it was trained.
+        self.likelihood: Likelihood | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the model; in training mode with noise, in evaluation mode on the means."""

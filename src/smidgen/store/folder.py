@@ -7,7 +7,6 @@ shapes, all index bounds and the hash of the base model's weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from smidgen.artifact import HASH, file_hash, read_config, read_tensors
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.fingerprint import fingerprint
-from smidgen.likelihood import KINDS, Likelihood
+from smidgen.likelihood import described, from_description
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
 from smidgen.store import laplace, swag
@@ -92,7 +91,7 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPost
         subset = Subset.from_tensors(tensors, config["subset"])
         common = {
             "subset": subset,
-            "likelihood": _likelihood(config["likelihood"]),
+            "likelihood": from_description(config["likelihood"]),
             "fingerprint": found,
             "num_data": config["num_data"],
             "temperature": config["temperature"],
@@ -130,10 +129,7 @@ def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
         "method": posterior.method,
         **settings,
         "temperature": posterior.temperature,
-        "likelihood": {
-            "kind": posterior.likelihood.kind,
-            **asdict(posterior.likelihood),
-        },
+        "likelihood": described(posterior.likelihood),
         "num_data": posterior.num_data,
         "fingerprint": posterior.fingerprint,
         HASH: file_hash(folder / _TENSORS),
@@ -169,10 +165,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 f"{config.get(name)!r}. Save the posterior again."
             )
     return config
-
-
-def _likelihood(config: Mapping[str, Any]) -> Likelihood:
-    settings = dict(config)
-    if settings.get("relative") is not None:
-        settings["relative"] = tuple(settings["relative"])
-    return KINDS[settings.pop("kind")](**settings)

@@ -28,6 +28,7 @@ def evaluate(
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -35,7 +36,7 @@ def evaluate(
     from smidgen.study.evaluation import evaluate_posterior
 
     check_free(overwrite, json_file, page)
-    network, tokenizer = texts.load_model(model, test)
+    network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
     shifted = {}

@@ -33,6 +33,7 @@ def finetune(
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and dropout.")] = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -47,7 +48,9 @@ def finetune(
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
     classes = classes_of(table, train)
     say(f"Loading {model} with {classes} classes")
-    network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
+    network, tokenizer = huggingface.load_classifier(
+        model, labels=classes, seed=seed, device=device
+    )
     if table.label_names is not None:
         network.config.id2label = dict(enumerate(table.label_names))
         network.config.label2id = {n: i for i, n in enumerate(table.label_names)}

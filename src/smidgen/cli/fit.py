@@ -52,6 +52,7 @@ def fit(
     samples: swag.Samples = 32,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -64,7 +65,7 @@ def fit(
     kept_as = wanted.structure(structure)
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
-    network, tokenizer = texts.load_model(model, train, val)
+    network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]

@@ -30,6 +30,7 @@ def predict(
         int | None,
         typer.Option(min=2, help="Weight samples of a SWAG posterior; as it was tuned."),
     ] = None,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -37,7 +38,7 @@ def predict(
     from smidgen.study.predicting import predicted
 
     check_free(overwrite, json_file)
-    network, tokenizer = texts.load_model(model, data)
+    network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
     table = texts.read_table(data, text, text_pair, None)

@@ -40,6 +40,10 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Cells at once; what the machine holds.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each worker.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Of text models: cpu, cuda, mps; the study's, auto if left out."),
+]
 Address = Annotated[
     str | None, typer.Option(help="Of a Ray cluster; one on this machine if left out.")
 ]
@@ -77,6 +81,7 @@ def run(
     engine: Where = "local",
     workers: Workers = None,
     threads: Threads = None,
+    device: Device = None,
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
@@ -103,7 +108,7 @@ def run(
             say(f"{what}: done, {left} left")
 
     if missing:
-        work = _engine(engine, study, ledger, data, (workers, threads, address))
+        work = _engine(engine, study, ledger, data, (workers, threads, device, address))
         failed = run_study(study, ledger, work, tell=tell).failed
     _show(study, ledger)
     if failed:
@@ -191,20 +196,22 @@ def _engine(
     study: Study,
     ledger: Ledger,
     data: Path | None,
-    given: tuple[int | None, int | None, str | None],
+    given: tuple[int | None, int | None, str | None, str | None],
 ) -> Engine:
     from dataclasses import replace
 
     from smidgen.errors import ArgumentError
     from smidgen.study.engines.base import Place
 
-    workers, threads, address = given
+    workers, threads, device, address = given
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
     if data is not None and not data.is_dir():
         raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
     needed = study.resources
     if threads is not None:
         needed = replace(needed, threads=threads)
+    if device is not None:
+        needed = replace(needed, device=device)
     if engine == "ray":
         from importlib.util import find_spec
 

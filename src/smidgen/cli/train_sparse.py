@@ -104,6 +104,7 @@ def train_sparse(
     checkpoint: Checkpoint = None,
     picture: Picture = None,
     seed: Seed = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -118,7 +119,7 @@ def train_sparse(
     data, classes = _data(train, test, label, held_out, seed)
     plain = _plain(model, data["train"], classes, hidden, width)
     choices = {name: options[name] for name in _CHOICES}
-    network = sparse_bayesian(_model(plain, data["train"], seed), **choices)
+    network = sparse_bayesian(_model(plain, data["train"], seed).to(device), **choices)
     count = len(data["train"])
     training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")

@@ -89,6 +89,7 @@ def tune(
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and noise.")] = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -97,7 +98,7 @@ def tune(
     overwrite = overwrite or _interrupted(checkpoint, folder)
     _check_free(folder, overwrite, json_file)
     columns = (text, text_pair, label)
-    data = load_data(model, (train, val), columns, batch_size, max_length, seed)
+    data = load_data(model, (train, val), columns, batch_size, max_length, seed, device)
     how = {
         "temperature": temperature,
         "noise_discount": noise_discount,

@@ -48,6 +48,7 @@ def load_data(
     batch_size: int,
     max_length: int,
     seed: int,
+    device: str,
 ) -> TuningData:
     """Load the data, and the model with a new head.
 
@@ -58,6 +59,7 @@ def load_data(
         batch_size: Texts in a batch.
         max_length: Tokens kept of a text.
         seed: Of the head, the held-out rows and the order.
+        device: Where the model goes.
 
     Returns:
         All of it.
@@ -72,7 +74,7 @@ def load_data(
     assert table.labels is not None
     numbers = any(isinstance(each, float) for each in table.labels)
     classes = 1 if numbers else classes_of(table, files[0])
-    loaded = load_with_head(model, labels=classes, seed=seed)
+    loaded = load_with_head(model, labels=classes, seed=seed, device=device)
     network, tokenizer = loaded.model, loaded.tokenizer
     if table.label_names is not None:
         network.config.id2label = dict(enumerate(table.label_names))

@@ -97,7 +97,9 @@ def start_of(job: Job, base: str) -> Start:
             f"data {data.about.name!r} must have two classes, or numbers = true, got "
             f"{data.classes} classes. Take other data."
         )
-    loaded = load_with_head(base_of(base), labels=data.classes, seed=job.seed)
+    loaded = load_with_head(
+        base_of(base), labels=data.classes, seed=job.seed, device=job.device
+    )
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
     loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
     problem = Problem(loaded.model, likelihood, data.forward)

@@ -43,7 +43,9 @@ def run(job: Job) -> Mapping[str, Any]:
     told = read_settings(Settings, job.settings, "finetune")
     data = draw(job)
     seed = job.seed + _APART * told.member
-    base, tokenizer = load_classifier(base_of(told.base), labels=data.classes, seed=seed)
+    base, tokenizer = load_classifier(
+        base_of(told.base), labels=data.classes, seed=seed, device=job.device
+    )
     if data.train.label_names is not None:
         base.config.id2label = dict(enumerate(data.train.label_names))
         base.config.label2id = {n: i for i, n in enumerate(data.train.label_names)}

@@ -378,6 +378,16 @@ def test_options_of_the_other_method_are_refused(world, tmp_path, capsys):
     assert "--structure is not for --method swag" in capsys.readouterr().err
     assert fit_with(world, tmp_path / "p", rate="0.1") == 1
     assert "--rate is not for --method laplace" in capsys.readouterr().err
+    # Also where what is given is the default.
+    assert fit_with(world, tmp_path / "p", rank=20) == 1
+    assert "--rank is not for --method laplace, got 20" in capsys.readouterr().err
+
+
+def test_weight_samples_are_not_for_a_linearised_posterior(world, capsys):
+    data = ("--data", world / "test.tsv", "--text", "sentence", "--max-length", 12)
+    command = ("predict", world / "map", world / "posterior", *data)
+    assert run(*command, "--samples", 8) == 1
+    assert "--samples is for a SWAG posterior, got 8" in capsys.readouterr().err
 
 
 def test_swag_refuses_a_rate_that_is_none(world, tmp_path, capsys):

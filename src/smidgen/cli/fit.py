@@ -25,6 +25,7 @@ GivenScope = Annotated[
 
 
 def fit(
+    context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
     val: Annotated[Path, typer.Option(help="Held-out data that choose the precision.")],
@@ -57,7 +58,7 @@ def fit(
     json_file: texts.Json = None,
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
-    swag.refuse_unused(method, locals())
+    swag.refuse_unused(method, context)
     check_folder(folder, overwrite)
     check_free(overwrite, json_file)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}

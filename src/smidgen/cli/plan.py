@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +14,10 @@ from smidgen.cli.console import check_free, out, write_json
 
 
 def plan(
+    context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="A model folder, or a config.json without weights.")
+        str,
+        typer.Argument(help="A model folder, a hub id, or a config.json without weights."),
     ],
     select: choosing.SelectorName = "sparse-kfac",
     size: choosing.Size = None,
@@ -41,17 +44,21 @@ def plan(
     json_file: texts.Json = None,
 ) -> None:
     """Say what a posterior would cost, and what would fit on this machine."""
+    from smidgen.integrations.model_folder import config_file
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
 
+    swag.refuse_unused(method, context)
     check_free(overwrite, json_file)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
-    network = load_skeleton(model, labels=labels)
-    if timed and has_weights(model):
+    config = config_file(model)
+    network = load_skeleton(config, labels=labels)
+    # Of a hub's model the config alone is fetched; weights may be there from before.
+    if timed and not Path(model).is_file() and has_weights(config.parent):
         from smidgen.integrations.huggingface import load_classifier
 
         head = None if has_head(network) else network.config.num_labels
-        network, _ = load_classifier(model, labels=labels or head)
+        network, _ = load_classifier(config.parent, labels=labels or head)
     known: dict[str, Any] = {"percent": wanted.size}
     if select != "sparse-kfac":
         known = {"subset": wanted.planned(network)}

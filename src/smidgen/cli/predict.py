@@ -41,6 +41,11 @@ def predict(
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
+    if samples is not None and isinstance(loaded, smidgen.Posterior):
+        raise ArgumentError(
+            f"--samples is for a SWAG posterior, got {samples} with one of Laplace, which "
+            "is linearised. Leave it out."
+        )
     table = texts.read_table(data, text, text_pair, None)
     loader = texts.batches_of(table, tokenizer, batch_size, max_length)
     found = predicted(loaded, smidgen.Problem(network), loader, samples=samples).to_dict()

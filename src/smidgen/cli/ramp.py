@@ -116,6 +116,7 @@ class _Inputs:
 
 
 def ramp(
+    context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
     val: Annotated[Path, typer.Option(help="Held-out data that choose.")],
@@ -146,7 +147,7 @@ def ramp(
     json_file: texts.Json = None,
 ) -> None:
     """Find how much must be stochastic, and what: every scheme and size from one pass."""
-    swag.refuse_unused(method, locals())
+    swag.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
     written = [folder / name for name in _WRITTEN[:2]]

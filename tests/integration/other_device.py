@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from tests.inline_engine import InlineEngine
 from tests.integration.test_study_kinds import TEXT
@@ -58,10 +59,9 @@ def found_by(root, device):
         file = out / f"{name}.json"
         told = (*words, "--device", device, "--json", file, "--quiet", "--debug")
         told += () if words[0] in ("predict", "evaluate") else ("--out", out / name)
-        try:
+        with pytest.raises(SystemExit) as leaving:
             main([str(word) for word in told])
-        except SystemExit as leaving:
-            assert not leaving.code, name
+        assert not leaving.value.code, name
         found[name] = json.loads(file.read_text())
     return {**found, "study": cells_of(root, out / "study", device)}
 

@@ -641,3 +641,21 @@ def test_reports_of_what_is_no_record(tmp_path, capsys):
     assert run("report", write(tmp_path / "r.json", "{"), "--out", tmp_path / "p.html") == 1
     assert "is not a smidgen record" in capsys.readouterr().err
     assert not (tmp_path / "p.html").exists()
+
+
+@pytest.mark.parametrize("command", ["finetune", "tune"])
+def test_star_ratings_get_no_class_zero(world, tmp_path, capsys, command):
+    lines = [f"{'abcd'[i % 4]}\t{1 + i % 5}" for i in range(40)]
+    stars = write(tmp_path / "stars.tsv", "sentence\tstars\n" + "\n".join(lines) + "\n")
+    files = ("--train", stars, "--val", stars, "--text", "sentence", "--label", "stars")
+    assert run(command, world / "encoder", *files, "--out", tmp_path / "out") == 1
+    shown = capsys.readouterr().err
+    assert "got none of class 0 and some of 1, 2, 3, 4, 5" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_finetune_sends_decimal_labels_to_tune(world, tmp_path, capsys):
+    data = write(tmp_path / "n.tsv", "sentence\tscore\na b\t0.5\nc\t1.5\n")
+    files = ("--train", data, "--val", data, "--text", "sentence", "--label", "score")
+    assert run("finetune", world / "encoder", *files, "--out", tmp_path / "out") == 1
+    assert "smidgen tune" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Where the work is done: devices that are here, that are not, and one that is pretended."""
+"""Where the work is done: devices that are here, are not, and one that is pretended."""
 
 from __future__ import annotations
 

@@ -97,10 +97,9 @@ def classes_of(table: TextTable, path: Path) -> int:
     if any(isinstance(each, float) for each in table.labels):
         raise ArgumentError(
             f"--label must name a column of classes, got decimal numbers in {path}. "
-            "Regression goes through the Python interface."
+            "Take 'smidgen tune', which does regression too."
         )
-    known = len(table.label_names) if table.label_names is not None else 0
-    classes = max(known, int(max(table.labels)) + 1)
+    classes = table.classes(f"--label of {path}")
     if classes < 2:
         raise ArgumentError(f"{path} must hold 2 classes or more, got 1. Add the other.")
     return classes

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.cli.console import Steps, note, out
+from smidgen.cli.console import Steps, check_free, note, out
 
 if TYPE_CHECKING:
     from smidgen.study.cell import Cell
@@ -138,6 +138,9 @@ def report(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write what was found to this file.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that were named.")
+    ] = False,
 ) -> None:
     """Turn the records that are there into one HTML page, at any time."""
     from smidgen.cli.report import show_many
@@ -146,6 +149,8 @@ def report(
     from smidgen.study.ledger import state_of
     from smidgen.study.tuning_summary import outcomes_of, verdicts
 
+    # The page beside the records is the study's own, and made anew as it goes on.
+    check_free(overwrite, page, json_file)
     study, ledger = _opened(name, profile, folder)
     done = state_of(study.cells, ledger).done
     if not done:
@@ -200,7 +205,7 @@ def _engine(
 ) -> Engine:
     from dataclasses import replace
 
-    from smidgen.errors import ArgumentError
+    from smidgen.errors import ArgumentError, install
     from smidgen.study.engines.base import Place
 
     workers, threads, device, address = given
@@ -217,8 +222,8 @@ def _engine(
 
         if find_spec("ray") is None:
             raise ArgumentError(
-                "--engine ray needs Ray, which is not there. Install it with 'pip install "
-                "smidgen[ray]', or take --engine local."
+                "--engine ray needs Ray, which is not there. Install it with "
+                f"{install('ray')}, or take --engine local."
             )
         from smidgen.study.engines.ray_cluster import RayEngine
 

@@ -81,8 +81,12 @@ def _folder(name: str) -> Path:
         )
     # Fetching first keeps pickles off the disk, and fails at once when offline
     # where transformers would try again for half a minute.
-    patterns = {"allow_patterns": _HUB_FILES, "ignore_patterns": ["*/*"]}
-    return _fetched(name, lambda: huggingface_hub.snapshot_download(name, **patterns))
+    return _fetched(
+        name,
+        lambda: huggingface_hub.snapshot_download(
+            name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
+        ),
+    )
 
 
 def _fetched(name: str, fetch: Callable[[], str]) -> Path:

@@ -70,21 +70,13 @@ class TextData:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows of one seed."""
+    """The rows of one seed; `classes` of the whole file, 1 if labels are numbers."""
 
     train: TextTable
     validation: TextTable
     test: TextTable
     about: TextData
-
-    @property
-    def classes(self) -> int:
-        """How many classes the labels are of; 1 if they are numbers."""
-        if self.about.numbers:
-            return 1
-        assert self.train.labels is not None
-        known = len(self.train.label_names or ())
-        return max(known, int(max(self.train.labels)) + 1)
+    classes: int
 
     @property
     def forward(self) -> Forward:
@@ -160,7 +152,8 @@ def draw(job: Job) -> Drawn:
     train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)
-    return Drawn(train, validation, test, about)
+    classes = 1 if about.numbers else everything.classes(f"label of {about.train}")
+    return Drawn(train, validation, test, about, classes)
 
 
 def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from torch import nn
+from torch.utils.data import DataLoader
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
@@ -63,7 +66,7 @@ def fit(
     check_free(overwrite, json_file)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
-    kept_as = wanted.structure(structure)
+    how = {"structure": wanted.structure(structure), "approximation": approximation}
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
@@ -77,16 +80,27 @@ def fit(
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
         found = swag.collect(network, batches, loaders[1], subset, given, seed, folder, say)
     else:
-        say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
-        how = {"structure": kept_as, "approximation": approximation}
-        found = smidgen.fit.laplace(network, loaders[0], subset, **how)  # type: ignore[arg-type]
-        say(f"Tuning on {len(tables[1]):,} held-out texts")
+        say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
         tuning = {"what": tune, "scope": scope}
-        found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
+        found = _laplace(network, loaders, subset, how, tuning, say)
     smidgen.save(found, folder, overwrite=overwrite)
     swag.forget(folder, method, say)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**chosen, **show_posterior(found)})
+
+
+def _laplace(
+    network: nn.Module,
+    loaders: Sequence[DataLoader[Any]],
+    subset: smidgen.Subset,
+    how: dict[str, Any],
+    tuning: dict[str, Any],
+    say: Steps,
+) -> Posterior:
+    """Fit on the first loader, and tune on the second."""
+    found = smidgen.fit.laplace(network, loaders[0], subset, **how)
+    say("Tuning on held-out texts")
+    return smidgen.fit.tune_precision(found, network, loaders[1], **tuning)
 
 
 def show_posterior(posterior: Posterior | SwagPosterior) -> dict[str, object]:

@@ -12,13 +12,14 @@ import smidgen
 from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import check_free, out, write_json
 
+Described = Annotated[
+    str, typer.Argument(help="A model folder, a hub id, or a config.json without weights.")
+]
+
 
 def plan(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(help="A model folder, a hub id, or a config.json without weights."),
-    ],
+    model: Described,
     select: choosing.SelectorName = "sparse-kfac",
     size: choosing.Size = None,
     percent: choosing.Percent = None,

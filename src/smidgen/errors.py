@@ -39,3 +39,8 @@ class StoreError(SmidgenError):
 
 class SmidgenWarning(UserWarning):
     """Something the user should look at, though the result stands."""
+
+
+def install(extra: str) -> str:
+    """Say how to install what is missing: from a checkout, as there is no release yet."""
+    return f"pip install -e '.[{extra}]' in a checkout of smidgen"

@@ -378,6 +378,16 @@ def test_options_of_the_other_method_are_refused(world, tmp_path, capsys):
     assert "--structure is not for --method swag" in capsys.readouterr().err
     assert fit_with(world, tmp_path / "p", rate="0.1") == 1
     assert "--rate is not for --method laplace" in capsys.readouterr().err
+    # Also where what is given is the default.
+    assert fit_with(world, tmp_path / "p", rank=20) == 1
+    assert "--rank is not for --method laplace, got 20" in capsys.readouterr().err
+
+
+def test_weight_samples_are_not_for_a_linearised_posterior(world, capsys):
+    data = ("--data", world / "test.tsv", "--text", "sentence", "--max-length", 12)
+    command = ("predict", world / "map", world / "posterior", *data)
+    assert run(*command, "--samples", 8) == 1
+    assert "--samples is for a SWAG posterior, got 8" in capsys.readouterr().err
 
 
 def test_swag_refuses_a_rate_that_is_none(world, tmp_path, capsys):
@@ -659,3 +669,21 @@ def test_reports_of_what_is_no_record(tmp_path, capsys):
     assert run("report", write(tmp_path / "r.json", "{"), "--out", tmp_path / "p.html") == 1
     assert "is not a smidgen record" in capsys.readouterr().err
     assert not (tmp_path / "p.html").exists()
+
+
+@pytest.mark.parametrize("command", ["finetune", "tune"])
+def test_star_ratings_get_no_class_zero(world, tmp_path, capsys, command):
+    lines = [f"{'abcd'[i % 4]}\t{1 + i % 5}" for i in range(40)]
+    stars = write(tmp_path / "stars.tsv", "sentence\tstars\n" + "\n".join(lines) + "\n")
+    files = ("--train", stars, "--val", stars, "--text", "sentence", "--label", "stars")
+    assert run(command, world / "encoder", *files, "--out", tmp_path / "out") == 1
+    shown = capsys.readouterr().err
+    assert "got none of class 0 and some of 1, 2, 3, 4, 5" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_finetune_sends_decimal_labels_to_tune(world, tmp_path, capsys):
+    data = write(tmp_path / "n.tsv", "sentence\tscore\na b\t0.5\nc\t1.5\n")
+    files = ("--train", data, "--val", data, "--text", "sentence", "--label", "score")
+    assert run("finetune", world / "encoder", *files, "--out", tmp_path / "out") == 1
+    assert "smidgen tune" in capsys.readouterr().err

@@ -124,3 +124,58 @@ def test_verify_leaves_with_one_when_a_map_disagrees(world, monkeypatch, capsys)
     data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
     assert run("verify", world / "map", *data) == 1
     assert "1 of 14 maps disagree, classifier first" in capsys.readouterr().out
+
+
+def hub_cache(folder, name, source, *files):
+    """The hub's cache as it is after files of a model were fetched."""
+    place = folder / f"models--{name.replace('/', '--')}"
+    commit = "0" * 40
+    snapshot = place / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commit)
+    for file in files:
+        (snapshot / file).write_bytes((source / file).read_bytes())
+
+
+def test_plan_takes_a_hub_id_and_fetches_its_config_alone(world, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_cache(tmp_path / "hub", "some/config", world / "map", "config.json")
+    everything = [path.name for path in (world / "map").iterdir()]
+    hub_cache(tmp_path / "hub", "some/model", world / "map", *everything)
+    found = {}
+    for name in ("some/config", "some/model", world / "map"):
+        target = tmp_path / "plan.json"
+        assert run("plan", name, "--overwrite", "--json", target) == 0
+        found[str(name)] = json.loads(target.read_text())["rows"]
+    bare, known, folder = ([row["cost"] for row in rows] for rows in found.values())
+    assert bare == known == folder
+    assert found["some/config"][0]["seconds"] is None
+    # Weights that were fetched before are timed.
+    assert found["some/model"][0]["seconds"] > 0
+
+
+def test_plan_of_a_hub_id_that_cannot_be_had(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert run("plan", "nobody/nothing") == 1
+    shown = capsys.readouterr().err
+    assert "model the Hugging Face hub gives, got 'nobody/nothing'" in shown
+    assert "Check the spelling" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rank", 40], "--rank is not for --method laplace, got 40. Leave it out."),
+        (["--steps", 2000], "--steps is not for --method laplace, got 2000"),
+        (
+            ["--method", "swag", "--structure", "ekfac"],
+            "--structure is not for --method swag, got ekfac",
+        ),
+    ],
+)
+def test_plan_refuses_options_that_it_would_not_look_at(world, capsys, words, said):
+    assert run("plan", world / "config.json", *words) == 1
+    assert said in capsys.readouterr().err

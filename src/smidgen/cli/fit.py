@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from torch import nn
+from torch.utils.data import DataLoader
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
@@ -26,6 +29,7 @@ GivenScope = Annotated[
 
 
 def fit(
+    context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
     val: Annotated[Path, typer.Option(help="Held-out data that choose the precision.")],
@@ -53,19 +57,20 @@ def fit(
     samples: swag.Samples = 32,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Fit a posterior over a subset of the weights and tune it on held-out data."""
-    swag.refuse_unused(method, locals())
+    swag.refuse_unused(method, context)
     refuse_taken_posterior(folder, overwrite=overwrite)
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
-    kept_as = wanted.structure(structure)
+    how = {"structure": wanted.structure(structure), "approximation": approximation}
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
-    network, tokenizer = texts.load_model(model, train, val)
+    network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
@@ -76,16 +81,27 @@ def fit(
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
         found = collect(network, batches, loaders[1], subset, given, seed, folder, say)
     else:
-        say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
-        how = {"structure": kept_as, "approximation": approximation}
-        found = smidgen.fit.laplace(network, loaders[0], subset, **how)  # type: ignore[arg-type]
-        say(f"Tuning on {len(tables[1]):,} held-out texts")
+        say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
         tuning = {"what": tune, "scope": scope}
-        found = smidgen.fit.tune_precision(found, network, loaders[1], **tuning)  # type: ignore[arg-type]
+        found = _laplace(network, loaders, subset, how, tuning, say)
     keep(found, folder, say, overwrite=overwrite)
     show_posterior(found)
     chosen = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**chosen, **posterior_summary(found)})
+
+
+def _laplace(
+    network: nn.Module,
+    loaders: Sequence[DataLoader[Any]],
+    subset: smidgen.Subset,
+    how: dict[str, Any],
+    tuning: dict[str, Any],
+    say: Steps,
+) -> Posterior:
+    """Fit on the first loader, and tune on the second."""
+    found = smidgen.fit.laplace(network, loaders[0], subset, **how)
+    say("Tuning on held-out texts")
+    return smidgen.fit.tune_precision(found, network, loaders[1], **tuning)
 
 
 def show_posterior(posterior: Posterior | SwagPosterior) -> None:

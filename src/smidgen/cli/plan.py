@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +12,14 @@ import smidgen
 from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import out, refuse_taken_files, write_json
 
+Described = Annotated[
+    str, typer.Argument(help="A model folder, a hub id, or a config.json without weights.")
+]
+
 
 def plan(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, or a config.json without weights.")
-    ],
+    context: typer.Context,
+    model: Described,
     select: choosing.SelectorName = "sparse-kfac",
     size: choosing.Size = None,
     percent: choosing.Percent = None,
@@ -41,17 +45,21 @@ def plan(
     json_file: texts.Json = None,
 ) -> None:
     """Say what a posterior would cost, and what would fit on this machine."""
+    from smidgen.integrations.model_folder import config_file
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
 
+    swag.refuse_unused(method, context)
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
-    network = load_skeleton(model, labels=labels)
-    if timed and has_weights(model):
+    config = config_file(model)
+    network = load_skeleton(config, labels=labels)
+    # Of a hub's model the config alone is fetched; weights may be there from before.
+    if timed and not Path(model).is_file() and has_weights(config.parent):
         from smidgen.integrations.huggingface import load_classifier
 
         head = None if has_head(network) else network.config.num_labels
-        network, _ = load_classifier(model, labels=labels or head)
+        network, _ = load_classifier(config.parent, labels=labels or head)
     known: dict[str, Any] = {"percent": wanted.size}
     if select != "sparse-kfac":
         known = {"subset": wanted.planned(network)}

@@ -30,6 +30,7 @@ def predict(
         int | None,
         typer.Option(min=2, help="Weight samples of a SWAG posterior; as it was tuned."),
     ] = None,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -37,9 +38,14 @@ def predict(
     from smidgen.study.predicting import predicted
 
     refuse_taken_files(json_file, overwrite=overwrite)
-    network, tokenizer = texts.load_model(model, data)
+    network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
+    if samples is not None and isinstance(loaded, smidgen.Posterior):
+        raise ArgumentError(
+            f"--samples is for a SWAG posterior, got {samples} with one of Laplace, which "
+            "is linearised. Leave it out."
+        )
     table = texts.read_table(data, text, text_pair, None)
     loader = texts.batches_of(table, tokenizer, batch_size, max_length)
     found = predicted(loaded, smidgen.Problem(network), loader, samples=samples).to_dict()

@@ -68,6 +68,7 @@ class _Inputs:
     columns: tuple[str, str | None, str]
     batch_size: int
     max_length: int
+    device: str
 
     def noted(self) -> dict[str, object]:
         """List what else the record says of the run."""
@@ -97,7 +98,9 @@ class _Inputs:
             The model, and batches by the file's name.
         """
         say = Steps()
-        network, tokenizer = texts.load_model(self.model, *self.files.values())
+        network, tokenizer = texts.load_model(
+            self.model, *self.files.values(), device=self.device
+        )
         columns = (*self.columns, texts.label_names(network))
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
         counts = ", ".join(f"{len(each):,} {name}" for name, each in tables.items())
@@ -113,6 +116,7 @@ class _Inputs:
 
 
 def ramp(
+    context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
     val: Annotated[Path, typer.Option(help="Held-out data that choose.")],
@@ -138,13 +142,14 @@ def ramp(
     save: Save = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Find how much must be stochastic, and what: every scheme and size from one pass."""
-    swag.refuse_unused(method, locals())
+    swag.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
-    inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length)
+    inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
     written = [folder / name for name in _WRITTEN[:2]]
     refuse_taken_files(*written, json_file, overwrite=overwrite)
     if method == "swag":

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.cli.console import Steps, note, out
+from smidgen.cli.console import Steps, note, out, refuse_taken_files
 
 if TYPE_CHECKING:
     from smidgen.study.cell import Cell
@@ -40,6 +40,10 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Cells at once; what the machine holds.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each worker.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Of text models: cpu, cuda, mps; the study's, auto if left out."),
+]
 Address = Annotated[
     str | None, typer.Option(help="Of a Ray cluster; one on this machine if left out.")
 ]
@@ -77,6 +81,7 @@ def run(
     engine: Where = "local",
     workers: Workers = None,
     threads: Threads = None,
+    device: Device = None,
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
@@ -103,7 +108,7 @@ def run(
             say(f"{what}: done, {left} left")
 
     if missing:
-        work = _engine(engine, study, ledger, data, (workers, threads, address))
+        work = _engine(engine, study, ledger, data, (workers, threads, device, address))
         failed = run_study(study, ledger, work, tell=tell).failed
     _show(study, ledger)
     if failed:
@@ -133,6 +138,9 @@ def report(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write what was found to this file.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that were named.")
+    ] = False,
 ) -> None:
     """Turn the records that are there into one HTML page, at any time."""
     from smidgen.cli.report import show_many
@@ -141,6 +149,8 @@ def report(
     from smidgen.study.ledger import state_of
     from smidgen.study.tuning_summary import outcomes_of, verdicts
 
+    # The page beside the records is the study's own, and made anew as it goes on.
+    refuse_taken_files(page, json_file, overwrite=overwrite)
     study, ledger = _opened(name, profile, folder)
     done = state_of(study.cells, ledger).done
     if not done:
@@ -191,27 +201,29 @@ def _engine(
     study: Study,
     ledger: Ledger,
     data: Path | None,
-    given: tuple[int | None, int | None, str | None],
+    given: tuple[int | None, int | None, str | None, str | None],
 ) -> Engine:
     from dataclasses import replace
 
-    from smidgen.errors import ArgumentError
+    from smidgen.errors import ArgumentError, install
     from smidgen.study.engines.base import Place
 
-    workers, threads, address = given
+    workers, threads, device, address = given
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
     if data is not None and not data.is_dir():
         raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
     needed = study.resources
     if threads is not None:
         needed = replace(needed, threads=threads)
+    if device is not None:
+        needed = replace(needed, device=device)
     if engine == "ray":
         from importlib.util import find_spec
 
         if find_spec("ray") is None:
             raise ArgumentError(
-                "--engine ray needs Ray, which is not there. Install it with 'pip install "
-                "smidgen[ray]', or take --engine local."
+                "--engine ray needs Ray, which is not there. Install it with "
+                f"{install('ray')}, or take --engine local."
             )
         from smidgen.study.engines.ray_cluster import RayEngine
 

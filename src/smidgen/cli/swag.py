@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
@@ -23,44 +22,38 @@ Rates = Annotated[
 ]
 TrialSteps = Annotated[int, typer.Option(min=1, help="SWAG: steps for each rate tried.")]
 Samples = Annotated[int, typer.Option(min=2, help="SWAG: samples of the weights.")]
-# Options that one method has and the other has not, with their defaults.
-_OF_LAPLACE = {
-    "structure": None,
-    "tune": "joint",
-    "scope": "auto",
-    "approximation": "reduce",
-    "percents": None,
-    "repeats": 5,
-    "most_stochastic": 0.1,
-    "save": None,
-}
-_OF_SWAG = {
-    "steps": 2000,
-    "every": 5,
-    "rank": 20,
-    "rates": None,
-    "trial_steps": 400,
-    "samples": 32,
-    "fractions": None,
-}
+# Options that one method has and the other has not, by their names in Python.
+_OF_LAPLACE = (
+    "structure",
+    "tune",
+    "scope",
+    "approximation",
+    "percents",
+    "repeats",
+    "most_stochastic",
+    "save",
+)
+_OF_SWAG = ("steps", "every", "rank", "rates", "trial_steps", "samples", "fractions")
 
 
-def refuse_unused(method: str, given: Mapping[str, object]) -> None:
+def refuse_unused(method: str, context: typer.Context) -> None:
     """Refuse options that the method would not look at.
 
     Args:
         method: The method.
-        given: All options of a command by their names in Python.
+        context: The command as it was given.
 
     Raises:
-        ArgumentError: If one of the other method's is not at its default.
+        ArgumentError: If one of the other method's was given.
     """
     others = _OF_SWAG if method == "laplace" else _OF_LAPLACE
-    for name, default in others.items():
-        if given.get(name, default) != default:
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
             option = {"rates": "rate"}.get(name, name.replace("_", "-"))
             raise ArgumentError(
-                f"--{option} is not for --method {method}, got {given[name]}. Leave it out."
+                f"--{option} is not for --method {method}, got {context.params[name]}. "
+                "Leave it out."
             )
 
 

@@ -28,16 +28,36 @@ Pair = Annotated[str | None, typer.Option("--text-pair", help="Column of the sec
 Label = Annotated[str, typer.Option("--label", help="Column of the label.")]
 BatchSize = Annotated[int, typer.Option(help="Texts in a batch.", min=1)]
 MaxLength = Annotated[int, typer.Option(help="Tokens kept of a text.", min=3)]
+
+
+def _here(given: str) -> str:
+    """Settle where the work is done, before any is."""
+    from smidgen.integrations.devices import find_device
+
+    return str(find_device(given, "--device"))
+
+
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_here,
+        help="Where: cpu, cuda, cuda:1, mps; auto takes CUDA if it is there.",
+    ),
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the findings to FILE.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
-def load_model(model: str, *files: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    model: str, *files: Path, device: str = "cpu"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a trained classifier and its tokenizer.
 
     Args:
         model: The model.
         files: Data files that must be there; looked for first, a model may take long.
+        device: Where the model goes.
 
     Returns:
         Both.
@@ -52,7 +72,7 @@ def load_model(model: str, *files: Path) -> tuple[PreTrainedModel, PreTrainedTok
             raise DataError(
                 f"data must be a file that exists, got {str(path)!r}. Check the spelling."
             )
-    return load_classifier(model)
+    return load_classifier(model, device=device)
 
 
 def read_table(

@@ -104,12 +104,13 @@ def train_sparse(
     checkpoint: Checkpoint = None,
     picture: Picture = None,
     seed: Seed = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Train a sparse Bayesian network on numbers or images."""
     options = dict(locals())
-    from smidgen.sparse import save_sparse, sparse_bayesian
+    from smidgen.sparse import save_sparse
     from smidgen.sparse.folder import refuse_taken_network
 
     refuse_taken_network(folder, overwrite=overwrite)
@@ -117,8 +118,7 @@ def train_sparse(
     say = Steps()
     data, classes = _data(train, test, label, held_out, seed)
     plain = _plain(model, data["train"], classes, hidden, width)
-    choices = {name: options[name] for name in _CHOICES}
-    network = sparse_bayesian(_model(plain, data["train"], seed), **choices)
+    network = _network(plain, data["train"], options)
     count = len(data["train"])
     training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
@@ -225,6 +225,16 @@ def _plain(
     except ValueError:
         raise ArgumentError(f"--hidden must be like 512,512, got {hidden!r}.") from None
     return PlainNetwork(kind, tuple(train.inputs.shape[1:]), classes, units, width)
+
+
+def _network(
+    plain: PlainNetwork, train: Arrays, options: Mapping[str, Any]
+) -> SparseNetwork:
+    """The network to be trained, on its device."""
+    from smidgen.sparse import sparse_bayesian
+
+    model = _model(plain, train, options["seed"]).to(options["device"])
+    return sparse_bayesian(model, **{name: options[name] for name in _CHOICES})
 
 
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:

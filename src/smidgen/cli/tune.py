@@ -81,6 +81,7 @@ def tune(
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: Annotated[int, typer.Option(help="Seed of head, order and noise.")] = 0,
+    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:

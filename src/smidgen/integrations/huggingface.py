@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import model_folder, reason
 from smidgen.integrations.text import TextTable
 
@@ -63,7 +64,11 @@ class NewClassifier:
 
 
 def load_classifier(
-    name_or_folder: str | Path, *, labels: int | None = None, seed: int = 0
+    name_or_folder: str | Path,
+    *,
+    labels: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a sequence classifier and its tokenizer from safetensors.
 
@@ -72,6 +77,8 @@ def load_classifier(
         labels: The number of classes (1 for regression). A model without a head gets a
             new one of this size. None asks for a model whose head is trained.
         seed: Fixes the weights of a new head; the global generator is left as it was.
+        device: Where the model goes: "auto" for a CUDA device if there is one, or what
+            `torch.device` takes; the processor if left out.
 
     Returns:
         The model in evaluation mode, and its tokenizer, which has a pad token and
@@ -79,14 +86,18 @@ def load_classifier(
 
     Raises:
         ArgumentError: If the model cannot be found, is stored as a pickle, has no
-            tokenizer, or has a trained head of another size.
+            tokenizer, or has a trained head of another size; or the device is not here.
     """  # noqa: DOC502
-    model, tokenizer, _ = _loaded(name_or_folder, labels, seed)
+    model, tokenizer, _ = _loaded(name_or_folder, labels, seed, device)
     return model, tokenizer
 
 
 def load_with_head(
-    name_or_folder: str | Path, *, labels: int, seed: int = 0
+    name_or_folder: str | Path,
+    *,
+    labels: int,
+    seed: int = 0,
+    device: str | torch.device | None = None,
 ) -> NewClassifier:
     """Load a model to be tuned, and tell which of its weights are new.
 
@@ -94,6 +105,7 @@ def load_with_head(
         name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
         labels: The number of classes (1 for regression).
         seed: Fixes the weights of the new head.
+        device: Where the model goes, as of `load_classifier`.
 
     Returns:
         What `load_classifier` gives, and the head: all maps of it where it has several.
@@ -101,20 +113,25 @@ def load_with_head(
     Raises:
         ArgumentError: As `load_classifier` does.
     """  # noqa: DOC502
-    model, tokenizer, missing = _loaded(name_or_folder, labels, seed)
+    model, tokenizer, missing = _loaded(name_or_folder, labels, seed, device)
     # Buffers may be missing, too; they are not learnt.
     new = tuple(name for name, _ in model.named_parameters() if name in missing)
     return NewClassifier(model, tokenizer, new or "last")
 
 
 def _loaded(
-    name_or_folder: str | Path, labels: int | None, seed: int
+    name_or_folder: str | Path,
+    labels: int | None,
+    seed: int,
+    device: str | torch.device | None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[str]]:
     """The model, its tokenizer, and the names of the weights that its folder has not."""
     if labels is not None and (isinstance(labels, bool) or labels < 1):
         raise ArgumentError(
             f"labels must be at least 1, got {labels}. Give the number of classes."
         )
+    # First: a model may take long to come.
+    place = find_device("cpu" if device is None else device)
     with _quiet():
         folder = model_folder(str(name_or_folder))
         try:
@@ -141,7 +158,7 @@ def _loaded(
             ) from error
     _check_weights(model, report, labels, str(name_or_folder))
     _fit_tokenizer(model, tokenizer)
-    return model, tokenizer, frozenset(report["missing_keys"])
+    return model.to(place), tokenizer, frozenset(report["missing_keys"])
 
 
 def name_classes(model: PreTrainedModel, names: Sequence[str] | None) -> None:

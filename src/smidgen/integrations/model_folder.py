@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub
@@ -23,6 +24,7 @@ _TOKENIZERS = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_CONFIG = "config.json"
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -44,6 +46,26 @@ def model_folder(name: str) -> Path:
     return folder
 
 
+def config_file(name: str) -> Path:
+    """Find a model's config.json; weights need not be there.
+
+    Args:
+        name: A model folder, the file itself, or a model id on the hub.
+
+    Returns:
+        The file, or the one it would be; from the hub it alone is fetched.
+
+    Raises:
+        ArgumentError: If there is none here and the hub gives none.
+    """  # noqa: DOC502
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path / _CONFIG
+    if path.is_file() or not _HUB_ID.fullmatch(name):
+        return path
+    return _fetched(name, lambda: huggingface_hub.hf_hub_download(name, _CONFIG))
+
+
 def reason(error: BaseException) -> str:
     """The first line of an error, for a sentence of ours."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -59,14 +81,20 @@ def _folder(name: str) -> Path:
         raise ArgumentError(
             f"model must be a folder that exists, got {name!r}. Check the spelling."
         )
+    # Fetching first keeps pickles off the disk, and fails at once when offline
+    # where transformers would try again for half a minute.
+    return _fetched(
+        name,
+        lambda: huggingface_hub.snapshot_download(
+            name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
+        ),
+    )
+
+
+def _fetched(name: str, fetch: Callable[[], str]) -> Path:
+    """What the hub gives, or one sentence on why it gives nothing."""
     try:
-        # Fetching first keeps pickles off the disk, and fails at once when offline
-        # where transformers would try again for half a minute.
-        return Path(
-            huggingface_hub.snapshot_download(
-                name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
-            )
-        )
+        return Path(fetch())
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"model must be a folder that exists or a model the Hugging Face hub gives, "
@@ -77,10 +105,10 @@ def _folder(name: str) -> Path:
 
 
 def _check_files(folder: Path, name: str) -> None:
-    if not (folder / "config.json").is_file():
+    if not (folder / _CONFIG).is_file():
         # What 'smidgen tune' writes has its model one folder further down.
         inside = folder / "model"
-        there = (inside / "config.json").is_file()
+        there = (inside / _CONFIG).is_file()
         hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"
         raise ArgumentError(
             f"model must be a transformers model, got {name!r} without a config.json. "

@@ -45,8 +45,8 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
     except (OSError, ValueError, KeyError) as error:
         reason = model_folder.reason(error)
         raise ArgumentError(
-            f"model must be a folder with a {_CONFIG} of a classifier, or that file, got "
-            f"{str(path)!r} ({reason[:160]}). Check the path."
+            f"model must be a folder with a {_CONFIG} of a classifier, that file, or a hub "
+            f"id, got {str(path)!r} ({reason[:160]}). Check the path."
         ) from error
     return model.eval()
 

@@ -77,12 +77,6 @@ class TextTable:
         """Whether the labels are the targets of a regression."""
         return any(isinstance(each, float) for each in self.labels or ())
 
-    @property
-    def classes(self) -> int:
-        """How many classes the labels are of, whether or not each has a text."""
-        known = len(self.label_names or ())
-        return max(known, max(map(int, self.labels or ()), default=-1) + 1)
-
     def take(self, rows: Sequence[int]) -> TextTable:
         """Keep some rows, in the order given."""
         return TextTable(
@@ -91,6 +85,32 @@ class TextTable:
             None if self.labels is None else tuple(self.labels[i] for i in rows),
             self.label_names,
         )
+
+    def classes(self, where: str) -> int:
+        """Count the classes; every number up to the largest must have a text or a name.
+
+        Args:
+            where: Where the labels are from, for errors.
+
+        Returns:
+            How many there are.
+
+        Raises:
+            DataError: If there are no labels, or a number below the largest has no text.
+        """
+        if not self.labels:
+            raise DataError(f"{where} must be a class for each text, got none. Add them.")
+        if self.label_names is not None:
+            return len(self.label_names)
+        seen = {int(each) for each in self.labels}
+        absent = sorted(set(range(max(seen))) - seen)
+        if absent:
+            raise DataError(
+                f"{where} must be class numbers from 0 without gaps, got none of class "
+                f"{absent[0]} and some of {', '.join(map(str, sorted(seen)[:9]))}. Number "
+                "the classes from 0, or write names for them."
+            )
+        return max(seen) + 1
 
     def by_length(self) -> list[int]:
         """Order the rows from short to long, so that batches need little padding."""

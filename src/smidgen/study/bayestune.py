@@ -70,6 +70,7 @@ class BayesTuneSettings:
     batch_size: int = 16
     max_length: int = 128
     seed: int = 0
+    device: str | None = None
 
     def __post_init__(self) -> None:
         given = (self.fraction is not None) + (self.threshold is not None) + self.elbow
@@ -232,10 +233,12 @@ def _started(
     settings: BayesTuneSettings,
     progress: bool,
 ) -> _Work:
-    if not train.numbers and train.classes < 2:
+    labels = 1 if train.numbers else train.classes("labels of train")
+    if labels < 2 and not train.numbers:
         raise ArgumentError("train must hold 2 classes or more, got 1. Add the other.")
-    labels = 1 if train.numbers else train.classes
-    loaded = huggingface.load_with_head(base, labels=labels, seed=settings.seed)
+    loaded = huggingface.load_with_head(
+        base, labels=labels, seed=settings.seed, device=settings.device
+    )
     huggingface.name_classes(loaded.model, train.label_names)
     return _Work(
         loaded.model,

@@ -86,6 +86,7 @@ class Job:
         needs: What the cells before it left.
         artifact: A folder to be made, if other cells need one.
         work: A folder for notes; what a killed run left there is still there.
+        device: Where large models go, as `torch.device` takes it.
     """
 
     data: Mapping[str, Any]
@@ -95,6 +96,7 @@ class Job:
     needs: tuple[Done, ...]
     artifact: Path
     work: Path
+    device: str = "cpu"
 
     @property
     def folder(self) -> Path:

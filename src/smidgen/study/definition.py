@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.errors import ArgumentError
+from smidgen.integrations.devices import AUTO
 from smidgen.study.cell import Cell, read_settings
 
 _SHIPPED = resources.files("smidgen.study") / "shipped"
@@ -40,10 +41,14 @@ _OWN = ("name", "kind", "needs", "each", "only", "seed")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one worker needs: threads, and bytes of memory."""
+    """What one worker needs: threads, bytes of memory, and the device of its models.
+
+    `device` is "auto", a CUDA device if the worker has one, or what `torch.device` takes.
+    """
 
     threads: int = 1
     memory: float = 2e9
+    device: str = AUTO
 
 
 @dataclass(frozen=True)

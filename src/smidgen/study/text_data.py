@@ -81,19 +81,13 @@ class TextData:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows of one seed."""
+    """The rows of one seed; `classes` of the whole file, 1 if labels are numbers."""
 
     train: TextTable
     validation: TextTable
     test: TextTable
     about: TextData
-
-    @property
-    def classes(self) -> int:
-        """How many classes the labels are of; 1 if they are numbers."""
-        if self.about.numbers:
-            return 1
-        return self.train.classes
+    classes: int
 
     @property
     def forward(self) -> Forward:
@@ -170,7 +164,8 @@ def draw(job: Job) -> Drawn:
     train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)
-    return Drawn(train, validation, test, about)
+    classes = 1 if about.numbers else everything.classes(f"label of {about.train}")
+    return Drawn(train, validation, test, about, classes)
 
 
 def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:

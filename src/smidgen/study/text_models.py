@@ -38,4 +38,4 @@ def needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise ArgumentError(
             "this kind of cell must need one of kind 'finetune', got none. Add needs."
         )
-    return load_classifier(job.needs[0].artifact)
+    return load_classifier(job.needs[0].artifact, device=job.device)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, install
 from smidgen.fit.stopping import Epoch
 from smidgen.heads import Head, head_of
 from smidgen.integrations.huggingface import load_with_head
@@ -98,7 +98,9 @@ def start_of(job: Job, base: str) -> Start:
             f"data {data.about.name!r} must have two classes, or numbers = true, got "
             f"{data.classes} classes. Take other data."
         )
-    loaded = load_with_head(base_of(base), labels=data.classes, seed=job.seed)
+    loaded = load_with_head(
+        base_of(base), labels=data.classes, seed=job.seed, device=job.device
+    )
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
     loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
     problem = Problem(loaded.model, likelihood, data.forward)
@@ -241,8 +243,8 @@ def with_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
     """
     if util.find_spec("peft") is None:
         raise ArgumentError(
-            "method 'lora' needs PEFT, which is not there. Install it with 'pip install "
-            "smidgen[hf]', or take other methods."
+            "method 'lora' needs PEFT, which is not there. Install it with "
+            f"{install('hf')}, or take other methods."
         )
     peft = import_module("peft")
     layers = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ["query", "value"]}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from smidgen.errors import SmidgenError, SmidgenWarning
+from smidgen.integrations.devices import find_device
 from smidgen.record import Record
 from smidgen.study.cell import Cell, Job
 from smidgen.study.data_files import digests
@@ -28,10 +29,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells find their data and leave their records."""
+    """Where cells find their data, leave their records, and have their models."""
 
     folder: Path
     data: Path | None = None
+    device: str = "cpu"
 
 
 class Engine(Protocol):
@@ -69,7 +71,7 @@ def do_cell(cell: Cell, place: Place) -> Outcome:
         if ledger.can_be_used(cell):
             return Outcome(cell.key)
         try:
-            _do(cell, ledger, place.data)
+            _do(cell, ledger, place)
         except Exception as error:
             said = str(error) if isinstance(error, SmidgenError) else repr(error)
             ledger.note_failure(cell, said, traceback.format_exc())
@@ -77,19 +79,22 @@ def do_cell(cell: Cell, place: Place) -> Outcome:
     return Outcome(cell.key)
 
 
-def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
+def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
     work = ledger.work(cell)
     made = work / "artifact"
     # A try that ended before its record was written may have left one.
     shutil.rmtree(made, ignore_errors=True)
+    # Here and not before: only who does the cell knows which devices there are.
+    device = str(find_device(place.device))
     job = Job(
         data=cell.data,
         seed=cell.seed,
         settings=cell.settings,
-        root=data,
+        root=place.data,
         needs=tuple(ledger.found(each) for each in cell.needs),
         artifact=made,
         work=work,
+        device=device,
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -102,11 +107,12 @@ def _do(cell: Cell, ledger: Ledger, data: Path | None) -> None:
         "kind": cell.kind,
         "key": cell.key,
         "data": dict(cell.data),
-        "files": digests(cell.data, data),
+        "files": digests(cell.data, place.data),
         "settings": dict(cell.settings),
         "defaults": defaults_of(cell),
         "needs": [each.key for each in cell.needs],
         "artifact": made.is_dir(),
+        "device": device,
     }
     record = Record("cell", config, {**results, "notes": list(notes)}, seed=cell.seed)
     ledger.finish(cell, record, made)

@@ -13,13 +13,14 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 import torch
 
 from smidgen.errors import ArgumentError
+from smidgen.integrations.devices import find_device
 from smidgen.memory import available_bytes
 from smidgen.progress import SWITCH
 from smidgen.study.cell import Cell
@@ -50,7 +51,9 @@ class LocalEngine:
     def __init__(
         self, place: Place, resources: Resources, workers: int | None = None
     ) -> None:
-        self.place, self.resources = place, resources
+        find_device(resources.device, "--device")
+        self.place = replace(place, device=resources.device)
+        self.resources = resources
         self.most = workers or room_for(resources)
         if self.most < 1:
             raise ArgumentError(f"--workers must be 1 or more, got {workers}.")
@@ -134,6 +137,9 @@ class LocalEngine:
 
 def room_for(resources: Resources) -> int:
     """Tell how many workers this machine's cores and free memory hold; one at least."""
+    # Nobody knows how much of another device's memory a cell takes: one worker has it.
+    if find_device(resources.device).type != "cpu":
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     free = available_bytes()
     by_memory = cores if free is None else int(free // resources.memory)

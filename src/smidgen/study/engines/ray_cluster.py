@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ import torch
 from ray.exceptions import RayError
 
 from smidgen.errors import ArgumentError
+from smidgen.integrations.devices import AUTO
 from smidgen.progress import SWITCH
 from smidgen.study.cell import Cell
 from smidgen.study.definition import Resources
@@ -45,20 +47,29 @@ class RayEngine:
         *,
         address: str | None = None,
     ) -> None:
-        self.place = place
+        self.place = replace(place, device=resources.device)
         self.own = not ray.is_initialized()
         if self.own:
             _join(resources, workers, address)
-        cores = int(ray.cluster_resources().get("CPU", 1))
+        self.running: dict[Any, Cell] = {}
+        there = ray.cluster_resources()
+        cores, gpus = int(there.get("CPU", 1)), int(there.get("GPU", 0))
+        try:
+            own_gpu = gpus_of_a_cell(resources.device, gpus)
+        except ArgumentError:
+            self.close()
+            raise
         self.most = workers or max(1, cores // resources.threads)
+        if own_gpu:
+            self.most = min(self.most, gpus)
         self.task = ray.remote(
             num_cpus=resources.threads,
+            num_gpus=own_gpu,
             # A worker that dies is the cluster's affair; an error of ours is an outcome.
             max_retries=_TRIES_AFTER_DEATH,
             max_calls=0,
         )(_done)
         self.threads = resources.threads
-        self.running: dict[Any, Cell] = {}
 
     def has_room(self) -> bool:
         """Say whether the cluster would start another cell at once."""
@@ -91,6 +102,37 @@ class RayEngine:
             return Outcome(cell.key, said)
 
 
+def gpus_of_a_cell(device: str, there: int) -> int:
+    """Tell how many of a cluster's GPUs a cell is to have for itself.
+
+    Args:
+        device: The device of a study's resources.
+        there: How many GPUs the cluster has.
+
+    Returns:
+        One or none; a task that asks Ray for none sees none.
+
+    Raises:
+        ArgumentError: If it must be one that is not there, or one by its number.
+    """
+    if device == AUTO:
+        return min(1, there)
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return 0
+    if index:
+        raise ArgumentError(
+            f"--device must be auto, cuda or cpu with --engine ray, got {device!r}. Ray "
+            "says which GPU a cell has: take cuda."
+        )
+    if not there:
+        raise ArgumentError(
+            f"--device must be a device of the Ray cluster, got {device!r}, and it has no "
+            "GPU. Leave it out, or take cpu."
+        )
+    return 1
+
+
 def _join(resources: Resources, workers: int | None, address: str | None) -> None:
     threads = str(resources.threads)
     environment = {
@@ -106,7 +148,8 @@ def _join(resources: Resources, workers: int | None, address: str | None) -> Non
         "configure_logging": False,
     }
     if address is None:
-        cores = (workers or room_for(resources)) * resources.threads
+        # GPUs are counted by Ray itself.
+        cores = (workers or room_for(replace(resources, device="cpu"))) * resources.threads
         # A busy machine takes longer to start Ray's own processes than Ray waits for them.
         os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
         ray.init(num_cpus=cores, include_dashboard=False, **common)

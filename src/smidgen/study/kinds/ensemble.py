@@ -48,7 +48,7 @@ def run(job: Job) -> Mapping[str, Any]:
     outputs: dict[str, list[torch.Tensor]] = {"validation": [], "test": []}
     labels, size = {}, 0
     for member in job.needs:
-        model, tokenizer = load_classifier(member.artifact)
+        model, tokenizer = load_classifier(member.artifact, device=job.device)
         loaders = data.loaders(tokenizer)
         size = sum(each.numel() for each in model.parameters())
         for name, found in outputs.items():

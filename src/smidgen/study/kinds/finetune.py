@@ -45,7 +45,9 @@ def run(job: Job) -> Mapping[str, Any]:
     told = read_settings(Settings, job.settings, "finetune")
     data = draw(job)
     seed = job.seed + _APART * told.member
-    base, tokenizer = load_classifier(base_of(told.base), labels=data.classes, seed=seed)
+    base, tokenizer = load_classifier(
+        base_of(told.base), labels=data.classes, seed=seed, device=job.device
+    )
     name_classes(base, data.train.label_names)
     loaders = data.loaders(tokenizer)
     tuned = fit.finetune(

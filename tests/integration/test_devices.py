@@ -1,0 +1,145 @@
+"""Where the work is done: devices that are here, are not, and one that is pretended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.integration.test_cli import rows, run
+from tests.pretended_device import NAME, can_be_pretended
+from tests.tiny import bert_config, saved, saved_encoder
+from tests.tolerances import SINGLE
+from tests.unit.test_studies import written
+from transformers import BertModel
+
+from smidgen.errors import ArgumentError
+from smidgen.integrations.devices import find_device
+from smidgen.integrations.huggingface import load_classifier, load_with_head
+from smidgen.study.definition import Resources, read_study
+from smidgen.study.engines.base import Place, do_cell
+from smidgen.study.engines.local import LocalEngine
+from smidgen.study.ledger import Ledger
+
+# No machine has as many.
+ABSENT = "cuda:99"
+
+
+def make_world(root):
+    """Data, and encoders with dropout and without: its draws differ between devices."""
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        saved(root / "encoder", BertModel(bert_config(**plain)))
+    saved_encoder(root / "dropped")
+    for seed, (name, count) in enumerate([("train", 120), ("val", 64), ("test", 60)]):
+        lines = [f"{text}\t{('bad', 'good')[label]}" for text, label in rows(count, seed)]
+        (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
+    source = np.random.default_rng(0)
+    images = source.normal(size=(120, 1, 8, 8)).astype("float32")
+    np.savez(root / "images.npz", x=images, y=source.integers(0, 3, 120))
+    return root
+
+
+def test_auto_is_the_processor_where_there_is_no_gpu():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert find_device("auto") == torch.device(expected)
+    assert find_device("cpu") == find_device(torch.device("cpu")) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", [ABSENT, "meta", "nonsense", "xla"])
+def test_a_device_that_is_not_here_is_refused(name):
+    said = f"--device must be auto or a torch device of this machine, got '{name}' "
+    with pytest.raises(ArgumentError, match="Leave it out, or take cpu") as refused:
+        find_device(name, "--device")
+    assert str(refused.value).startswith(said)
+
+
+def test_loaders_put_the_model_on_the_device(tmp_path):
+    folder = saved(tmp_path / "encoder", BertModel(bert_config()))
+    for load in (load_classifier, load_with_head):
+        with pytest.raises(ArgumentError, match=r"device must be .*'cuda:99'"):
+            load(folder, labels=2, device=ABSENT)
+        # Before the model is looked for: that may take long.
+        with pytest.raises(ArgumentError, match="device must be"):
+            load(tmp_path / "nowhere", labels=2, device=ABSENT)
+    found, _ = load_classifier(folder, labels=2, device="auto")
+    assert found.device == find_device("auto")
+    assert load_classifier(folder, labels=2)[0].device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "command", ["finetune", "tune", "fit", "predict", "evaluate", "ramp", "train-sparse"]
+)
+def test_commands_refuse_a_device_that_is_not_here(command, tmp_path, capsys):
+    model = () if command == "train-sparse" else ("model",)
+    posterior = ("posterior",) if command in ("predict", "evaluate") else ()
+    data = {"predict": ["data"], "evaluate": ["test"], "train-sparse": ["train"]}
+    data |= {"ramp": ["train", "val", "test"]}
+    files = [w for n in data.get(command, ["train", "val"]) for w in (f"--{n}", "no.tsv")]
+    out = () if posterior else ("--out", tmp_path / "out")
+    assert run(command, *model, *posterior, *files, *out, "--device", ABSENT) == 1
+    assert "--device must be auto or a torch device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_has_a_device_and_its_records_say_which(tmp_path, capsys):
+    path = written(tmp_path)
+    cell = read_study(str(path)).cells[0]
+    assert read_study(str(path)).resources.device == "auto"
+    assert not do_cell(cell, Place(tmp_path / "here", device="auto")).error
+    config = Ledger(tmp_path / "here").record(cell).config
+    assert config["device"] == str(find_device("auto"))
+    assert ABSENT in do_cell(cell, Place(tmp_path / "there", device=ABSENT)).error
+    with pytest.raises(ArgumentError, match=f"--device must be .*{ABSENT}"):
+        LocalEngine(Place(tmp_path), Resources(device=ABSENT))
+    assert LocalEngine(Place(tmp_path), Resources(device="cpu")).place.device == "cpu"
+    path.write_text(path.read_text() + f'[resources]\ndevice = "{ABSENT}"\n')
+    out = ("--out", tmp_path / "run")
+    assert run("study", "run", path, *out, "--workers", 1) == 1
+    assert f"got '{ABSENT}'" in capsys.readouterr().err
+    assert run("study", "run", path, *out, "--workers", 1, "--device", "cpu") == 0
+
+
+def test_ray_gives_a_cell_a_gpu_only_if_one_is_used():
+    pytest.importorskip("ray")
+    from smidgen.study.engines.ray_cluster import gpus_of_a_cell  # noqa: PLC0415
+
+    assert [gpus_of_a_cell("auto", there) for there in (0, 1, 4)] == [0, 1, 1]
+    assert [gpus_of_a_cell("cpu", there) for there in (0, 4)] == [0, 0]
+    assert gpus_of_a_cell("cuda", 2) == 1
+    with pytest.raises(ArgumentError, match="'cuda', and it has no GPU"):
+        gpus_of_a_cell("cuda", 0)
+    with pytest.raises(ArgumentError, match="Ray says which GPU a cell has"):
+        gpus_of_a_cell("cuda:1", 2)
+
+
+def numbers(found):
+    """All that is neither a time nor a place, in one order."""
+    if isinstance(found, dict):
+        kept = [n for n in sorted(found) if "second" not in n and n not in ("created",)]
+        return [each for name in kept for each in numbers(found[name])]
+    if isinstance(found, list):
+        return [each for item in found for each in numbers(item)]
+    return [found] if isinstance(found, float) else []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_be_pretended(), reason="this torch takes no such device")
+def test_another_device_finds_what_the_processor_finds(tmp_path):
+    """Loaded models, posteriors, batches and targets meet on the device, or all fails."""
+    root = make_world(tmp_path)
+    told = [sys.executable, "-m", "tests.integration.other_device", str(root)]
+    ended = subprocess.run(told, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = json.loads((root / "found.json").read_text())
+    here, there = found["cpu"], found["other"]
+    for record in there["study"].values():
+        assert record["config"]["device"] == NAME + ":0"
+    for name in ("map", "tuned", "published"):
+        assert numbers(there[name]["best"]) == pytest.approx(
+            numbers(here[name]["best"]), rel=SINGLE["rtol"], abs=SINGLE["atol"]
+        )

@@ -138,7 +138,7 @@ def test_another_device_finds_what_the_processor_finds(tmp_path):
     found = json.loads((root / "found.json").read_text())
     here, there = found["cpu"], found["other"]
     for record in there["study"].values():
-        assert record["config"]["device"] == NAME + ":0"
+        assert record["config"]["device"] == NAME
     for name in ("map", "tuned", "published"):
         assert numbers(there[name]["best"]) == pytest.approx(
             numbers(here[name]["best"]), rel=SINGLE["rtol"], abs=SINGLE["atol"]

@@ -279,24 +279,25 @@ def test_three_vectors_are_kept_beside_weights_and_gradients():
     assert sum(each.numel() for each in kept) == 3 * 50
 
 
+def large_storages():
+    """Storages of 2 MB or more by address; half a vector of a million counts as well."""
+    gc.collect()
+    # isinstance would ask deprecated objects of torch for their class.
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    storages = [each.untyped_storage() for each in tensors]
+    return {each.data_ptr(): each for each in storages if each.nbytes() >= 2e6}
+
+
 def test_no_other_vector_is_alive_while_a_chain_runs():
     """Whatever holds it: storages as large as the weights, counted within a pass."""
+    kept = large_storages()  # of other tests, held so that no address is used anew
     model = nn.Linear(1000, 1000, bias=False)
     seen, alive = [], []
 
     def forward(network, batch):
         seen.append(1)
-        if len(seen) < 6:
-            return network(batch[0])
-        gc.collect()
-        # isinstance would ask deprecated objects of torch for their class.
-        tensors = [
-            each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
-        ]
-        storages = [each.untyped_storage() for each in tensors]
-        # Half a vector counts as well; tables and other tests' models are far smaller.
-        large = {each.data_ptr() for each in storages if each.nbytes() >= 2e6}
-        alive.append(len(large))
+        if len(seen) == 6:
+            alive.append(len(large_storages().keys() - kept.keys()))
         return network(batch[0])
 
     batch = (torch.ones(2, 1000), torch.zeros(2, 1000))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
-import re
 import shutil
 import tempfile
 import warnings
@@ -23,9 +21,7 @@ from typing import Any, TypeAlias
 import datasets
 
 from smidgen.errors import ArgumentError, DataError
-
-Labels: TypeAlias = tuple[int, ...] | tuple[float, ...]
-"""Class numbers from 0, or the targets of a regression."""
+from smidgen.integrations.labels import Labels, read_labels, shown
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
 
@@ -37,9 +33,6 @@ _DELIMITED: dict[str, tuple[str, Any]] = {
 }
 _JSON = (".jsonl", ".json", ".ndjson")
 _SUFFIXES = (*_DELIMITED, *_JSON, ".parquet")
-
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ def read_text(
         )
     labels = None
     if label is not None:
-        labels, names = _labels(columns[str(label)], names, path)
+        labels, names = read_labels(columns[str(label)], names, path)
     return TextTable(
         texts=_texts(columns[str(text)], "text", path),
         pairs=None
@@ -246,7 +239,7 @@ def _json(path: Path) -> _Columns:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise DataError(
-                f"row {number} of {path} must be a JSON object, got {_short(row)}. "
+                f"row {number} of {path} must be a JSON object, got {shown(row)}. "
                 "Write it with the names of the columns."
             )
     names = dict.fromkeys(name for row in rows for name in row)
@@ -276,7 +269,7 @@ def _parquet(
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             raise DataError(
                 f"{path} must be a Parquet file with rows, got one that cannot be read "
-                f"({_short(error)}). Write it again."
+                f"({shown(error)}). Write it again."
             ) from error
     names = getattr(data.features.get(label), "names", None)
     return {name: data[name] for name in data.column_names}, names and tuple(names)
@@ -320,83 +313,7 @@ def _texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
     for row, value in enumerate(texts, 1):
         if not isinstance(value, str) or not value.strip():
             raise DataError(
-                f"{argument} must be a text in every row, got {_short(value)} in row "
+                f"{argument} must be a text in every row, got {shown(value)} in row "
                 f"{row} of {path}. Fill or remove the row."
             )
     return texts
-
-
-def _labels(
-    values: Sequence[Any], names: tuple[str, ...] | None, path: Path
-) -> tuple[Labels, tuple[str, ...] | None]:
-    if names is not None:
-        numbers = [_number(v, names, row, path) for row, v in enumerate(values, 1)]
-        return tuple(numbers), names
-    found = [_label(value, row, path) for row, value in enumerate(values, 1)]
-    named = [isinstance(value, str) for value in found]
-    if any(named) != all(named):
-        row = named.index(not named[0])
-        raise DataError(
-            f"label must be all numbers or all names, got {found[0]!r} in row 1 and "
-            f"{found[row]!r} in row {row + 1} of {path}. Mend the row, or give "
-            "label_names."
-        )
-    if all(named):
-        names = tuple(sorted(set(found)))
-        place = {name: number for number, name in enumerate(names)}
-        return tuple(place[value] for value in found), names
-    if any(isinstance(value, float) for value in found):
-        return tuple(float(value) for value in found), None
-    if min(found) < 0:
-        raise DataError(
-            f"label must be a class number from 0, got {min(found)} in row "
-            f"{found.index(min(found)) + 1} of {path}. Remove unlabelled rows, or write "
-            "regression targets with a decimal point."
-        )
-    return tuple(found), None
-
-
-def _label(value: Any, row: int, path: Path) -> Any:
-    """One label as an int, a finite float or a name."""
-    if isinstance(value, str):
-        value = value.strip()
-        if _WHOLE.fullmatch(value):
-            return int(value)
-        if _DECIMAL.fullmatch(value) or value.lower() == "nan":
-            value = float(value)
-    if isinstance(value, bool):
-        return int(value)
-    if value is None or value == "":
-        raise DataError(
-            f"label must be there in every row, got none in row {row} of {path}. Label "
-            "or remove the row, or give label=None to read texts only."
-        )
-    finite = not isinstance(value, float) or math.isfinite(value)
-    if not isinstance(value, (int, float, str)) or not finite:
-        raise DataError(
-            f"label must be a finite number or a name, got {_short(value)} in row "
-            f"{row} of {path}. Mend or remove the row."
-        )
-    return value
-
-
-def _number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
-    """The class number of a label whose class names are known."""
-    if str(value).strip() in names:
-        return names.index(str(value).strip())
-    value = _label(value, row, path)
-    # Among names such as "1" to "5" a number that is none of them is a mistake.
-    numbered = any(_WHOLE.fullmatch(name) for name in names)
-    if isinstance(value, int) and not numbered and 0 <= value < len(names):
-        return value
-    numbers = "" if numbered else f" or a class number from 0 to {len(names) - 1}"
-    raise DataError(
-        f"label must be one of {', '.join(names)}{numbers}, got {_short(value)} in row "
-        f"{row} of {path}. Mend the row or label_names."
-    )
-
-
-def _short(value: object) -> str:
-    shown = str(value) if isinstance(value, Exception) else repr(value)
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= 80 else shown[:77] + "..."

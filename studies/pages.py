@@ -18,7 +18,7 @@ def committed() -> list[str]:
 
 def write(study: str, page: Path) -> None:
     """Write a study's page from its committed records, as a user would."""
-    report(study, folder=RESULTS / study, page=page)
+    report(study, folder=RESULTS / study, page=page, overwrite=True)
 
 
 if __name__ == "__main__":

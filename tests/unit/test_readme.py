@@ -10,6 +10,7 @@ import torch
 from studies.pages import RESULTS, committed, write
 from studies.pictures import FOLDER, PICTURES
 from studies.readme import PAGES, README, written
+from studies.screenshot import pictured_digest, record_digest
 from torch import nn
 
 ROOT = Path(__file__).parents[2]
@@ -68,3 +69,7 @@ def test_links_lead_somewhere():
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_those_of_the_records(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == PICTURES[name]()
+
+
+def test_the_picture_of_the_page_is_of_the_committed_record():
+    assert pictured_digest() == record_digest(), "run python -m studies.screenshot"

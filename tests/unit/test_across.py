@@ -23,8 +23,9 @@ from smidgen.errors import DataError
 from smidgen.record import Record
 from smidgen.report import About, render_many
 from smidgen.report.across import gather, spread, stratified
-from smidgen.report.across_figures import ramp_curves
+from smidgen.report.across_figures import interval_figure, ramp_curves
 from smidgen.report.findings import findings
+from smidgen.report.palette import looks
 from smidgen.report.ramp_figures import lines
 
 
@@ -311,6 +312,25 @@ def test_the_page_shows_published_figures_as_such():
     assert "ECE, equal widths" in page
     assert "ECE, equal widths" not in render_many(make_study_records())
     assert "paper, DistilBERT: a note" in page
+
+
+def test_thirty_methods_of_a_study_of_ones_own_all_look_different():
+    names = [f"mine-{i}" for i in range(30)]
+    given = looks(names)
+    assert len({given[name] for name in names}) == 30
+    known = {look for name, look in given.items() if name not in names}
+    assert known.isdisjoint(given[name] for name in names)
+
+
+def test_names_that_begin_alike_are_told_apart_in_the_figure():
+    labels = {
+        "a": "SSVI 5 %, removal by exponential",
+        "b": "SSVI 5 %, removal by exponential-snr",
+    }
+    gaps = {name: spread([0.1, 0.2, 0.3]) for name in labels}
+    drawn = interval_figure(gaps, labels, looks(list(labels)), xlabel="NLL", name="f")
+    written = re.findall(r">([^<>]+)</text>", drawn)
+    assert {"exponential", "exponential-snr"} <= set(written)
 
 
 def test_records_without_methods_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -25,8 +26,8 @@ from smidgen.report.reading import MAP, TEMPERATURE
 from smidgen.report.svg import drawing, inline, sheet
 from smidgen.report.tables import signed
 
-_WIDTH, _NAMES, _ROW = 384.0, 168.0, 17.0
-_LONGEST, _LONGEST_END = 28, 14
+_WIDTH, _NAMES, _ROW, _LINE = 384.0, 168.0, 17.0, 11.0
+_LONGEST, _LONGEST_END = 30, 14
 _FAR_OUT = 1.0
 _STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
@@ -62,7 +63,9 @@ def interval_figure(
         The SVG.
     """
     low, high = _limits(gaps, aside)
-    height = _ROW * len(gaps)
+    names = {method: _lines(labels[method]) for method in gaps}
+    # Names on two lines tell methods apart whose names begin alike.
+    height = len(gaps) * (_ROW + _LINE * (max(map(len, names.values())) - 1))
     with drawing():
         figure = sheet(_WIDTH, height + 46)
         across = _WIDTH - _NAMES - 16
@@ -81,12 +84,12 @@ def interval_figure(
                 [place], [y], marker, color=look.colour, markersize=6,
                 markeredgecolor=PAPER, markeredgewidth=0.6,
             )  # fmt: skip
-            text = labels[method]
-            text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-            axes.text(
-                -6 / across, 1 - y / len(gaps), text,
-                transform=axes.transAxes, ha="right", va="center",
-            )  # fmt: skip
+            for i, line in enumerate(names[method]):
+                down = y / len(gaps) + (i - (len(names[method]) - 1) / 2) * _LINE / height
+                axes.text(
+                    -6 / across, 1 - down, line,
+                    transform=axes.transAxes, ha="right", va="center",
+                )  # fmt: skip
         room = 0.05 * (high - low)
         axes.set_xlim(low - room, high + room)
         axes.set_ylim(len(gaps), 0)
@@ -98,6 +101,11 @@ def interval_figure(
         axes.grid(True, axis="x")
         axes.set_axisbelow(True)
         return inline(figure, name, f"{xlabel} of each method")
+
+
+def _lines(label: str) -> list[str]:
+    """Break a long name, into two lines at most."""
+    return textwrap.wrap(label, _LONGEST, max_lines=2, placeholder="…") or [""]
 
 
 def _limits(gaps: Mapping[str, Spread], aside: Collection[str]) -> tuple[float, float]:

@@ -69,12 +69,10 @@ _KNOWN = {
     "swag-bayestune-warm": Look("#e69f00", "v", (1.4, 1.0)),
     "swag-ssvi": Look("#332288", "D", (1.4, 1.0)),
 }
-_OTHERS = (
-    Look("#aa4499", "v", (3.0, 1.2)),
-    Look("#b8860b", "o", (8.0, 2.0)),
-    Look("#56b4e9", "s", (2.0, 1.0)),
-    Look("#1f2328", "^", (5.0, 1.5)),
-)
+# Counts without a common divisor: thirty methods smidgen does not know all look different.
+_OTHER_COLOURS = ("#aa4499", "#997733", "#56b4e9", "#44557a", "#2aa198", "#cc6677")
+_OTHER_MARKERS = ("v", "o", "s", "^", "D")
+_OTHER_DASHES = ((3.0, 1.2), (8.0, 2.0), (2.0, 1.0), (5.0, 1.5))
 _SHAPES = {
     "s": "9.8,1.8 16.2,1.8 16.2,8.2 9.8,8.2",
     "D": "13,1 17,5 13,9 9,5",
@@ -95,8 +93,16 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
         A look by name, of those given and those known.
     """
     others = [name for name in dict.fromkeys(names) if name not in _KNOWN]
-    given = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
-    return {**_KNOWN, **given}
+    return {**_KNOWN, **{name: _other(i) for i, name in enumerate(others)}}
+
+
+def _other(index: int) -> Look:
+    """Return the look of one among the methods smidgen does not know."""
+    return Look(
+        _OTHER_COLOURS[index % len(_OTHER_COLOURS)],
+        _OTHER_MARKERS[index % len(_OTHER_MARKERS)],
+        _OTHER_DASHES[index % len(_OTHER_DASHES)],
+    )
 
 
 def key(look: Look, *, marker: bool = True) -> str:

@@ -426,6 +426,16 @@ def test_weights_that_autograd_did_not_see_change_are_noticed(way, kind):
     assert quick_fingerprint(model) == fingerprint(model)
 
 
+@pytest.mark.parametrize("shape", [(1024, 1024), (768, 3072), (768, 768)])
+@pytest.mark.parametrize("part", ["columns", "rows"])
+def test_some_columns_or_rows_that_autograd_did_not_see_change_are_noticed(shape, part):
+    model = nn.Linear(*shape)
+    before = quick_fingerprint(model)
+    written = model.weight.data if part == "rows" else model.weight.data.T
+    written[3::8] += 0.01
+    assert quick_fingerprint(model) == fingerprint(model) != before
+
+
 @pytest.mark.parametrize(
     ("outputs", "targets", "problem_type", "expected"),
     [

@@ -18,7 +18,8 @@ def labelled(targets: Tensor) -> Tensor:
     Returns:
         True for rows with a target, (R,).
     """
-    if targets.is_floating_point():
+    # Of numbers without a sign, torch would take 156 for −100.
+    if targets.is_floating_point() or not targets.dtype.is_signed:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
     # An axis more, so that a vector has one to look along.
     return (targets != IGNORED).unsqueeze(-1).flatten(1).any(-1)

@@ -13,6 +13,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 from tests.tolerances import Z
 from torch import Tensor
+from torch.testing import assert_close
 
 from smidgen import evaluate
 from smidgen.errors import ArgumentError, DataError
@@ -171,10 +172,6 @@ class TestScores:
         partly[::3] = -100
         kept = torch.arange(len(targets)) % 3 != 0
         assert torch.equal(score(predictive, partly), score(predictive, targets)[kept])
-
-    def test_a_number_may_be_minus_a_hundred(self, numbers):
-        predictive, targets = numbers
-        assert len(evaluate.nll(predictive, targets * 0 - 100)) == len(targets)
 
     @pytest.mark.parametrize(
         ("targets", "message"),
@@ -684,5 +681,13 @@ class TestSummary:
 def test_a_regression_may_mean_minus_one_hundred():
     targets = torch.tensor([-100, 3])
     mean = torch.tensor([[-99.0], [3.0]], dtype=torch.float64)
-    predictive = GaussianPredictive(mean, torch.zeros(2, 1), 1.0)
+    predictive = GaussianPredictive(mean, torch.zeros(2, 1), torch.ones(1))
     assert len(evaluate.nll(predictive, targets)) == 2
+
+
+def test_class_156_of_labels_without_a_sign_is_a_class():
+    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(0))
+    predictive = CategoricalPredictive.from_logits(logits)
+    targets = torch.tensor([156, 3, 199])
+    unsigned = evaluate.nll(predictive, targets.to(torch.uint8))
+    assert_close(unsigned, evaluate.nll(predictive, targets))

@@ -15,7 +15,7 @@ from smidgen.curvature.probe import mixing_maps
 from smidgen.curvature.sums import Curvatures
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.guard import untouched
-from smidgen.labelled import IGNORED
+from smidgen.labelled import labelled
 from smidgen.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.likelihood.gaussian import nll_of_squares
 from smidgen.operators import STRUCTURES, Operator
@@ -89,12 +89,12 @@ def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
     targets = problem.targets(next(iter(train)))
     if targets is None or not isinstance(problem.likelihood, Categorical):
         return False
-    return targets.dim() > 1 or bool((targets == IGNORED).any())
+    return targets.dim() > 1 or not bool(labelled(targets).all())
 
 
 def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
-    return sum(int((each != IGNORED).sum()) for each in labels if each is not None)
+    return sum(int(labelled(each.flatten()).sum()) for each in labels if each is not None)
 
 
 def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:

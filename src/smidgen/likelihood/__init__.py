@@ -1,17 +1,10 @@
 """`Likelihood`: what outputs mean, from targets to predictives. One file for each."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
-
 from smidgen.likelihood.base import Likelihood
 from smidgen.likelihood.bernoulli import Bernoulli
 from smidgen.likelihood.categorical import Categorical, is_extreme
+from smidgen.likelihood.description import KINDS, described, from_description
 from smidgen.likelihood.gaussian import Gaussian
-
-KINDS: dict[str, type[Likelihood]] = {
-    each.kind: each for each in (Categorical, Bernoulli, Gaussian)
-}
 
 __all__ = [
     "KINDS",
@@ -23,16 +16,3 @@ __all__ = [
     "from_description",
     "is_extreme",
 ]
-
-
-def described(likelihood: Likelihood) -> dict[str, Any]:
-    """Write a likelihood as JSON takes it."""
-    return {"kind": likelihood.kind, **asdict(likelihood)}
-
-
-def from_description(given: Mapping[str, Any]) -> Likelihood:
-    """Make the likelihood that was described."""
-    settings = dict(given)
-    if settings.get("relative") is not None:
-        settings["relative"] = tuple(settings["relative"])
-    return KINDS[settings.pop("kind")](**settings)

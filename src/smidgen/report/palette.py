@@ -69,7 +69,7 @@ _KNOWN = {
     "swag-bayestune-warm": Look("#e69f00", "v", (1.4, 1.0)),
     "swag-ssvi": Look("#332288", "D", (1.4, 1.0)),
 }
-# Counts without a common divisor: thirty methods smidgen does not know all look different.
+# Six and five have no common divisor: thirty other methods all look different.
 _OTHER_COLOURS = ("#aa4499", "#997733", "#56b4e9", "#44557a", "#2aa198", "#cc6677")
 _OTHER_MARKERS = ("v", "o", "s", "^", "D")
 _OTHER_DASHES = ((3.0, 1.2), (8.0, 2.0), (2.0, 1.0), (5.0, 1.5))

@@ -122,8 +122,8 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
         fill(network, tensors, config)
         network.plain = plain
         # Folders of before had none.
-        known = config.get("likelihood")
-        network.likelihood = known and from_description(known)
+        if config.get("likelihood") is not None:
+            network.likelihood = from_description(config["likelihood"])
         return network.eval()
     except StoreError:
         raise

@@ -169,6 +169,11 @@ def test_evaluate_and_report(world, tmp_path, capsys):
     assert again.read_text() == page.read_text()
 
 
+def test_a_name_with_brackets_is_shown_as_it_is(world, capsys):
+    assert evaluate(world, "posterior", "map", "--name", "[small] ten [/b]") == 0
+    assert "[small] ten [/b]" in capsys.readouterr().out
+
+
 def ramp(root, target, *more):
     files = (f"--{n}={root / n}.tsv" for n in ("train", "val", "test"))
     columns = ("--text", "sentence", "--label", "verdict", "--max-length", 12)

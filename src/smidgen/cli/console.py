@@ -71,7 +71,7 @@ def show_record(record: Record) -> None:
     for row in rows:
         cells = [row.cells[index] for index in shown]
         texts = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in cells]
-        table.add_row(row.label, *[row.size] * sized, *texts)
+        table.add_row(escape(row.label), *[row.size] * sized, *texts)
     out.print()
     out.print(table)
     out.print()

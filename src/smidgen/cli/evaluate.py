@@ -56,9 +56,10 @@ def evaluate(
         name=name,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
-    show_record(record)
     if json_file is not None:
         record.save(json_file)
+    show_record(record)
+    if json_file is not None:
         out.print(f"\nwrote {json_file}")
     if page is not None:
         from smidgen.report import write

@@ -19,6 +19,7 @@ from smidgen import evaluate
 from smidgen.affine import coverage
 from smidgen.blocks import blocks
 from smidgen.errors import DataError
+from smidgen.guard import untouched
 from smidgen.labelled import labelled
 from smidgen.posterior import Posterior, Tuning
 from smidgen.prediction import point_outputs
@@ -73,6 +74,20 @@ class Method:
     floats: int = 0
     relative_seconds: float | None = None
     settings: Mapping[str, float | bool | None] = field(default_factory=dict)
+
+
+def in_order(problem: Problem, batches: Iterable[Batch]) -> list[Batch]:
+    """Read batches once, so that all methods see one order also of a loader that shuffles.
+
+    Args:
+        problem: The model; its random state is as before.
+        batches: The loader.
+
+    Returns:
+        The batches.
+    """
+    with untouched(problem.model):
+        return list(batches)
 
 
 def point_methods(
@@ -130,9 +145,9 @@ def posterior_method(
     name: str,
     posterior: Posterior | SwagPosterior,
     problem: Problem,
-    test: Iterable[Batch],
+    test: Sequence[Batch],
     *,
-    elsewhere: Mapping[str, Iterable[Batch]] | None = None,
+    elsewhere: Mapping[str, Sequence[Batch]] | None = None,
     link: str = "auto",
     progress: bool = True,
 ) -> Method:
@@ -142,8 +157,9 @@ def posterior_method(
         name: Name of the method in the record.
         posterior: The tuned posterior.
         problem: The model it belongs to.
-        test: Test batches, read several times; rows labelled −100 are left out.
-        elsewhere: Other data by name.
+        test: The batches that the point estimate saw, as `in_order` reads them; rows
+            labelled −100 are left out.
+        elsewhere: Other data by name, read likewise.
         link: How logits become probabilities.
         progress: Draw progress bars on a terminal.
 
@@ -151,7 +167,7 @@ def posterior_method(
         The method.
     """
 
-    def found(batches: Iterable[Batch]) -> CategoricalPredictive:
+    def found(batches: Sequence[Batch]) -> CategoricalPredictive:
         made = predicted(posterior, problem, batches, link=link, progress=progress)
         assert isinstance(made, CategoricalPredictive)
         wanted = [problem.targets(batch) for batch in batches]
@@ -227,13 +243,12 @@ def posterior_summary(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
 def relative_seconds(
     posterior: Posterior | SwagPosterior,
     problem: Problem,
-    batches: Iterable[Batch],
+    batches: Sequence[Batch],
     *,
     link: str = "auto",
 ) -> float:
     """Time a prediction over a plain forward pass: interleaved, the median ratio."""
-    everything = list(batches)
-    some = everything[:: max(1, len(everything) // _TIMED_BATCHES)][:_TIMED_BATCHES]
+    some = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
     ratios: list[float] = []
     spent = 0.0
     while not ratios or (len(ratios) < _TIMED_ROUNDS and spent < _TIMED_SECONDS):

@@ -14,10 +14,11 @@ from smidgen.errors import ArgumentError
 from smidgen.likelihood import Categorical
 from smidgen.posterior import Posterior
 from smidgen.problem import Problem, as_problem
-from smidgen.record import Record
+from smidgen.record import BASELINES, Record
 from smidgen.study.comparison import (
     LABELS,
     compare,
+    in_order,
     point_methods,
     posterior_method,
     posterior_settings,
@@ -47,7 +48,7 @@ def evaluate_posterior(
     Args:
         posterior: A tuned posterior of a classifier.
         model: The model, or its `Problem`.
-        test: Labelled test batches; read several times.
+        test: Labelled test batches, read once.
         shifted: Shifted data by name, with or without labels.
         name: What to call the posterior, as beside another of its kind; by default told
             from its subset and its structure.
@@ -58,20 +59,27 @@ def evaluate_posterior(
         The record of the comparison.
 
     Raises:
-        ArgumentError: If the posterior is not of a classifier.
+        ArgumentError: If the posterior is not of a classifier, or the name is a baseline's.
     """
     if not isinstance(posterior.likelihood, Categorical):
         raise ArgumentError(
             f"posterior must be of a classifier, got a {posterior.likelihood.kind} "
             "likelihood. Score its predictive with smidgen.evaluate instead."
         )
+    if name is not None and (not name.strip() or name in BASELINES):
+        raise ArgumentError(
+            f"name must tell the posterior from {' and '.join(BASELINES)}, got {name!r}. "
+            "Give another, or leave it out."
+        )
     problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    tested = in_order(problem, test)
+    elsewhere = {key: in_order(problem, each) for key, each in (shifted or {}).items()}
     tuning = posterior.tuning
     methods, targets = point_methods(
         problem,
-        test,
+        tested,
         temperature=tuning.map_scale if tuning else None,
-        elsewhere=shifted,
+        elsewhere=elsewhere,
         progress=progress,
     )
     methods.append(
@@ -79,8 +87,8 @@ def evaluate_posterior(
             name or _method_name(posterior, problem.model),
             posterior,
             problem,
-            test,
-            elsewhere=shifted,
+            tested,
+            elsewhere=elsewhere,
             progress=progress,
         )
     )

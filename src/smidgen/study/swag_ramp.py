@@ -30,7 +30,7 @@ from smidgen.likelihood import Categorical
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import Problem, as_problem
 from smidgen.record import Record
-from smidgen.study.comparison import compare, point_methods, posterior_method
+from smidgen.study.comparison import compare, in_order, point_methods, posterior_method
 from smidgen.study.points import listed_norms, norms_of
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
@@ -289,9 +289,10 @@ def _record(
     plain, labels = point_methods(problem, validation, temperature=scale, progress=progress)
     error = evaluate.expected_calibration_error
     errors = [error(each.predictive, labels) for each in plain]
-    methods, targets = point_methods(problem, test, temperature=scale, progress=progress)
+    tested = in_order(problem, test)
+    methods, targets = point_methods(problem, tested, temperature=scale, progress=progress)
     for scheme, posterior in posteriors.items():
-        method = posterior_method(scheme, posterior, problem, test, progress=progress)
+        method = posterior_method(scheme, posterior, problem, tested, progress=progress)
         point = notes.best(scheme)
         assert point is not None
         noted: dict[str, Any] = {

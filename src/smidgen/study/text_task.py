@@ -19,6 +19,7 @@ from smidgen.problem import Problem
 from smidgen.record import Record
 from smidgen.study.comparison import (
     compare,
+    in_order,
     point_methods,
     posterior_method,
     precision_curve,
@@ -167,23 +168,21 @@ def _evaluated(
 ) -> dict[str, Any]:
     chosen = posteriors["sparse-kfac"]
     assert chosen.tuning is not None
+    test = in_order(problem, loaders.test)
+    elsewhere = {name: in_order(problem, each) for name, each in loaders.elsewhere.items()}
     methods, targets = point_methods(
         problem,
-        loaders.test,
+        test,
         temperature=chosen.tuning.map_scale,
-        elsewhere=loaders.elsewhere,
+        elsewhere=elsewhere,
         progress=progress,
     )
-    for name, posterior in posteriors.items():
-        method = posterior_method(
-            name,
-            posterior,
-            problem,
-            loaders.test,
-            elsewhere=loaders.elsewhere,
-            progress=progress,
+    methods += [
+        posterior_method(
+            name, posterior, problem, test, elsewhere=elsewhere, progress=progress
         )
-        methods.append(method)
+        for name, posterior in posteriors.items()
+    ]
     split = task.split and [task.split[i] for i in task.test.by_length()]
     sizes = {name: len(getattr(task, name)) for name in ("train", "validation", "test")}
     others = {name: len(table) for name, table in task.elsewhere.items()}

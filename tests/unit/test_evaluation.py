@@ -1,0 +1,42 @@
+"""`evaluate_posterior`: a posterior beside its baselines on test data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.cases import Case, mlp, vectors
+from torch.utils.data import DataLoader, TensorDataset
+
+import smidgen
+from smidgen.errors import ArgumentError
+from smidgen.study.evaluation import evaluate_posterior
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = Case("mlp", mlp, 3, vectors).make()[0]
+    rows = TensorDataset(torch.randn(60, 4, dtype=torch.float64), torch.randint(3, (60,)))
+    subset = smidgen.select.last_layer(model)
+    return model, rows, smidgen.fit.laplace(model, DataLoader(rows, 20), subset)
+
+
+def test_a_loader_that_shuffles_gives_the_scores_of_one_that_does_not(made):
+    model, rows, posterior = made
+    scores = []
+    before = torch.get_rng_state()
+    for shuffle in (False, True):
+        order = torch.Generator().manual_seed(0)
+        loader = DataLoader(rows, 20, shuffle=shuffle, generator=order)
+        record = evaluate_posterior(posterior, model, loader, progress=False)
+        found = {each["name"]: each["scores"] for each in record.results["methods"]}
+        scores.append([of["nll"]["value"] for of in found.values()])
+    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["map", "temperature", " "])
+def test_a_name_that_is_a_baselines_is_refused_before_any_pass(made, name):
+    model, _, posterior = made
+    unread = iter([])
+    with pytest.raises(ArgumentError, match="name must tell the posterior from map and"):
+        evaluate_posterior(posterior, model, unread, name=name)

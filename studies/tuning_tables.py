@@ -9,6 +9,7 @@ from typing import Any
 
 from smidgen.record import Record
 from smidgen.report.across import Spread
+from smidgen.report.tables import signed
 from smidgen.study.tuning_methods import LABELS
 from smidgen.study.tuning_summary import (
     OURS,
@@ -245,13 +246,15 @@ def _gap(gap: Spread | None) -> str:
     if gap is None:
         return ""
     if gap.low is None or gap.high is None:
-        return f"{gap.value:+.3f}"
-    text = f"{gap.value:+.3f} ({_ends(gap)})"
+        return signed(gap.value, 3)
+    text = f"{signed(gap.value, 3)} ({_ends(gap)})"
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
 def _ends(gap: Spread) -> str:
-    return "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
+    if gap.low is None or gap.high is None:
+        return ""
+    return f"{signed(gap.low, 3)} to {signed(gap.high, 3)}"
 
 
 def _size(count: int | None) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.record import Record
 from smidgen.report.across import Spread, interval, spread
+from smidgen.report.tables import signed
 from smidgen.study.task_scores import METRICS, Metric
 from smidgen.study.tuning_methods import LABELS
 
@@ -205,8 +206,8 @@ def _reading(outcomes: Outcomes, count: int) -> str:
 def said(gap: Spread) -> str:
     """A difference and its interval, in words."""
     if gap.low is None or gap.high is None:
-        return f"{gap.value:+.3f}, without an interval"
-    return f"{gap.value:+.3f}, {gap.low:+.3f} to {gap.high:+.3f}"
+        return f"{signed(gap.value, 3)}, without an interval"
+    return f"{signed(gap.value, 3)}, {signed(gap.low, 3)} to {signed(gap.high, 3)}"
 
 
 def _list(words: Iterable[str]) -> str:

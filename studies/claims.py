@@ -125,7 +125,7 @@ def _less_all(across: Across, data: str, family: str, by: str, level: int) -> st
             own[record.seed or 0] = each["scores"]["nll"]["value"]
     some, whole = found[f"{family}-{by}", level], found[f"{family}-full", 100]
     gaps = [some[seed] - whole[seed] for seed in whole]
-    return _marked(spread(gaps, across.test_to_train))
+    return _marked(spread(gaps, across.test_to_train[data]))
 
 
 def bridges_table() -> str:

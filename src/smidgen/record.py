@@ -110,6 +110,8 @@ class Record:
         Raises:
             StoreError: If the file is missing, is not a record or has another schema.
         """
+        if not Path(path).exists():
+            raise StoreError(f"{path} must be a record, got no such file.")
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
             schema = fields["schema"]

@@ -102,6 +102,7 @@ seeds = [0]
 UCI = """
 title = "Tables"
 baseline = "map"
+test_to_train = 0.33
 [[data]]
 name = "waves"
 folder = "waves"
@@ -314,6 +315,7 @@ def test_regressions_report_levels_and_what_validation_chose(waves):
     names = {_names(ledger.record(cell))[0] for cell in study.cells}
     by = ("magnitude", "variance", "random", "full")
     assert names == {"map", "swag-magnitude", *(f"laplace-{each}" for each in by)}
+    assert {ledger.record(cell).config["test_to_train"] for cell in study.cells} == {0.33}
 
 
 def test_tables_are_standardised_by_training_rows_alone(waves):

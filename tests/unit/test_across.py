@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from statistics import fmean, variance
 
 import pytest
@@ -88,6 +89,10 @@ def test_splits_of_the_same_rows_have_wider_intervals():
         gather(records, each).difference("laplace-magnitude", "map", "nll")
         for each in (0.0, ratio)
     )
+    noted = [
+        replace(each, config={**each.config, "test_to_train": ratio}) for each in records
+    ]
+    assert gather(noted).difference("laplace-magnitude", "map", "nll") == wider
     assert wider.value == plain_gap.value
     count = len(SEEDS)
     assert wider.error / plain_gap.error == pytest.approx((1 + count * ratio) ** 0.5)
@@ -334,8 +339,9 @@ def test_names_that_begin_alike_are_told_apart_in_the_figure():
 
 
 def test_records_without_methods_are_refused():
-    with pytest.raises(DataError, match="at least one method"):
-        render_many([record("X", 0, "cell", {"methods": []})])
+    for none in ([], {"laid out": "otherwise"}):
+        with pytest.raises(DataError, match="at least one method.*got none in records of"):
+            render_many([record("X", 0, "cell", {"methods": none})])
 
 
 def test_report_takes_several_records_and_folders(tmp_path, capsys):

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from studies.committed import across_of, records_of
 from studies.pages import RESULTS, committed, write
 from studies.pictures import FOLDER, PICTURES
 from studies.readme import PAGES, README, written
 from studies.screenshot import pictured_digest, record_digest
 from torch import nn
+
+from smidgen.report.across import gather
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +59,12 @@ def test_the_first_code_block_runs(tmp_path, monkeypatch):
     assert names["predictive"].entropy.shape == (32,)
     assert names["predictive"].logit_covariance.shape == (32, 2, 2)
     assert (tmp_path / "my-posterior" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("study", committed())
+def test_records_alone_say_whether_their_splits_overlap(study):
+    """So `smidgen report` of a folder says what the study's page says."""
+    assert gather(records_of(study)).test_to_train == across_of(study).test_to_train
 
 
 def test_links_lead_somewhere():

@@ -236,7 +236,9 @@ def test_records_come_back_equal_and_refuse_what_json_cannot_hold(tmp_path):
     path.write_text("{}")
     with pytest.raises(StoreError, match="is not a smidgen record.*schema"):
         Record.load(path)
-    with pytest.raises(StoreError, match="is not a smidgen record"):
+    with pytest.raises(
+        StoreError, match=r"missing.json must be a record, got no such file"
+    ):
         Record.load(tmp_path / "missing.json")
 
 

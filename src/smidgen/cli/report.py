@@ -74,12 +74,13 @@ def show_many(
 
 
 def _files(given: Sequence[Path]) -> list[Path]:
-    """Files as they are; of a folder, every record in it."""
+    """Files as they are; of a folder, every record in it; of a study's, its records."""
     from smidgen.errors import ArgumentError
 
     found: list[Path] = []
     for path in given:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        folder = path / "records" if (path / "records").is_dir() else path
+        inside = sorted(folder.glob("*.json")) if path.is_dir() else [path]
         if not inside:
             raise ArgumentError(f"{path} must hold records (*.json), got none.")
         found += inside

@@ -57,17 +57,19 @@ class Spread:
 
 def spread(values: Sequence[float], test_to_train: float = 0.0) -> Spread:
     """Mean and Student's interval of numbers that are one for each seed."""
-    return stratified([values], test_to_train)
+    return stratified([values], [test_to_train])
 
 
-def stratified(groups: Sequence[Sequence[float]], test_to_train: float = 0.0) -> Spread:
+def stratified(
+    groups: Sequence[Sequence[float]], test_to_train: Sequence[float] | None = None
+) -> Spread:
     """Mean of the means of groups, which count alike, and its interval.
 
-    Its variance is Σ s²_g(1/n_g + r) / G², its degrees of freedom Satterthwaite's.
+    Its variance is Σ s²_g(1/n_g + r_g) / G², its degrees of freedom Satterthwaite's.
 
     Args:
         groups: Numbers that are one for each seed, by data set.
-        test_to_train: r, test rows to a training row where seeds are splits of the same
+        test_to_train: r_g, test rows to a training row where seeds are splits of the same
             rows; zero where seeds share no rows, or where only these test rows are meant.
 
     Returns:
@@ -78,10 +80,10 @@ def stratified(groups: Sequence[Sequence[float]], test_to_train: float = 0.0) ->
         return Spread(mean, None, None, count)
     shares = [
         (
-            variance(group) * (1 / len(group) + test_to_train) / len(groups) ** 2,
+            variance(group) * (1 / len(group) + ratio) / len(groups) ** 2,
             len(group) - 1,
         )
-        for group in groups
+        for group, ratio in zip(groups, test_to_train or [0.0] * len(groups), strict=True)
     ]
     error = sqrt(sum(share for share, _ in shares))
     return Spread(mean, *interval(mean, shares), count, error)
@@ -113,14 +115,14 @@ def interval(
 class Across:
     """What several records say: one entry for each data set, seed and method.
 
-    `names` are of the data of each record; `test_to_train` is that of `stratified`.
+    `names` are of the data of each record; `test_to_train` is `stratified`'s r by data set.
     """
 
     records: tuple[Record, ...]
     names: tuple[str, ...]
     entries: Mapping[tuple[str, int, str], Mapping[str, Any]]
     labels: Mapping[str, str]
-    test_to_train: float = 0.0
+    test_to_train: Mapping[str, float]
 
     @property
     def data(self) -> list[str]:
@@ -158,7 +160,7 @@ class Across:
     def mean(self, data: str, method: str, score: str) -> Spread | None:
         """A method's mean over the seeds of a data set."""
         known = self.values(data, method, score)
-        return spread(known, self.test_to_train) if known else None
+        return spread(known, self.test_to_train[data]) if known else None
 
     def difference(
         self, method: str, other: str, score: str, data: str | None = None
@@ -182,8 +184,10 @@ class Across:
                 found.setdefault(pair[0], []).append(ours - theirs)
         if not found or method == other:
             return None
-        several = [own for own in found.values() if len(own) > 1]
-        return stratified(several or list(found.values()), self.test_to_train)
+        several = {own: gaps for own, gaps in found.items() if len(gaps) > 1} or found
+        return stratified(
+            list(several.values()), [self.test_to_train[own] for own in several]
+        )
 
     def ranks(self, score: str) -> dict[str, float]:
         """Mean rank by a score, lowest first, of methods that every pair has."""
@@ -233,7 +237,8 @@ def gather(records: Iterable[Record], test_to_train: float = 0.0) -> Across:
     Args:
         records: Records of any kind. Data of one name that were drawn otherwise are
             told apart by a number.
-        test_to_train: Test rows to a training row, where seeds are splits of the same rows.
+        test_to_train: Test rows to a training row, where seeds are splits of the same rows;
+            where records note more, theirs.
 
     Returns:
         Them all by data set, seed and method.
@@ -251,11 +256,16 @@ def gather(records: Iterable[Record], test_to_train: float = 0.0) -> Across:
             _require_same(place, entries.setdefault(place, method), method)
             labels.setdefault(method["name"], reading.label(method))
     if not entries:
+        kinds = ", ".join(dict.fromkeys(record.kind for record in kept))
         raise DataError(
-            "the records must hold at least one method scored on test data, got none: "
-            "trials and chains alone have no page. Run the study's other cells first."
+            "the records must hold at least one method scored on test data, as those of "
+            "'smidgen study run', 'ramp' or 'evaluate' do, got none in records "
+            f"of {kinds}: trials and chains alone have no page."
         )
-    return Across(kept, names, entries, labels, test_to_train)
+    ratios = dict.fromkeys(names, test_to_train)
+    for data, record in zip(names, kept, strict=True):
+        ratios[data] = max(ratios[data], float(record.config.get("test_to_train", 0.0)))
+    return Across(kept, names, entries, labels, ratios)
 
 
 def _names(records: Iterable[Record]) -> Iterator[str]:
@@ -289,6 +299,6 @@ def _require_same(
             raise DataError(
                 "records on one page must not contradict each other, as those of two "
                 f"studies or posteriors may. Got {values[0]:.6g} and {values[1]:.6g} for "
-                f"the {score} of {name!r} on {data}, seed {seed}. Make a page of each, or "
-                "evaluate them anew, each with a --name of its own."
+                f"the {score} of {name!r} on {data}, seed {seed}. Make a page of each; "
+                "'smidgen evaluate' gives a posterior a --name of its own."
             )

@@ -246,7 +246,7 @@ def level_figures(
     families: dict[str, list[Line]] = {}
     for scheme, own in _level_gaps(across, data, baseline).items():
         found = {
-            percent: spread(each, across.test_to_train)
+            percent: spread(each, across.test_to_train[data])
             for percent, each in sorted(own.items())
         }
         ends = [_ends(each) for each in found.values()]

@@ -131,7 +131,7 @@ def _render(across: Across, about: About) -> str:
             about=about.about,
             size=about.size,
             missing=about.missing,
-            splits=bool(about.test_to_train),
+            splits=any(across.test_to_train.values()),
             baseline=across.labels[baseline],
             paper=about.paper,
             findings=about.found or findings(across, baseline),

@@ -27,7 +27,9 @@ def methods(record: Record) -> list[Mapping[str, Any]]:
     Raises:
         DataError: If a method has no name, or two share one.
     """
-    found: list[Mapping[str, Any]] = list(record.results.get("methods") or ())
+    told = record.results.get("methods")
+    # Records of one's own may lay theirs out otherwise: no page knows those.
+    found: list[Mapping[str, Any]] = told if isinstance(told, list) else []
     names = [method.get("name") for method in found]
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:

@@ -35,6 +35,7 @@ class Cell:
         seed: The seed, or the number of the split.
         settings: What the kind is told.
         needs: Cells that must be done before, of the same data.
+        test_to_train: What the study says of its splits, for the record to note.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Cell:
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[Cell, ...] = ()
+    test_to_train: float = 0.0
 
     @cached_property
     def key(self) -> str:

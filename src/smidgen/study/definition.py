@@ -142,11 +142,12 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
             f"study {name!r} must have [[data]], [[cells]] and seeds, got {len(data)}, "
             f"{len(templates)} and {len(seeds)}."
         )
+    ratio = float(told.get("test_to_train", 0.0))
     cells = [
         # Seed by seed: what is stopped early has whole seeds.
         cell
         for seed, one in product(seeds, data)
-        for cell in _cells(templates, one, seed)
+        for cell in _cells(templates, one, seed, ratio)
     ]
     return Study(
         name=name,
@@ -156,7 +157,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
         size=str(changes.get("about", "")).strip(),
         cells=tuple({cell.key: cell for cell in cells}.values()),
         baseline=str(told.get("baseline", "temperature")),
-        test_to_train=float(told.get("test_to_train", 0.0)),
+        test_to_train=ratio,
         resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
         paper=told.get("paper", {}),
     )
@@ -201,7 +202,10 @@ def _changed(
 
 
 def _cells(
-    templates: Sequence[Mapping[str, Any]], data: Mapping[str, Any], seed: int
+    templates: Sequence[Mapping[str, Any]],
+    data: Mapping[str, Any],
+    seed: int,
+    test_to_train: float,
 ) -> Iterator[Cell]:
     """The cells of one data set and seed; those a template needs come before it."""
     made: dict[str, list[Cell]] = {}
@@ -226,6 +230,7 @@ def _cells(
                 seed=int(template.get("seed", seed)),
                 settings={**common, **dict(zip(axes, values, strict=True))},
                 needs=tuple(cell for each in needs for cell in made[each]),
+                test_to_train=test_to_train,
             )
             for values in product(*axes.values())
         ]

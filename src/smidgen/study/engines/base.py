@@ -107,6 +107,7 @@ def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
         "kind": cell.kind,
         "key": cell.key,
         "data": dict(cell.data),
+        **({"test_to_train": cell.test_to_train} if cell.test_to_train else {}),
         "files": digests(cell.data, place.data),
         "settings": dict(cell.settings),
         "defaults": defaults_of(cell),

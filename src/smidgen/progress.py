@@ -1,4 +1,4 @@
-"""A progress bar without a dependency: late, quiet when piped, silent when asked.
+"""A progress bar without a dependency: late, a line a minute in a log, silent when asked.
 
 Ask with `progress=False`, or for a whole process with SMIDGEN_PROGRESS=0.
 """
@@ -19,6 +19,7 @@ SWITCH = "SMIDGEN_PROGRESS"
 # A bar that flashes by is noise: it appears once the work has taken this long.
 _DELAY_SECONDS = 1.0
 _REFRESH_SECONDS = 0.1
+_LOG_SECONDS = 60.0
 _WIDTH = 24
 
 
@@ -29,7 +30,9 @@ def track(
     total: int | None = None,
     show: bool = True,
 ) -> Iterator[Item]:
-    """Yield the items and draw how many have passed, on a terminal's error stream.
+    """Yield the items and tell how many have passed, on the error stream.
+
+    A terminal gets a bar, a log a line a minute.
 
     Args:
         items: Anything iterable, also without a length.
@@ -40,24 +43,29 @@ def track(
     Yields:
         The items, unchanged.
     """
-    if not show or os.environ.get(SWITCH) == "0" or not sys.stderr.isatty():
+    if not show or os.environ.get(SWITCH) == "0":
         yield from items
         return
     if total is None:
         total = length_of(items)
+    terminal = sys.stderr.isatty()
+    delay, refresh = (
+        (_DELAY_SECONDS, _REFRESH_SECONDS) if terminal else (_LOG_SECONDS, _LOG_SECONDS)
+    )
     start = last = time.monotonic()
     drawn = False
     try:
         for count, item in enumerate(items, 1):
             yield item
             now = time.monotonic()
-            if now - start > _DELAY_SECONDS and now - last > _REFRESH_SECONDS:
+            if now - start > delay and now - last > refresh:
                 said = label if isinstance(label, str) else label()
-                sys.stderr.write("\r" + _line(said, count, total, now - start))
+                line = _line(said, count, total, now - start, bar=terminal)
+                sys.stderr.write(f"\r{line}\x1b[K" if terminal else f"{line}\n")
                 sys.stderr.flush()
                 last, drawn = now, True
     finally:
-        if drawn:
+        if drawn and terminal:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
 
@@ -71,11 +79,10 @@ def length_of(items: Iterable[object]) -> int | None:
         return None
 
 
-def _line(label: str, count: int, total: int | None, seconds: float) -> str:
+def _line(label: str, count: int, total: int | None, seconds: float, *, bar: bool) -> str:
     if not total:
-        return f"{label}: {count} done, {seconds:.0f} s\x1b[K"
+        return f"{label}: {count} done, {seconds:.0f} s"
     share = min(1.0, count / total)
     full = round(share * _WIDTH)
-    bar = "━" * full + "╌" * (_WIDTH - full)
-    left = seconds * (1 - share) / share
-    return f"{label} {bar} {count}/{total}, {left:.0f} s left\x1b[K"
+    drawn = " " + "━" * full + "╌" * (_WIDTH - full) if bar else ":"
+    return f"{label}{drawn} {count}/{total}, {seconds * (1 - share) / share:.0f} s left"

@@ -1,4 +1,4 @@
-"""The bar: late, only on a terminal, silent when asked, and gone afterwards."""
+"""The bar: late, silent when asked, gone afterwards; in a log a line a minute."""
 
 from __future__ import annotations
 
@@ -87,6 +87,14 @@ def test_it_is_silent(terminal, monkeypatch, how):
         range(5)
     )
     assert terminal.getvalue() == ""
+
+
+def test_a_log_gets_a_line_a_minute(terminal, monkeypatch):
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    # The clock ticks a second an item.
+    assert list(progress.track(range(150), "fitting")) == list(range(150))
+    lines = terminal.getvalue().splitlines()
+    assert lines == ["fitting: 61/150, 89 s left", "fitting: 122/150, 28 s left"]
 
 
 def test_the_bar_of_a_chain_draws_its_scales(terminal):

@@ -60,7 +60,7 @@ def finetune(
         stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
             "nll" (for all else).
         seed: Seed of dropout; the order of batches is the loader's.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The model of the best epoch, in evaluation mode.

@@ -113,7 +113,7 @@ def langevin(
             of its own; that is put back.
         checkpoint: A file to go on from after an interruption.
         checkpoint_every: Steps between writing it.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Mean scales of all weights of `among` outside `head`, with diagnostics.

@@ -81,7 +81,7 @@ def laplace(
         num_data: Size of the whole data set if `batches` is a sample of it.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
             `accelerator.reduce`. Every process must have a batch, and gets the posterior.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The posterior; for regression, the noise is that of the training residuals,

@@ -67,7 +67,7 @@ def laplace_many(
         generator: Source of those draws; a fixed seed if left out.
         num_data: Size of the whole data set if `batches` is a sample of it.
         reduce: As in `laplace`.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         A posterior for each subset, equal to one fitted to it alone.

@@ -125,7 +125,7 @@ def tune_samples(
         validation: Labelled batches that neither trained the model nor will test it.
         samples: Samples of the weights.
         generator: Source of the samples; a fixed seed if left out.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The posterior with its best temperature or noise, and how it was chosen.

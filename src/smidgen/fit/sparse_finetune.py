@@ -84,7 +84,7 @@ def sparse_finetune(
         seed: Seed of dropout, and of the order of batches where the loader has a
             generator of its own; that is put back.
         checkpoint: A file, written after each epoch, to go on from if interrupted.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The model of the best epoch, and its delta: the head is given whole, since it

@@ -102,7 +102,7 @@ def ssvi(
             noise, dropout and the order of batches.
         checkpoint: A file to write after every epoch and to resume from if it is there;
             the result is the same bit for bit. One of another run is refused.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The network of the last epoch, in evaluation mode, and its history.

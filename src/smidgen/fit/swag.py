@@ -130,7 +130,7 @@ def swag(
         checkpoint: A file to keep the state in. A run that finds it goes on from there,
             to the same moments. It stays at the end: delete it once the posterior is saved.
         checkpoint_every: Steps between checkpoints.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The posterior, at temperature 1; `tune_samples` chooses another. A regression has

@@ -79,7 +79,7 @@ def tune_precision(
         link: How logits become probabilities while tuning.
         top: Follow only this many classes of each example, its likeliest, as `predict`
             does.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The posterior with the chosen precision and temperature (for regression:

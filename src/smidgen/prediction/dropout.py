@@ -35,7 +35,7 @@ def dropout_outputs(
         batches: Any iterable of batches, read once.
         samples: Passes over each batch.
         seed: Seed of the masks.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The outputs, (samples, N, C), in fp64 on the CPU.

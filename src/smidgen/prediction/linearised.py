@@ -71,7 +71,7 @@ def predict_batches(
         top: As in `predict`.
         draws: As in `predict`.
         generator: As in `predict`.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         One predictive for all examples.

@@ -22,7 +22,7 @@ def point_outputs(
     Args:
         model: The model, or its `Problem`. It is left as it was.
         batches: Any iterable of batches, read once.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Outputs (N, C) in fp64, one row for each example or token, and targets, or None

@@ -69,7 +69,7 @@ def predict_samples_batches(
         samples: As in `predict_samples`.
         generator: As in `predict_samples`.
         reuse: As in `predict_samples`.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         One predictive for all examples, in the loader's order.

@@ -70,7 +70,7 @@ def predict_sparse_batches(
         samples: As in `predict_sparse`.
         temperature: As in `predict_sparse`.
         generator: As in `predict_sparse`.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         One predictive for all examples, in the loader's order.
@@ -94,7 +94,7 @@ def sparse_outputs(
         batches: Any iterable of batches, read once.
         samples: As in `predict_sparse`.
         generator: As in `predict_sparse`.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         The outputs, (samples, N, C), in fp64 on the CPU; (2, N, C), twice the same, of

@@ -159,7 +159,7 @@ def bayestune(
         config: What else to note in the record.
         say: Told each step in a few words.
         show: Told each finding as it comes.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The record, which is saved too.

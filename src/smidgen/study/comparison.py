@@ -105,7 +105,7 @@ def point_methods(
         test: Labelled test batches; rows labelled −100 are left out.
         temperature: Fitted on held-out data; None leaves that method out.
         elsewhere: Other data by name, with or without labels.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The methods "map" and "temperature" on the examples, or tokens, that have a label,
@@ -161,7 +161,7 @@ def posterior_method(
             labelled −100 are left out.
         elsewhere: Other data by name, read likewise.
         link: How logits become probabilities.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The method.

@@ -37,7 +37,7 @@ def run_demo(settings: DemoSettings, *, say: Say = print, progress: bool = True)
     Args:
         settings: The numbers of the run.
         say: Told each step in a few words.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The record, ready for a report.

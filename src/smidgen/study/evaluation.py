@@ -53,7 +53,7 @@ def evaluate_posterior(
         name: What to call the posterior, as beside another of its kind; by default told
             from its subset and its structure.
         config: What to note in the record beside the posterior's own settings.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The record of the comparison.

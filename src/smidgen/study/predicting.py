@@ -30,7 +30,7 @@ def predicted(
         batches: Any iterable of batches, read once.
         link: How outputs become probabilities, where the model is linearised.
         samples: Samples of the weights; as many as it was tuned with if left out.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         One predictive for all examples.

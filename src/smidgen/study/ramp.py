@@ -99,7 +99,7 @@ def ramp(
         test: Labelled batches that only report, read once.
         settings: What to try.
         config: What else to note in the record.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The points, the chosen posteriors and a record of it all.

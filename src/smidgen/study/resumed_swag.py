@@ -43,7 +43,7 @@ def collect(
         folder: Where the posterior will go; the state of the run is kept beside it, and
             an interrupted one is taken up from there.
         say: Told each step in a few words.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The tuned posterior.

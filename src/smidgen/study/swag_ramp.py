@@ -95,7 +95,7 @@ def swag_ramp(
         settings: What to try.
         config: What else to note in the record. Points are gone on from only if it is the
             same, so name the data here.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The record of the study.

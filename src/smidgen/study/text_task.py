@@ -90,7 +90,7 @@ def run_task(
         kind: What the record calls this run.
         config: What else to note in the record.
         say: Told each step in a few words.
-        progress: Draw progress bars on a terminal.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The record, ready for a report.

@@ -19,7 +19,7 @@ def marginal_variances(
     Args:
         model: The trained model, or its `Problem`.
         train: Training batches.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Scores by parameter name, as `select.weights` takes them.

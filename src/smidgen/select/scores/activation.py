@@ -30,7 +30,7 @@ def activation(
     Args:
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Any iterable of batches, read once; labels are not looked at.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Scores by parameter name.

@@ -35,7 +35,7 @@ def curvature(
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Any iterable of batches, read once; classification needs no labels.
         approximation: How positions that share weights are treated, as in a fit.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Scores by parameter name.

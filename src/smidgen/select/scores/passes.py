@@ -36,7 +36,7 @@ def scored(
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Any iterable of batches, read once.
         visit: The pass.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Scores of every parameter of the affine maps.

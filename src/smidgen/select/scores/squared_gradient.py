@@ -30,7 +30,7 @@ def squared_gradient(
     Args:
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Labelled batches, any iterable, read once.
-        progress: Draw a progress bar on a terminal.
+        progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
         Scores by parameter name.

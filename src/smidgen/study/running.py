@@ -41,7 +41,7 @@ def run_study(
     try:
         ledger.check()
         missing = missing_cells(study, ledger)
-        for cell in {(c.kind, c.name): c for c in missing}.values():
+        for cell in {(c.kind, c.name, c.data.get("name")): c for c in missing}.values():
             check_settings(cell)
         return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
     finally:

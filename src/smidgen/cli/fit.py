@@ -70,20 +70,20 @@ def fit(
     network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
-    loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
-    subset = wanted.subset(network, loaders[0], say)
+    seen, held = [texts.batches_of(t, tokenizer, batch_size, max_length) for t in tables]
+    subset = wanted.subset(network, seen, say)
     found: Posterior | SwagPosterior
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
-        found = collect(network, batches, loaders[1], subset, given, seed, folder, say)
+        found = collect(
+            network, batches, held, subset, options=given, seed=seed, folder=folder, say=say
+        )
     else:
         say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
-        found = smidgen.fit.laplace(network, loaders[0], subset, **how)
+        found = smidgen.fit.laplace(network, seen, subset, **how)
         say(f"Tuning on {len(tables[1]):,} held-out texts")
-        found = smidgen.fit.tune_precision(
-            found, network, loaders[1], what=tune, scope=scope
-        )
+        found = smidgen.fit.tune_precision(found, network, held, what=tune, scope=scope)
     keep(found, folder, say, overwrite=overwrite)
     _tell(found, json_file, posterior=str(folder), selector=select, method=method)
 

@@ -335,10 +335,10 @@ def _fitted(
             work.train,
             work.validation,
             subset,
-            SwagOptions(steps=steps, trial_steps=steps // 5),
-            work.settings.seed,
-            place.posterior,
-            say,
+            options=SwagOptions(steps=steps, trial_steps=steps // 5),
+            seed=work.settings.seed,
+            folder=place.posterior,
+            say=say,
             progress=progress,
         )
     # Single weights: no rows × columns to factor.

@@ -86,14 +86,14 @@ def run(
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
+    from smidgen.study import running
     from smidgen.study.data_files import refuse_changed, require_files
-    from smidgen.study.running import missing_cells, refuse_other_defaults, run_study
 
     study, ledger = _opened(name, profile, folder)
     refuse_changed(study.cells, ledger, data)
-    refuse_other_defaults(study, ledger)
+    running.refuse_other_defaults(study, ledger)
     say = Steps()
-    missing = missing_cells(study, ledger)
+    missing = running.missing_cells(study, ledger)
     require_files(missing, data)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
     left = len(missing)
@@ -110,11 +110,10 @@ def run(
 
     if missing:
         said = study.resources
-        needed = replace(
-            said, threads=threads or said.threads, device=device or said.device
-        )
+        said = replace(said, threads=threads or said.threads, device=device or said.device)
+        needed = running.resources_for(missing, said)
         work = _engine(engine, ledger, data, needed, workers=workers, address=address)
-        failed = run_study(study, ledger, work, tell=tell).failed
+        failed = running.run_study(study, ledger, work, tell=tell).failed
     _show(study, ledger)
     if failed:
         raise typer.Exit(1)

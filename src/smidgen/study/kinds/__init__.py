@@ -1,7 +1,8 @@
 """Kinds of cells, by name: a kind is one file here and one row below.
 
 A kind's file has `Settings` and `Data`, dataclasses of what it may be told and of what may
-be told of its data, and `run`, which takes a `Job` and returns the results of a record.
+be told of its data, and `run`, which takes a `Job` and returns the results of a record. One
+that never works on `job.device` says `ON_PROCESSOR = True`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def kind_of(name: str) -> Run:
     """
     run: Run = _module(name).run
     return run
+
+
+def on_processor(name: str) -> bool:
+    """Whether the cells of a kind stay on the processor, whatever devices there are."""
+    return bool(getattr(_module(name), "ON_PROCESSOR", False))
 
 
 def check_settings(cell: Cell) -> None:

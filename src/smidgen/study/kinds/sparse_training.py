@@ -42,6 +42,7 @@ _REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
 
 Data = ImageData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True)

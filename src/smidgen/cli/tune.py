@@ -91,7 +91,6 @@ def tune(
     from smidgen.study.bayestune import BayesTuneSettings, bayestune
     from smidgen.study.tuned_folder import open_folder
 
-    _check_rule(fraction, threshold, elbow)
     settings = BayesTuneSettings(
         **{each.name: asked[each.name] for each in fields(BayesTuneSettings)}
     )
@@ -106,13 +105,6 @@ def tune(
     record = bayestune(model, *tables, place, settings, **how)
     write_json(json_file, record.results)
     out.print(f"wrote {write(record, page)}")
-
-
-def _check_rule(fraction: float | None, threshold: float | None, elbow: bool) -> None:
-    from smidgen.errors import ArgumentError
-
-    if (fraction is not None) + (threshold is not None) + elbow > 1:
-        raise ArgumentError("give one of --fraction, --threshold and --elbow, not several.")
 
 
 def _title(model: str, train: Path) -> str:

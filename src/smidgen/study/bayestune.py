@@ -29,7 +29,7 @@ from smidgen.likelihood import Categorical
 from smidgen.memory import readable
 from smidgen.posterior import Posterior
 from smidgen.record import Record
-from smidgen.select.bayestune import DEFAULT_FRACTION
+from smidgen.select.bayestune import DEFAULT_FRACTION, refuse_several_rules
 from smidgen.select.top import fraction_share
 from smidgen.study.comparison import posterior_summary, precision_curve
 from smidgen.study.resumed_swag import collect, keep
@@ -73,9 +73,7 @@ class BayesTuneSettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        given = (self.fraction is not None) + (self.threshold is not None) + self.elbow
-        if given > 1:
-            raise ArgumentError("give one of fraction, threshold and elbow, not several.")
+        refuse_several_rules(self.fraction, self.threshold, self.elbow)
         if self.fraction is not None:
             fraction_share(self.fraction)
 

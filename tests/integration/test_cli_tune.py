@@ -233,6 +233,7 @@ def test_python_does_what_the_command_does(world):
     for name, value in json.loads(record.to_json())["results"].items():
         assert name == "delta" or value == told.results[name], name
     assert {**told.config, **json.loads(record.to_json())["config"]} == told.config
+    assert record.config["device"] == "cpu"
     assert [type(each).__name__ for each in shown] == [
         "Choice",
         "SparselyFinetuned",

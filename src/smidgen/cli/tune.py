@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,12 +15,12 @@ from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
 from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.stopping import Criterion
+from smidgen.study.bayestune_settings import BayesTuneSettings, Kind
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.study.bayestune import Finding
 
-Kind = Literal["laplace", "swag", "none"]
 _PAGE = "report.html"
 
 Val = Annotated[
@@ -88,7 +88,7 @@ def tune(
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
     asked = locals()
     from smidgen.report import write
-    from smidgen.study.bayestune import BayesTuneSettings, bayestune
+    from smidgen.study.bayestune import bayestune
     from smidgen.study.tuned_folder import open_folder
 
     settings = BayesTuneSettings(

@@ -165,14 +165,29 @@ def test_ray_gives_a_cell_a_gpu_only_if_one_is_used():
         gpus_of_a_cell("cuda:1", 2)
 
 
-def numbers(found):
-    """All that is neither a time nor a place, in one order."""
+MAY_DIFFER = (
+    # Times, and what one is relative to another.
+    "second",
+    # Examples of nearly the same confidence change places with the last digit.
+    "risk_coverage",
+    # What products keep besides the indices follows the path, which is chosen by time.
+    "derived_bytes",
+)
+# A scheme that searches for as long as the NLL falls, were it in the last digit.
+MAY_END_ELSEWHERE = "best-budget"
+
+
+def numbers(found, place=""):
+    """Every number that must not differ between devices, by its place."""
     if isinstance(found, dict):
-        kept = [n for n in sorted(found) if "second" not in n and n not in ("created",)]
-        return [each for name in kept for each in numbers(found[name])]
-    if isinstance(found, list):
-        return [each for item in found for each in numbers(item)]
-    return [found] if isinstance(found, float) else []
+        if MAY_END_ELSEWHERE in found.values():
+            return {}
+        inside = [(n, v) for n, v in found.items() if not any(w in n for w in MAY_DIFFER)]
+    elif isinstance(found, list):
+        inside = list(enumerate(found))
+    else:
+        return {place: found} if isinstance(found, (bool, int, float)) else {}
+    return {k: v for n, each in inside for k, v in numbers(each, f"{place}/{n}").items()}
 
 
 @pytest.mark.slow
@@ -188,7 +203,8 @@ def test_another_device_finds_what_the_processor_finds(tmp_path):
     for record in there["study"].values():
         staying = on_processor(record["config"]["kind"])
         assert record["config"]["device"] == ("cpu" if staying else NAME)
-    for name in ("map", "tuned", "published"):
-        assert numbers(there[name]["best"]) == pytest.approx(
-            numbers(here[name]["best"]), rel=SINGLE["rtol"], abs=SINGLE["atol"]
-        )
+    for name in here:
+        wanted = numbers(here[name])
+        assert len(wanted) > 5, name
+        close = pytest.approx(wanted, rel=SINGLE["rtol"], abs=SINGLE["atol"])
+        assert numbers(there[name]) == close, name

@@ -47,6 +47,6 @@ def reason(error: BaseException) -> str:
     return lines[0].strip().rstrip(".")[:200]
 
 
-def install(extra: str) -> str:
+def how_to_install(extra: str) -> str:
     """Say how to install what is missing: from a checkout, as there is no release yet."""
     return f"pip install -e '.[{extra}]' in a checkout of smidgen"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.cli import main
-from smidgen.errors import install
+from smidgen.errors import how_to_install
 from smidgen.study.definition import profiles_of, read_study, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_the_demo_writes_over_no_record_that_was_named(tmp_path, capsys):
 
 @pytest.mark.parametrize("extra", ["ray", "demo", "hf"])
 def test_what_is_missing_is_installed_from_a_checkout(extra):
-    told = install(extra)
+    told = how_to_install(extra)
     assert told.startswith(f"pip install -e '.[{extra}]'")
     assert (
         extra

@@ -271,7 +271,7 @@ def test_verdict_names_another_method_that_is_clearly_better() -> None:
         difference("last-layer", "temperature", "nll", -0.02, 0.01),
     ]
     line = verdict(make_record(differences=gaps))[1]
-    assert "no clear gain, but Last layer is clearly better" in line
+    assert "no clear gain from Sparse-KFAC, but Last layer is clearly better" in line
     assert "enough" not in line
 
 

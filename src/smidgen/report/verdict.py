@@ -71,9 +71,10 @@ def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
         return _among_schemes(record, finding, numbers)
     other = _clearly_better(record, reading.TEMPERATURE)
     if other is not None:
-        best = _numbers(record, other, reading.TEMPERATURE)
+        ours, best = reading.label(method), _numbers(record, other, reading.TEMPERATURE)
+        mine = f"{ours} is {finding}" if gap["low"] > 0 else f"{finding} from {ours}"
         return (
-            f"{finding}, but {reading.label(other)} is clearly better. {numbers} "
+            f"{mine}, but {reading.label(other)} is clearly better. {numbers} "
             f"{reading.label(other)}: {best}"
         )
     return f"{finding}, temperature scaling is enough on this data. {numbers}"

@@ -41,6 +41,8 @@ from smidgen.types import Batch
 
 PERCENTS = (1, 3, 10, 30, 100)
 """Percentages of Sparse-KFAC that are compared."""
+LAST_LAYER = "last layer"
+"""What it is called in a table."""
 GRID_SIZE = 41
 """Prior precisions that a tuning tries by default."""
 _DOUBLE = 8
@@ -315,16 +317,21 @@ def candidates(
         The choice; its structure on other subsets; its subset in other structures.
     """
     yield Candidate(name, structure, subset, True)
-    found = affine_coverage(model)
-    others = {sparse_name(percent): found.crossings(percent / 100) for percent in PERCENTS}
-    others["last layer"] = found.last()
-    for other, weights in others.items():
+    for other, weights in compared_subsets(model).items():
         if other != name:
             yield Candidate(other, structure, weights)
     scattered = any(block.entries is not None for block in blocks(model, subset))
     for other, kind in STRUCTURES.items():
         if other != structure and (kind.scattered or not scattered):
             yield Candidate(name, other, subset)
+
+
+def compared_subsets(model: nn.Module) -> dict[str, Subset]:
+    """Subsets that a choice is compared with, by name; the last layer if there is one."""
+    found = affine_coverage(model)
+    listed = {sparse_name(percent): found.crossings(percent / 100) for percent in PERCENTS}
+    last = found.last()
+    return listed if last is None else {**listed, LAST_LAYER: last}
 
 
 def sparse_name(percent: float) -> str:

@@ -18,7 +18,15 @@ from torch import nn
 from smidgen.affine import affine_coverage
 from smidgen.aligned import aligned
 from smidgen.blocks import blocks
-from smidgen.costs import Candidate, Cost, Setting, candidates, cost, sparse_name
+from smidgen.costs import (
+    LAST_LAYER,
+    Candidate,
+    Cost,
+    Setting,
+    candidates,
+    cost,
+    sparse_name,
+)
 from smidgen.curvature.rehearsal import Rehearsal, rehearse
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
@@ -185,7 +193,7 @@ def plan(
     if subset is None:
         name, subset = sparse_name(percent), found.crossings(percent / 100)
     else:
-        name = "last layer" if subset == found.last() else "given subset"
+        name = LAST_LAYER if subset == found.last() else "given subset"
     if batch is None:
         batch = _tokens(given.model, batch_size, max_length)
     seen, notes = _seen(given, batch, batch_size)

@@ -21,7 +21,8 @@ from math import prod
 from torch import nn
 
 from smidgen.affine import affine_coverage
-from smidgen.costs import SLACK, Candidate, Cost, Setting, compared_subsets
+from smidgen.candidates import Candidate, compared_subsets
+from smidgen.costs import SLACK, Cost, Setting
 from smidgen.curvature.rehearsal import Rehearsal
 from smidgen.errors import ResourceError
 from smidgen.memory import LIMIT, available_bytes, readable

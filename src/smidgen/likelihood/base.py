@@ -132,7 +132,7 @@ class Likelihood(ABC):
         """How many square-root columns the Hessian has."""
         return self.outputs
 
-    def direction_count(self, link: str) -> int:
+    def direction_count(self, link: str, top: int | None = None) -> int:
         """How many directions a resolved link needs."""
         return self.outputs
 

@@ -82,7 +82,7 @@ class Setting:
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         size = problem.working_type.itemsize
         return cls(
-            size, draws or likelihood.column_count, directions, max(checked, default=0)
+            size, draws or likelihood.root_count, directions, max(checked, default=0)
         )
 
 

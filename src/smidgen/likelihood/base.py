@@ -128,7 +128,7 @@ class Likelihood(ABC):
         return self.links[0] if link == "auto" and self.links else link
 
     @property
-    def column_count(self) -> int:
+    def root_count(self) -> int:
         """How many square-root columns the Hessian has."""
         return self.outputs
 

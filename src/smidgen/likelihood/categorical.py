@@ -83,7 +83,7 @@ class Categorical(Likelihood):
         return resolve(link, self.outputs, top)
 
     @property
-    def column_count(self) -> int:
+    def root_count(self) -> int:
         """The rank of the Hessian, C − 1."""
         return self.outputs - 1
 

@@ -74,19 +74,27 @@ class AffineMap:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which modules of a model are affine maps, and why the others are left out."""
+    """Which modules of a model are affine maps, and why the others are left out.
+
+    `output_map` is the map that comes last, in the order of the modules; None where it may
+    not be what makes the outputs, and `without_output_map` says why.
+    """
 
     maps: tuple[AffineMap, ...]
     left_out: dict[str, str]
+    output_map: AffineMap | None = None
+    without_output_map: str = ""
 
     @property
     def universe(self) -> dict[str, Shape]:
         """Names and shapes of all parameters of the maps."""
         return {n: shape for each in self.maps for n, shape in each.shapes.items()}
 
-    def last(self) -> Subset:
-        """All weights of the last map, in the order of the modules."""
-        return Subset(self.universe, {name: Whole() for name in self.maps[-1].shapes})
+    def last(self) -> Subset | None:
+        """All weights of the output map: the last layer, if there is one."""
+        if self.output_map is None:
+            return None
+        return Subset(self.universe, {name: Whole() for name in self.output_map.shapes})
 
     def crossings(self, share: float) -> Subset:
         """As many rows and columns of every map as a share is, the first ones.
@@ -145,7 +153,8 @@ def coverage(model: nn.Module) -> Coverage:
             left_out[path] = why
         elif id(own["weight"]) not in found:
             found[id(own["weight"])] = _map(path, own, canonical, owners, module)
-    return Coverage(tuple(found.values()), left_out)
+    maps = tuple(found.values())
+    return Coverage(maps, left_out, *_output_map(maps, left_out, modules))
 
 
 def affine_coverage(model: nn.Module) -> Coverage:
@@ -167,6 +176,24 @@ def affine_coverage(model: nn.Module) -> Coverage:
             "from. Print smidgen.coverage(model) to see why each module is left out."
         )
     return found
+
+
+def _output_map(
+    maps: tuple[AffineMap, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
+) -> tuple[AffineMap | None, str]:
+    """The map that comes last, or None and why there is none that makes the outputs."""
+    if not maps:
+        return None, "it has no affine map"
+    place = {path: number for number, path in enumerate(modules)}
+    last = max(maps, key=lambda each: place[each.modules[-1]])
+    for path, why in left_out.items():
+        own = modules[path].parameters(recurse=False)
+        # Norms and other vectors are no output maps.
+        matrix = any(each.dim() > 1 for each in own)
+        if matrix and place[path] > place[last.modules[-1]]:
+            after = f"{path!r} comes after the last affine map {last.name!r}"
+            return None, f"{after} and is none that can be chosen ({why})"
+    return last, ""
 
 
 def _map(

@@ -10,6 +10,8 @@ chosen columns (the bias's among them) and D chosen weights, a pass holds
     deltas    Σ B·T·n·e, gradients of the maps' outputs, for each direction sent back
     swing     twice the largest piece of the graph: activations and gradients on their way
     work      of one map at a time: copies, products of sides, Jacobians
+    followed  (8 + e)(2 + K) for each output, of a prediction: the outputs, their order and
+              K directions as combinations of them, made in fp64
 
 and the sums of its structure in fp64: Σ 8(n² + m²), Σ 8D or 8D². The graph is gone by the
 time of the last direction's work. After the pass come the eigenvectors in fp64 beside the
@@ -28,8 +30,8 @@ from math import prod
 
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
 from smidgen.blocks import MapBlock, blocks
+from smidgen.candidates import Candidate, compared_subsets
 from smidgen.curvature.functional import KEPT_BYTES
 from smidgen.curvature.rehearsal import Rehearsal
 from smidgen.errors import ResourceError
@@ -39,13 +41,13 @@ from smidgen.problem import Problem
 from smidgen.subset import Subset
 from smidgen.types import Batch
 
-PERCENTS = (1, 3, 10, 30, 100)
-"""Percentages of Sparse-KFAC that are compared."""
 GRID_SIZE = 41
 """Prior precisions that a tuning tries by default."""
 _DOUBLE = 8
 # LAPACK's divide and conquer: scaled factor, symmetric copy, vectors, and 2n² of its own.
 _EIGH_MATRICES = 5
+# Copies of all outputs, in fp64, on their way through a link; measured as 7 to 9.
+_LINK_COPIES = 8
 # Share of the activations that malloc holds back.
 SLACK = 0.4
 # Multiplications of a decomposition of side n, in units of n³, fp64 counted twice.
@@ -69,15 +71,18 @@ class Setting:
     checked_bytes: int
 
     @classmethod
-    def of(cls, problem: Problem, draws: int | None = None) -> Setting:
-        """Read a problem whose likelihood is settled; labels may be drawn."""
+    def of(
+        cls, problem: Problem, draws: int | None = None, top: int | None = None
+    ) -> Setting:
+        """Read a problem whose likelihood is settled, as `laplace` and `predict` would."""
         likelihood = problem.likelihood
         assert likelihood is not None
-        directions = likelihood.direction_count(likelihood.resolved_link("auto"))
+        link = likelihood.resolved_link("auto", top)
+        directions = likelihood.direction_count(link, top)
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         size = problem.working_type.itemsize
         return cls(
-            size, draws or likelihood.column_count, directions, max(checked, default=0)
+            size, draws or likelihood.root_count, directions, max(checked, default=0)
         )
 
 
@@ -106,16 +111,6 @@ class Cost:
     passes: int
     pass_work: int
     final_work: int
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A subset in a structure, by the name it is shown under."""
-
-    name: str
-    structure: str
-    subset: Subset
-    chosen: bool = False
 
 
 def cost(
@@ -219,7 +214,9 @@ class _Shapes:
                 passing = max(passing, each)
         back = self.graph + (directions - 1) * self.deltas + self.swing
         work = 2 * directions * self.deltas + self._contraction_work(directions) + passing
-        return kept + self.inputs + max(back, work)
+        followed = (_DOUBLE + self.e) * (2 + directions) * self.seen.output_numbers
+        scored = _LINK_COPIES * _DOUBLE * self.seen.output_numbers
+        return max(kept + self.inputs + followed + max(back, work), scored)
 
     def pass_work(self, columns: int) -> int:
         """Multiplications on a batch, with positions reduced where they can be."""
@@ -315,21 +312,13 @@ def candidates(
         The choice; its structure on other subsets; its subset in other structures.
     """
     yield Candidate(name, structure, subset, True)
-    found = affine_coverage(model)
-    others = {sparse_name(percent): found.crossings(percent / 100) for percent in PERCENTS}
-    others["last layer"] = found.last()
-    for other, weights in others.items():
+    for other, weights in compared_subsets(model).items():
         if other != name:
             yield Candidate(other, structure, weights)
     scattered = any(block.entries is not None for block in blocks(model, subset))
     for other, kind in STRUCTURES.items():
         if other != structure and (kind.scattered or not scattered):
             yield Candidate(name, other, subset)
-
-
-def sparse_name(percent: float) -> str:
-    """What a Sparse-KFAC percentage is called in a table."""
-    return f"sparse-kfac {percent:g} %"
 
 
 def refuse_too_large(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import nn
 
-from smidgen.affine import Coverage, coverage
+from smidgen.affine import coverage
 from smidgen.errors import ArgumentError
 from smidgen.subset import Part, Subset, Whole
 
@@ -48,19 +48,14 @@ def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
             f"Put names of modules in a list: head=[{head!r}]."
         )
     found = coverage(model)
-    if not found.maps:
+    last = found.last()
+    if last is None:
         raise ArgumentError(
-            "head must be 'none' or a Subset for a model without an affine map, got 'last'."
+            f"head must be given for this model, got 'last': {found.without_output_map}. "
+            "Pass head=smidgen.select.named(model, ...) with the new weights, or "
+            "head='none' if none are new."
         )
-    after = _after_the_last_map(model, found)
-    if after is not None:
-        raise ArgumentError(
-            f"head must be given for this model, got 'last': {after!r} comes after the "
-            f"last affine map {found.maps[-1].name!r} and is none that can be chosen "
-            f"({found.left_out[after]}). Pass head=smidgen.select.named(model, ...) with "
-            "the new weights, or head='none' if none are new."
-        )
-    return dict(found.last().parts)
+    return dict(last.parts)
 
 
 def check_width(model: nn.Module, head: Head, outputs: int) -> None:
@@ -76,8 +71,8 @@ def check_width(model: nn.Module, head: Head, outputs: int) -> None:
     """
     if head != "last":
         return
-    last = coverage(model).maps[-1]
-    if last.outputs != outputs:
+    last = coverage(model).output_map
+    if last is not None and last.outputs != outputs:
         raise ArgumentError(
             f"head must be given for this model, got 'last': its last affine map "
             f"{last.name!r} has {last.outputs} outputs, the model {outputs}. Pass "
@@ -87,10 +82,10 @@ def check_width(model: nn.Module, head: Head, outputs: int) -> None:
 
 def certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
     """The parts of the last map if that can make so many outputs, or nothing."""
-    found = coverage(model)
-    if not found.maps or _after_the_last_map(model, found) is not None:
+    last = coverage(model).output_map
+    if last is None or last.outputs != outputs:
         return {}
-    return dict(found.last().parts) if found.maps[-1].outputs == outputs else {}
+    return {name: Whole() for name in last.shapes}
 
 
 def _whole(model: nn.Module, head: Subset) -> dict[str, Part]:
@@ -127,15 +122,3 @@ def _named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Pa
 
 def _within(parameter: str, name: str) -> bool:
     return parameter == name or parameter.startswith(f"{name}.")
-
-
-def _after_the_last_map(model: nn.Module, found: Coverage) -> str | None:
-    """The first module with a matrix of its own behind the last map, in their order."""
-    order = [path for path, _ in model.named_modules()]
-    # Norms and other vectors are no output maps.
-    behind = order[order.index(found.maps[-1].name) + 1 :]
-    for path in behind:
-        own = model.get_submodule(path).parameters(recurse=False)
-        if path in found.left_out and any(each.dim() > 1 for each in own):
-            return path
-    return None

@@ -18,7 +18,8 @@ from torch import nn
 from smidgen.affine import affine_coverage
 from smidgen.aligned import aligned
 from smidgen.blocks import blocks
-from smidgen.costs import Candidate, Cost, Setting, candidates, cost, sparse_name
+from smidgen.candidates import LAST_LAYER, Candidate, sparse_name
+from smidgen.costs import Cost, Setting, candidates, cost
 from smidgen.curvature.rehearsal import Rehearsal, rehearse
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
@@ -34,6 +35,8 @@ _TRIALS = (
     "Time is that of {:,} steps of SGD. Where validation data choose the rate, each that "
     "is tried takes its own steps besides."
 )
+# Backward passes of the batch that is timed; of more classes the rest follows from these.
+_TIMED_COLUMNS = 4
 _HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
 
 
@@ -139,6 +142,8 @@ def plan(
     percent: float = 10,
     method: Literal["laplace", "swag"] = "laplace",
     structure: str = "kron",
+    fisher_draws: int | None = None,
+    top: int | None = None,
     rank: int = 20,
     steps: int = 2000,
     batch: Batch = None,
@@ -154,6 +159,9 @@ def plan(
         percent: Percent of rows and of columns if no subset is given.
         method: Which posterior.
         structure: How the curvature is to be kept, of Laplace.
+        fisher_draws: Labels that `fit.laplace` is to draw for each output.
+        top: How many classes of each example `fit.tune_precision` and `predict` are to
+            follow.
         rank: Deviations that SWAG keeps.
         steps: Steps that SWAG takes, to estimate the time for.
         batch: A training batch. Left out, a Hugging Face model gets one of tokens.
@@ -169,28 +177,24 @@ def plan(
         StructureError: If there is no such structure.
     """
     given = as_problem(model)
-    if structure not in STRUCTURES:
-        names = ", ".join(STRUCTURES)
-        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
     if not 0 < percent <= 100:
         raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
-    if method not in ("laplace", "swag"):
-        raise ArgumentError(f"method must be 'laplace' or 'swag', got {method!r}.")
-    numbers = {"batch_size": batch_size, "max_length": max_length, "examples": examples}
-    for argument, number in {**numbers, "rank": rank, "steps": steps}.items():
-        least = 2 if argument == "rank" else 1
-        if number < least:
-            raise ArgumentError(f"{argument} must be {least} or more, got {number}.")
+    _check_method(method, structure, fisher_draws=fisher_draws, top=top)
+    _require_at_least(1, batch_size=batch_size, max_length=max_length, examples=examples)
+    _require_at_least(1, steps=steps, fisher_draws=fisher_draws)
+    _require_at_least(2, rank=rank, top=top)
     found = affine_coverage(given.model)
     if subset is None:
         name, subset = sparse_name(percent), found.crossings(percent / 100)
     else:
-        name = "last layer" if subset == found.last() else "given subset"
+        name = LAST_LAYER if subset == found.last() else "given subset"
     if batch is None:
         batch = _tokens(given.model, batch_size, max_length)
     seen, notes = _seen(given, batch, batch_size)
-    problem = replace(given, likelihood=given.likelihood or _likelihood(seen.outputs))
-    setting, available = Setting.of(problem), available_bytes(given.device)
+    likelihood = given.likelihood or _likelihood(seen.outputs or top)
+    problem = replace(given, likelihood=likelihood)
+    setting = Setting.of(problem, fisher_draws, top)
+    available = available_bytes(given.device)
     counted = _swag(given.model, name, subset, rank, seen, setting)
     if method == "laplace":
         counted = _laplace(given.model, name, subset, structure, seen, setting)
@@ -248,6 +252,26 @@ def _swag(
         yield each, what, touched_maps(model, each.subset)
 
 
+def _check_method(method: str, structure: str, **of_laplace: int | None) -> None:
+    if structure not in STRUCTURES:
+        names = ", ".join(STRUCTURES)
+        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
+    if method not in ("laplace", "swag"):
+        raise ArgumentError(f"method must be 'laplace' or 'swag', got {method!r}.")
+    for argument, value in of_laplace.items():
+        if method == "swag" and value is not None:
+            raise ArgumentError(
+                f"{argument} is for method 'laplace', got {value} with {method!r}. Leave "
+                "it out."
+            )
+
+
+def _require_at_least(least: int, **numbers: int | None) -> None:
+    for argument, number in numbers.items():
+        if number is not None and number < least:
+            raise ArgumentError(f"{argument} must be {least} or more, got {number}.")
+
+
 def _require_scattered(structure: str) -> None:
     if not STRUCTURES[structure].scattered:
         able = " or ".join(repr(n) for n, kind in STRUCTURES.items() if kind.scattered)
@@ -279,7 +303,7 @@ def _seen(problem: Problem, batch: Batch, size: int) -> tuple[Rehearsal, list[st
     return Rehearsal(size, 0), [f"Activations are not counted: {reason}"]
 
 
-def _likelihood(outputs: int) -> Likelihood:
+def _likelihood(outputs: int | None) -> Likelihood:
     return Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
 
 
@@ -296,7 +320,7 @@ def _rate(
     columns: int,
 ) -> float:
     """Multiplications a second in a timed pass over one batch, the second of two."""
-    seconds = 0.0
+    seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
     found_maps = affine_coverage(problem.model)
     parts = {n: Whole() for m in found_maps.maps if m.name in maps for n in m.shapes}
     chosen = blocks(problem.model, Subset(found_maps.universe, parts))

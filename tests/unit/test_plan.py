@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import smidgen
 from smidgen.blocks import blocks
+from smidgen.costs import Setting
 from smidgen.curvature.rehearsal import rehearse
 from smidgen.errors import ArgumentError, ResourceError, StructureError
 from smidgen.memory import available_bytes, readable
@@ -224,6 +225,18 @@ def test_plans_leave_the_model_as_it_was(case, unchanged):
         ({"percent": 0}, ArgumentError, "percent must be in"),
         ({"structure": "dense"}, StructureError, "structure must be one of"),
         ({"examples": 0}, ArgumentError, "must be 1 or more"),
+        ({"fisher_draws": 0}, ArgumentError, "fisher_draws must be 1 or more, got 0"),
+        ({"top": 1}, ArgumentError, "top must be 2 or more, got 1"),
+        (
+            {"top": 3, "batch": torch.ones(1, 3)},
+            ArgumentError,
+            "top must be a whole number of classes, 2 to 2, got 3",
+        ),
+        (
+            {"top": 2, "method": "swag"},
+            ArgumentError,
+            "top is for method 'laplace', got 2 with 'swag'",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(wrong, error, says):
@@ -247,3 +260,56 @@ def test_a_network_of_convolutions_is_rehearsed():
     found = str(smidgen.plan(net, percent=50, batch=batch))
     assert "cannot be rehearsed" not in found
     assert "batches of 5" in found
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_many_classes_cost_what_is_drawn_and_followed(monkeypatch):
+    """As many backward passes are planned as each verb then runs."""
+    classes, top, draws = 30, 4, 2
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, classes))
+    batch = (torch.randn(6, 3), torch.randint(classes, (6,)))
+    subset = smidgen.select.named(model, ["0.*"])
+    planned, passes = [], []
+    kept, grad = Setting.of, torch.autograd.grad
+    monkeypatch.setattr(Setting, "of", lambda *a: planned.append(kept(*a)) or planned[-1])
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **k: passes.append(1) or grad(*a, **k)
+    )
+
+    def counted(verb, *args, **how):
+        passes.clear()
+        return verb(*args, **how), len(passes)
+
+    how = {"subset": subset, "batch": batch}
+    whole = smidgen.plan(model, **how).chosen
+    part = smidgen.plan(model, **how, fisher_draws=draws, top=top).chosen
+    laplace, predict, tune = (
+        smidgen.fit.laplace,
+        smidgen.predict,
+        smidgen.fit.tune_precision,
+    )
+    for setting, drawn, followed in ((planned[0], None, None), (planned[1], draws, top)):
+        posterior, many = counted(laplace, model, [batch], subset, fisher_draws=drawn)
+        _, again = counted(laplace, model, [batch] * 2, subset, fisher_draws=drawn)
+        assert again - many == setting.columns
+        for verb, data in ((predict, batch), (tune, [batch])):
+            _, many = counted(verb, posterior, model, data, top=followed)
+            assert many == setting.directions
+    assert part.cost.predict_peak_bytes < whole.cost.predict_peak_bytes
+    assert part.cost.tune_peak_bytes < whole.cost.tune_peak_bytes
+    assert part.cost.fit_peak_bytes == whole.cost.fit_peak_bytes
+    assert part.cost.pass_work * (classes - 1) == whole.cost.pass_work * draws
+
+
+def test_time_of_many_classes_is_told_without_all_their_passes(monkeypatch):
+    passes, grad = [], torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **k: passes.append(1) or grad(*a, **k)
+    )
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 500))
+    assert smidgen.plan(model, batch=torch.randn(6, 3)).chosen.seconds > 0
+    assert len(passes) < 20
+
+
+def test_classes_to_follow_are_planned_where_outputs_are_not_known():
+    assert smidgen.plan(nn.Linear(4, 9), top=5).chosen.cost.predict_peak_bytes > 0

@@ -216,7 +216,7 @@ def test_counting_and_temperatures_of_many_classes_make_no_matrix_of_them():
         )
         smidgen.fit.temperature(logits, logits.argmax(-1).flip(0))
     assert largest.numbers <= 4 * rows * classes
-    assert smidgen.Categorical(classes).column_count == classes - 1
+    assert smidgen.Categorical(classes).root_count == classes - 1
 
 
 @pytest.mark.parametrize("outputs", [2, 5])
@@ -227,7 +227,7 @@ def test_counts_are_those_of_what_is_made(outputs):
         smidgen.Bernoulli(outputs),
         smidgen.Gaussian(outputs),
     ):
-        assert len(likelihood.root_columns(logits)) == likelihood.column_count
+        assert len(likelihood.root_columns(logits)) == likelihood.root_count
         for link in ("sampling", "diagonal-probit"):
             count = likelihood.direction_count(link)
             assert len(likelihood.directions(link)) == count

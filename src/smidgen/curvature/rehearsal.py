@@ -60,12 +60,14 @@ class Rehearsal:
         outputs: Outputs of each: C.
         runs: The runs of all affine maps, in their order.
         kept: What autograd keeps from the first map on.
+        output_numbers: Numbers in all outputs: B·C, or B·T·C with one for each token.
     """
 
     examples: int
     outputs: int
     runs: tuple[Run, ...] = ()
     kept: tuple[Kept, ...] = ()
+    output_numbers: int = 0
 
     def graph(self, maps: Collection[str]) -> dict[int, int]:
         """Bytes by memory that the graph keeps above the lowest of some maps."""
@@ -148,7 +150,8 @@ def rehearse(problem: Problem, batch: Batch) -> Rehearsal:
         ) from error
     examples = len(outputs)
     runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
-    return Rehearsal(examples, outputs.shape[-1], runs, tuple(notes.kept.values()))
+    kept = tuple(notes.kept.values())
+    return Rehearsal(examples, outputs.shape[-1], runs, kept, outputs.numel())
 
 
 @contextmanager

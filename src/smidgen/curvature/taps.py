@@ -209,7 +209,6 @@ class Tapped:
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
     _slots: int = 1
-    _proved: bool = False
 
     def run(self, batch: Batch) -> Trace:
         """Run the forward pass of one batch.
@@ -221,15 +220,15 @@ class Tapped:
             What the taps saw.
 
         Raises:
-            DataError: If the batch is empty, its targets do not fit, or no derivative
-                reaches a map that ran.
+            DataError: If the batch is empty, its targets do not fit, or the outputs have
+                no graph at all though a map ran; a cut below some maps is not seen.
         """
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
         outputs = self.problem.outputs(batch)
         if not len(outputs):
             raise DataError("a batch holds no example. Leave empty batches out.")
-        self._prove(outputs)
+        self._require_graph(outputs)
         rows = outputs.flatten(0, -2)
         targets, kept = self.problem.read(batch, rows.detach())
         mask = self.problem.mask(batch)
@@ -238,19 +237,17 @@ class Tapped:
         self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
-    def _prove(self, outputs: Tensor) -> None:
-        """Refuse a forward that cuts all its graph, in the first batch."""
+    def _require_graph(self, outputs: Tensor) -> None:
+        """Refuse a forward that cuts all its graph."""
         ran = [name for name, uses in self._uses.items() if uses]
         # A pass that wants inputs only is run without gradients.
-        wanted = torch.is_grad_enabled() and not self._proved
-        if wanted and ran and not outputs.requires_grad:
+        if torch.is_grad_enabled() and ran and not outputs.requires_grad:
             raise DataError(
                 "the outputs must be differentiable in the chosen maps, got outputs "
                 f"without a gradient though {', '.join(map(repr, ran[:3]))} ran: all "
                 "curvature would be zero. Take .detach() and torch.no_grad() out of the "
                 "forward, or pass smidgen.Problem(model, forward=...) without them."
             )
-        self._proved = True
 
     def _tap(self, name: str, module: nn.Module) -> RemovableHandle:
         block = self.blocks[name]

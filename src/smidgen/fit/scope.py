@@ -17,8 +17,8 @@ def labels_of(scope: Scope, posterior: Posterior, problem: Problem) -> dict[str,
     """Name the precision that each operator has.
 
     Args:
-        scope: "scalar", "group" (attention, MLPs and the head), "layer", or "auto": by
-            group, but one precision where one matrix spans all maps.
+        scope: "scalar", "group" (attention, MLPs and the output map), "layer", or "auto":
+            by group, but one precision where one matrix spans all maps.
         posterior: The posterior.
         problem: The model it is of.
 
@@ -40,9 +40,10 @@ def labels_of(scope: Scope, posterior: Posterior, problem: Problem) -> dict[str,
         )
     if scope == "layer":
         return {name: name for name in posterior.operators}
-    maps = coverage(problem.model).maps
-    groups = {each.name: str(each.group) for each in maps}
-    groups[maps[-1].name] = "head"
+    found = coverage(problem.model)
+    groups = {each.name: str(each.group) for each in found.maps}
+    if found.output_map is not None:
+        groups[found.output_map.name] = "head"
     return {name: groups[name] for name in posterior.operators}
 
 

@@ -111,7 +111,8 @@ def swag(
         model: The trained model, or its `Problem`; it is left as it was.
         train: Training batches; a loader that can be read again and again.
         subset: The weights that move: any of any parameter.
-        validation: Labelled batches that choose among several rates.
+        validation: Labelled batches that choose among several rates, read once for each,
+            and fit a regression's noise, read once more.
         learning_rate: One rate, or several to choose from. Left out: `RATES` if there are
             validation data, else 0.01.
         steps: Steps of SGD, however long an epoch is.

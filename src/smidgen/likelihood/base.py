@@ -128,11 +128,11 @@ class Likelihood(ABC):
         return self.links[0] if link == "auto" and self.links else link
 
     @property
-    def column_count(self) -> int:
+    def root_count(self) -> int:
         """How many square-root columns the Hessian has."""
         return self.outputs
 
-    def direction_count(self, link: str) -> int:
+    def direction_count(self, link: str, top: int | None = None) -> int:
         """How many directions a resolved link needs."""
         return self.outputs
 

@@ -83,13 +83,13 @@ class Categorical(Likelihood):
         return resolve(link, self.outputs, top)
 
     @property
-    def column_count(self) -> int:
+    def root_count(self) -> int:
         """The rank of the Hessian, C − 1."""
         return self.outputs - 1
 
-    def direction_count(self, link: str) -> int:
-        """C for the diagonal probit, else C − 1."""
-        return self.outputs - (link != "diagonal-probit")
+    def direction_count(self, link: str, top: int | None = None) -> int:
+        """C for the diagonal probit, else one fewer than the classes that are followed."""
+        return (top or self.outputs) - (link != "diagonal-probit")
 
     def directions(self, link: str) -> Tensor:
         """All logits for the diagonal probit, else the differences to class 0."""

@@ -19,17 +19,15 @@ def last_layer(model: nn.Module) -> Subset:
         The whole weight and bias of the last map, in the order of the modules.
 
     Raises:
-        StructureError: If a map that cannot be chosen comes after all that can, as an
+        StructureError: If a matrix that cannot be chosen comes after all that can, as an
             output map does that is tied to the embeddings.
     """
     found = affine_coverage(model)
-    modules = list(model.named_modules())
-    last = [path for path, _ in modules].index(found.maps[-1].modules[-1])
-    for path, module in modules[last + 1 :]:
-        if path in found.left_out and isinstance(module, nn.Linear):
-            raise StructureError(
-                f"the last layer must be a map that can be chosen, got {path!r}: "
-                f"{found.left_out[path]}. Choose others, with smidgen.select.sparse_kfac "
-                f"or smidgen.select.named(model, '{found.maps[-1].name}.*')."
-            )
-    return found.last()
+    last = found.last()
+    if last is None:
+        raise StructureError(
+            f"the last layer cannot be chosen: {found.without_output_map}. Choose others, "
+            "with smidgen.select.sparse_kfac or "
+            f"smidgen.select.named(model, '{found.maps[-1].name}.*')."
+        )
+    return last

@@ -1,4 +1,7 @@
-"""The one rule by which selectors pick: largest score first, ties to the lower index."""
+"""Shares of rows, columns or weights, and how Sparse-KFAC picks: the largest scores first.
+
+Ties go to the lower index. Single weights are picked by the same rule, in `largest`.
+"""
 
 from __future__ import annotations
 

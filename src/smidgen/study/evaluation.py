@@ -124,7 +124,7 @@ def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
     if isinstance(posterior, SwagPosterior):
         return "swag"
     name = _subset_name(posterior.subset, model)
-    # Single weights have no other structure.
+    # What its kind of subset has unless told otherwise goes without saying.
     if posterior.structure == ("diag" if name == "single-weights" else "kron"):
         return name
     label = "Rows × columns" if name == "sparse-kfac" else LABELS[name]

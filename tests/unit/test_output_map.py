@@ -1,0 +1,102 @@
+"""One rule says which map makes the outputs, wherever a last layer or a head is meant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import smidgen
+from smidgen.affine import coverage
+from smidgen.errors import ArgumentError, StructureError
+from smidgen.fit.scope import labels_of
+from smidgen.heads import certain_head, head_of
+from smidgen.study.evaluation import evaluate_posterior
+
+
+class Tied(nn.Module):
+    """A language model's shape: the output map is the embeddings, a hidden map precedes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.first, self.hidden = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.out = nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.out(torch.tanh(self.hidden(torch.tanh(self.first(self.embed(ids))))))
+
+
+class Paired(nn.Module):
+    """The outputs come of nn.Bilinear, which is no affine map."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+        self.out = nn.Bilinear(3, 3, 2)
+
+    def forward(self, x):
+        return self.out(self.body(x), x)
+
+
+def grouped() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1, groups=2), nn.AvgPool2d(2), nn.Flatten()
+    )
+
+
+UNKNOWN = {
+    "bilinear": (Paired, torch.randn(3, 3), "'out' comes after the .* 'body' .*Bilinear"),
+    "grouped": (grouped, torch.randn(3, 2, 2, 2), "'1' comes after the .* '0' .*2 groups"),
+    "tied": (Tied, torch.tensor([1, 2, 4]), "'out' comes after the .* 'hidden' .*tied to"),
+}
+
+
+@pytest.fixture(params=UNKNOWN)
+def unknown(request):
+    make, inputs, why = UNKNOWN[request.param]
+    return make(), inputs, why
+
+
+def test_nobody_takes_the_map_before_what_makes_the_outputs(unknown):
+    model, _, why = unknown
+    with pytest.raises(StructureError, match=f"last layer cannot be chosen: {why}"):
+        smidgen.select.last_layer(model)
+    with pytest.raises(ArgumentError, match=f"got 'last': {why}"):
+        head_of(model, "last")
+    last = coverage(model).maps[-1]
+    assert not certain_head(model, last.outputs)
+
+
+@pytest.mark.parametrize("method", ["laplace", "swag"])
+def test_no_last_layer_is_planned_where_there_is_none(unknown, method):
+    model, inputs, _ = unknown
+    inner = smidgen.select.named(model, f"{coverage(model).maps[-1].name}.*")
+    for choice in ({}, {"subset": inner}):
+        planned = smidgen.plan(model, batch=inputs, method=method, **choice)
+        assert "last layer" not in {row.subset for row in planned.rows}
+    assert planned.chosen.subset == "given subset"
+
+
+def test_an_inner_map_is_not_labelled_a_last_layer():
+    model = Tied()
+    batch = (torch.arange(5), torch.tensor([1, 0, 2, 4, 3]))
+    subset = smidgen.select.named(model, "hidden.*")
+    posterior = smidgen.fit.laplace(model, [batch], subset, precision=1)
+    record = evaluate_posterior(posterior, model, [batch], progress=False)
+    assert record.results["methods"][-1]["label"] == "Modules"
+    assert labels_of("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
+
+
+def test_without_any_map_a_head_is_asked_for():
+    with pytest.raises(ArgumentError, match="got 'last': it has no affine map"):
+        head_of(nn.LayerNorm(3), "last")
+
+
+def test_a_map_that_runs_again_at_the_end_is_the_last():
+    first, middle, again = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    again.weight, again.bias = first.weight, first.bias
+    model = nn.Sequential(first, nn.Tanh(), middle, nn.Tanh(), again)
+    assert list(smidgen.select.last_layer(model).parts) == ["0.weight", "0.bias"]
+    assert list(head_of(model, "last")) == ["0.weight", "0.bias"]

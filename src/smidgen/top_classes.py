@@ -33,7 +33,8 @@ class TopClasses:
         """Take the largest logits of each row (B, C); of equals, the first classes."""
         # A stable sort, so that one row gives one answer on every device.
         order = logits.sort(stable=True, dim=-1, descending=True).indices
-        return cls(order[:, :count])
+        # A copy: a view would hold the order of all classes as long as the prediction.
+        return cls(order[:, :count].clone())
 
     def directions(self, outputs: Tensor) -> Tensor:
         """The differences f_c − f_top as combinations of the outputs: (m−1, B, C)."""

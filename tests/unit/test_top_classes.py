@@ -304,3 +304,8 @@ def test_top_is_for_sampling_of_classes():
     posterior = smidgen.fit.laplace(labels, [batch[0]], subset)
     with pytest.raises(ArgumentError, match="top is for outputs that are classes.*bernou"):
         smidgen.predict(posterior, labels, batch, top=2)
+
+
+def test_followed_classes_do_not_hold_the_order_of_all():
+    found = TopClasses.of(torch.randn(3, 1000), 4)
+    assert found.numbers.untyped_storage().nbytes() == found.numbers.nbytes

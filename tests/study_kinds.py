@@ -12,6 +12,13 @@ from smidgen.study.cell import read_settings
 
 
 @dataclass(frozen=True)
+class Data:
+    name: str
+    size: int = 0
+    train: str = ""
+
+
+@dataclass(frozen=True)
 class Settings:
     diary: str
     seconds: float = 0.0

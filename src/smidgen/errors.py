@@ -41,6 +41,12 @@ class SmidgenWarning(UserWarning):
     """Something the user should look at, though the result stands."""
 
 
+def reason(error: BaseException) -> str:
+    """The first line of another's error, for a sentence of ours."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")[:200]
+
+
 def install(extra: str) -> str:
     """Say how to install what is missing: from a checkout, as there is no release yet."""
     return f"pip install -e '.[{extra}]' in a checkout of smidgen"

@@ -552,9 +552,12 @@ def test_two_posteriors_stand_on_one_page_by_names_of_their_own(world, tmp_path,
     assert "--name" in capsys.readouterr().err
 
 
-def test_a_structure_that_is_no_kfac_is_not_called_so(world, tmp_path):
+def test_a_structure_that_is_no_kfac_is_not_called_so(world, tmp_path, capsys):
     folder, record = tmp_path / "posterior", tmp_path / "record.json"
     assert fit_with(world, folder, select="sparse-kfac", size=30, structure="diag") == 0
+    said = capsys.readouterr().out
+    assert "with structure diag" in said
+    assert "Tuning on 64 held-out texts" in said
     assert evaluate(world, folder, "map", "--json", record) == 0
     found = Record.load(record).results["methods"][2]
     assert found["label"] == "Rows × columns, diag"

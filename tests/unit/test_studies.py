@@ -11,11 +11,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from tests import study_kinds
+from tests.inline_engine import InlineEngine
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
@@ -23,7 +24,7 @@ from smidgen.record import Record
 from smidgen.study.definition import Resources, profiles_of, read_study, shipped
 from smidgen.study.engines.base import Place
 from smidgen.study.engines.local import LocalEngine, room_for
-from smidgen.study.kinds import check_settings
+from smidgen.study.kinds import KINDS, check_settings
 from smidgen.study.ledger import Ledger, state_of
 from smidgen.study.running import missing_cells, run_study
 
@@ -213,6 +214,29 @@ def test_shipped_studies_can_be_read_and_their_settings_are_known(name):
         study = read_study(name, profile)
         for cell in {(c.kind, c.name): c for c in study.cells}.values():
             check_settings(cell)
+
+
+def test_every_kind_refuses_data_that_say_what_it_does_not_know():
+    cells = {cell.kind: cell for name in shipped() for cell in read_study(name).cells}
+    assert cells.keys() == KINDS.keys()
+    for cell in cells.values():
+        misspelt = replace(cell, data={**cell.data, "train_sise": 3})
+        with pytest.raises(ArgumentError, match="no setting 'train_sise'"):
+            check_settings(misspelt)
+
+
+def test_a_kind_without_all_its_parts_is_refused(file, monkeypatch):
+    monkeypatch.delattr(study_kinds, "Data")
+    with pytest.raises(ArgumentError, match=r"Settings, Data and run\(job\), got no Data"):
+        check_settings(read_study(str(file)).cells[0])
+
+
+def test_the_keys_of_every_data_set_are_checked_before_any_cell(file, tmp_path):
+    file.write_text(file.read_text().replace('name = "one"', 'name = "one"\nsise = 3'))
+    study, ledger = read_study(str(file)), Ledger(tmp_path / "out")
+    with pytest.raises(ArgumentError, match="data 'one' has no setting 'sise'"):
+        run_study(study, ledger, InlineEngine(Place(ledger.folder)))
+    assert not (tmp_path / "diary").exists()
 
 
 @pytest.mark.slow

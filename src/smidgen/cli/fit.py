@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from torch import nn
-from torch.utils.data import DataLoader
 
 import smidgen
 from smidgen.cli import choosing, swag, texts
@@ -67,41 +64,34 @@ def fit(
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
-    how = {"structure": wanted.structure(structure), "approximation": approximation}
+    how: Any = {"structure": wanted.structure(structure), "approximation": approximation}
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
-    loaders = [texts.batches_of(each, tokenizer, batch_size, max_length) for each in tables]
-    subset = wanted.subset(network, loaders[0], say)
+    seen, held = [texts.batches_of(t, tokenizer, batch_size, max_length) for t in tables]
+    subset = wanted.subset(network, seen, say)
     found: Posterior | SwagPosterior
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
-        found = collect(network, batches, loaders[1], subset, given, seed, folder, say)
+        found = collect(
+            network, batches, held, subset, options=given, seed=seed, folder=folder, say=say
+        )
     else:
         say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
-        tuning = {"what": tune, "scope": scope}
-        found = _laplace(network, loaders, subset, how, tuning, say)
+        found = smidgen.fit.laplace(network, seen, subset, **how)
+        say(f"Tuning on {len(tables[1]):,} held-out texts")
+        found = smidgen.fit.tune_precision(found, network, held, what=tune, scope=scope)
     keep(found, folder, say, overwrite=overwrite)
+    _tell(found, json_file, posterior=str(folder), selector=select, method=method)
+
+
+def _tell(found: Posterior | SwagPosterior, json_file: Path | None, **how: str) -> None:
+    """Print what was found, and write it where that is asked for."""
     show_posterior(found)
-    chosen = {"posterior": str(folder), "selector": select, "method": method}
-    write_json(json_file, {**chosen, **posterior_summary(found)})
-
-
-def _laplace(
-    network: nn.Module,
-    loaders: Sequence[DataLoader[Any]],
-    subset: smidgen.Subset,
-    how: dict[str, Any],
-    tuning: dict[str, Any],
-    say: Steps,
-) -> Posterior:
-    """Fit on the first loader, and tune on the second."""
-    found = smidgen.fit.laplace(network, loaders[0], subset, **how)
-    say("Tuning on held-out texts")
-    return smidgen.fit.tune_precision(found, network, loaders[1], **tuning)
+    write_json(json_file, {**how, **posterior_summary(found)})
 
 
 def show_posterior(posterior: Posterior | SwagPosterior) -> None:

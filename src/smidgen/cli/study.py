@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ from smidgen.cli.console import Steps, note, out, refuse_taken_files
 
 if TYPE_CHECKING:
     from smidgen.study.cell import Cell
-    from smidgen.study.definition import Study
+    from smidgen.study.definition import Resources, Study
     from smidgen.study.engines.base import Engine
     from smidgen.study.ledger import Ledger, State
 
@@ -85,14 +86,14 @@ def run(
     address: Address = None,
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
+    from smidgen.study import running
     from smidgen.study.data_files import refuse_changed, require_files
-    from smidgen.study.running import missing_cells, refuse_other_defaults, run_study
 
     study, ledger = _opened(name, profile, folder)
     refuse_changed(study.cells, ledger, data)
-    refuse_other_defaults(study, ledger)
+    running.refuse_other_defaults(study, ledger)
     say = Steps()
-    missing = missing_cells(study, ledger)
+    missing = running.missing_cells(study, ledger)
     require_files(missing, data)
     say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
     left = len(missing)
@@ -108,8 +109,11 @@ def run(
             say(f"{what}: done, {left} left")
 
     if missing:
-        work = _engine(engine, study, ledger, data, (workers, threads, device, address))
-        failed = run_study(study, ledger, work, tell=tell).failed
+        said = study.resources
+        said = replace(said, threads=threads or said.threads, device=device or said.device)
+        needed = running.resources_for(missing, said)
+        work = _engine(engine, ledger, data, needed, workers=workers, address=address)
+        failed = running.run_study(study, ledger, work, tell=tell).failed
     _show(study, ledger)
     if failed:
         raise typer.Exit(1)
@@ -183,8 +187,6 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
 
 def _without_records(name: str, study: Study, ledger: Ledger) -> str:
     """Where records were looked for in vain, and what to do next."""
-    from dataclasses import replace
-
     # A clone of the repository has records of most of the shipped studies.
     kept = replace(ledger, folder=Path("results") / study.name)
     there = any(map(kept.is_done, study.cells))
@@ -198,25 +200,19 @@ def _without_records(name: str, study: Study, ledger: Ledger) -> str:
 
 def _engine(
     engine: str,
-    study: Study,
     ledger: Ledger,
     data: Path | None,
-    given: tuple[int | None, int | None, str | None, str | None],
+    needed: Resources,
+    *,
+    workers: int | None,
+    address: str | None,
 ) -> Engine:
-    from dataclasses import replace
-
     from smidgen.errors import ArgumentError, install
     from smidgen.study.engines.base import Place
 
-    workers, threads, device, address = given
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
     if data is not None and not data.is_dir():
         raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
-    needed = study.resources
-    if threads is not None:
-        needed = replace(needed, threads=threads)
-    if device is not None:
-        needed = replace(needed, device=device)
     if engine == "ray":
         from importlib.util import find_spec
 

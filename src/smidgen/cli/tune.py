@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,12 +15,12 @@ from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
 from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.stopping import Criterion
+from smidgen.study.bayestune_settings import BayesTuneSettings, Kind
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.study.bayestune import Finding
 
-Kind = Literal["laplace", "swag", "none"]
 _PAGE = "report.html"
 
 Val = Annotated[
@@ -88,10 +88,9 @@ def tune(
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
     asked = locals()
     from smidgen.report import write
-    from smidgen.study.bayestune import BayesTuneSettings, bayestune
+    from smidgen.study.bayestune import bayestune
     from smidgen.study.tuned_folder import open_folder
 
-    _check_rule(fraction, threshold, elbow)
     settings = BayesTuneSettings(
         **{each.name: asked[each.name] for each in fields(BayesTuneSettings)}
     )
@@ -106,13 +105,6 @@ def tune(
     record = bayestune(model, *tables, place, settings, **how)
     write_json(json_file, record.results)
     out.print(f"wrote {write(record, page)}")
-
-
-def _check_rule(fraction: float | None, threshold: float | None, elbow: bool) -> None:
-    from smidgen.errors import ArgumentError
-
-    if (fraction is not None) + (threshold is not None) + elbow > 1:
-        raise ArgumentError("give one of --fraction, --threshold and --elbow, not several.")
 
 
 def _title(model: str, train: Path) -> str:

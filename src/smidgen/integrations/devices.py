@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, reason
 
 AUTO = "auto"
 """A CUDA device if this machine has one, else the processor."""
@@ -31,10 +31,8 @@ def find_device(given: str | torch.device, argument: str = "device") -> torch.de
         torch.zeros(1, device=device).item()
     # A build of torch without CUDA asserts; others raise what their vendors chose.
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ArgumentError(
             f"{argument} must be auto or a torch device of this machine, got "
-            f"{str(given)!r} ({lines[0].strip().rstrip('.')[:120]}). Leave it out, or "
-            "take cpu."
+            f"{str(given)!r} ({reason(error)[:120]}). Leave it out, or take cpu."
         ) from error
     return device

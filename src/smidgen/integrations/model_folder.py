@@ -8,10 +8,13 @@ from pathlib import Path
 
 import huggingface_hub
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, reason
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """The files of which a folder with loadable weights has one."""
+
+CONFIG = "config.json"
+"""What every model's folder has."""
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Without one of these transformers makes up an empty vocabulary and says nothing.
@@ -24,7 +27,6 @@ _TOKENIZERS = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-_CONFIG = "config.json"
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -60,16 +62,10 @@ def config_file(name: str) -> Path:
     """  # noqa: DOC502
     path = Path(name).expanduser()
     if path.is_dir():
-        return path / _CONFIG
+        return path / CONFIG
     if path.is_file() or not _HUB_ID.fullmatch(name):
         return path
-    return _fetched(name, lambda: huggingface_hub.hf_hub_download(name, _CONFIG))
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error, for a sentence of ours."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".")[:200]
+    return _fetched(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
 
 
 def _folder(name: str) -> Path:
@@ -105,10 +101,10 @@ def _fetched(name: str, fetch: Callable[[], str]) -> Path:
 
 
 def _check_files(folder: Path, name: str) -> None:
-    if not (folder / _CONFIG).is_file():
+    if not (folder / CONFIG).is_file():
         # What 'smidgen tune' writes has its model one folder further down.
         inside = folder / "model"
-        there = (inside / _CONFIG).is_file()
+        there = (inside / CONFIG).is_file()
         hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"
         raise ArgumentError(
             f"model must be a transformers model, got {name!r} without a config.json. "

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
-from smidgen.errors import ArgumentError
-from smidgen.integrations import model_folder
-
-_CONFIG = "config.json"
+from smidgen.errors import ArgumentError, reason
+from smidgen.integrations.model_folder import CONFIG, WEIGHTS
 
 
 def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedModel:
@@ -29,7 +27,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
             of its kind.
     """
     file = Path(path).expanduser()
-    file = file / _CONFIG if file.is_dir() else file
+    file = file / CONFIG if file.is_dir() else file
     changes: dict[str, Any] = {} if labels is None else {"num_labels": labels}
     try:
         config = AutoConfig.from_pretrained(
@@ -43,17 +41,16 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
                 config, trust_remote_code=False
             )
     except (OSError, ValueError, KeyError) as error:
-        reason = model_folder.reason(error)
         raise ArgumentError(
-            f"model must be a folder with a {_CONFIG} of a classifier, that file, or a hub "
-            f"id, got {str(path)!r} ({reason[:160]}). Check the path."
+            f"model must be a folder with a {CONFIG} of a classifier, that file, or a hub "
+            f"id, got {str(path)!r} ({reason(error)[:160]}). Check the path."
         ) from error
     return model.eval()
 
 
 def has_weights(path: str | Path) -> bool:
     """Whether a folder holds weights that could be loaded."""
-    return any((Path(path).expanduser() / name).is_file() for name in model_folder.WEIGHTS)
+    return any((Path(path).expanduser() / name).is_file() for name in WEIGHTS)
 
 
 def has_head(model: PreTrainedModel) -> bool:

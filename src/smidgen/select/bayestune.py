@@ -50,8 +50,7 @@ def bayestune(
     Raises:
         ArgumentError: If scores do not fit the model, or more than one rule is given.
     """
-    if (fraction is not None) + (threshold is not None) + bool(elbow) > 1:
-        raise ArgumentError("give one of fraction, threshold and elbow, not several.")
+    refuse_several_rules(fraction, threshold, elbow)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     free = head_of(model, head)
     ranked = _checked({n: s for n, s in scores.items() if n not in free}, shapes)
@@ -71,6 +70,28 @@ def bayestune(
         **{name: shapes[name] for name in (*ranked, *free)},
     }
     return Subset(universe, parts)
+
+
+def refuse_several_rules(
+    fraction: float | None, threshold: float | None, elbow: bool
+) -> None:
+    """Refuse more than one rule of how many weights are chosen.
+
+    Args:
+        fraction: The share, if one is given.
+        threshold: The threshold, if one is given.
+        elbow: Whether it is the elbow.
+
+    Raises:
+        ArgumentError: If more than one is given.
+    """
+    rules = {"fraction": fraction, "threshold": threshold, "elbow": elbow or None}
+    given = [name for name, value in rules.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError(
+            f"give one of fraction, threshold and elbow, got {' and '.join(given)}. Leave "
+            "out all but one."
+        )
 
 
 def _checked(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,8 +19,7 @@ from smidgen import fit, select
 from smidgen.affine import coverage
 from smidgen.errors import ArgumentError
 from smidgen.fit import Agreement, Scales, SparselyFinetuned
-from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_course
-from smidgen.fit.stopping import Criterion
+from smidgen.fit.langevin import chain_course
 from smidgen.fit.swag import SwagOptions
 from smidgen.heads import Head, head_of
 from smidgen.integrations import huggingface
@@ -29,88 +28,13 @@ from smidgen.likelihood import Categorical
 from smidgen.memory import readable
 from smidgen.posterior import Posterior
 from smidgen.record import Record
-from smidgen.select.bayestune import DEFAULT_FRACTION
-from smidgen.select.top import fraction_share
+from smidgen.study.bayestune_settings import BayesTuneSettings as BayesTuneSettings
 from smidgen.study.comparison import posterior_summary, precision_curve
 from smidgen.study.resumed_swag import collect, keep
 from smidgen.study.text_task import Loader, Say
 from smidgen.study.tuned_folder import TunedFolder
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
-
-Kind = Literal["laplace", "swag", "none"]
-
-
-@dataclass(frozen=True)
-class BayesTuneSettings:
-    """Every choice that shapes a run.
-
-    `fraction`, `threshold` and `elbow` are rules of `select.bayestune`, of which one may
-    be given; `posterior` is what is fitted over the tuned weights. `agreement` compares
-    chains on two halves of the data, `half` keeps the differences in fp16.
-
-    Raises:
-        ArgumentError: If the rule is not one.
-    """
-
-    fraction: float | None = None
-    threshold: float | None = None
-    elbow: bool = False
-    posterior: Kind = "laplace"
-    chain_epochs: int = 2
-    temperature: float | None = None
-    noise_discount: float | None = None
-    update: Update = "langevin"
-    agreement: bool = False
-    epochs: int = 5
-    learning_rate: float = 1e-3
-    patience: int = 2
-    stop_on: Criterion | None = None
-    half: bool = False
-    batch_size: int = 16
-    max_length: int = 128
-    seed: int = 0
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        given = (self.fraction is not None) + (self.threshold is not None) + self.elbow
-        if given > 1:
-            raise ArgumentError("give one of fraction, threshold and elbow, not several.")
-        if self.fraction is not None:
-            fraction_share(self.fraction)
-
-    @property
-    def rule(self) -> dict[str, Any]:
-        """How many weights are chosen, as `select.bayestune` takes it."""
-        if self.threshold is not None or self.elbow:
-            return {"threshold": self.threshold, "elbow": self.elbow}
-        return {"fraction": DEFAULT_FRACTION if self.fraction is None else self.fraction}
-
-    @property
-    def chain(self) -> dict[str, Any]:
-        """How the chain moves, as `fit.langevin` takes it."""
-        names = ("temperature", "noise_discount", "update", "seed")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def tuning(self) -> dict[str, Any]:
-        """How the weights are tuned, as `fit.sparse_finetune` takes it."""
-        names = ("epochs", "learning_rate", "patience", "stop_on", "seed")
-        return {name: getattr(self, name) for name in names}
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a record holds it, the chain's defaults filled in."""
-        chain = self.chain
-        if self.update == "langevin":
-            defaults = {"temperature": TEMPERATURE, "noise_discount": NOISE_DISCOUNT}
-            chain |= {n: d for n, d in defaults.items() if chain[n] is None}
-        return {
-            "rule": self.rule,
-            "chain": {"epochs": self.chain_epochs, **chain},
-            "tuning": self.tuning,
-            "posterior": self.posterior,
-            "half": self.half,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +124,8 @@ def bayestune(
         show(posterior)
         results |= _posterior_results(posterior)
     sizes = {"batch_size": settings.batch_size, "max_length": settings.max_length}
-    noted = {**(config or {}), **sizes, "head": choice.head_modules, **settings.to_dict()}
+    of_model = {"head": choice.head_modules, "device": str(work.network.device)}
+    noted = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
     record = Record("tune", noted, results, settings.seed)
     record.save(place.record)
     place.forget()
@@ -335,10 +260,10 @@ def _fitted(
             work.train,
             work.validation,
             subset,
-            SwagOptions(steps=steps, trial_steps=steps // 5),
-            work.settings.seed,
-            place.posterior,
-            say,
+            options=SwagOptions(steps=steps, trial_steps=steps // 5),
+            seed=work.settings.seed,
+            folder=place.posterior,
+            say=say,
             progress=progress,
         )
     # Single weights: no rows × columns to factor.

@@ -24,11 +24,11 @@ def collect(
     train: Iterable[Batch],
     validation: Iterable[Batch],
     subset: Subset,
-    given: SwagOptions,
+    *,
+    options: SwagOptions,
     seed: int,
     folder: Path,
     say: Callable[[str], None],
-    *,
     progress: bool = True,
 ) -> SwagPosterior:
     """Collect a posterior and tune what goes with its samples.
@@ -38,7 +38,7 @@ def collect(
         train: Shuffled training batches.
         validation: Held-out batches that choose rate and temperature.
         subset: The weights that move.
-        given: The options.
+        options: How it is collected.
         seed: Seed of dropout and order.
         folder: Where the posterior will go; the state of the run is kept beside it, and
             an interrupted one is taken up from there.
@@ -56,7 +56,7 @@ def collect(
         train,
         subset,
         validation=validation,
-        **given.arguments(),
+        **options.arguments(),
         seed=seed,
         checkpoint=checkpoint,
         checkpoint_every=CHECKPOINT_EVERY,
@@ -64,7 +64,7 @@ def collect(
     )
     say("Tuning the temperature on held-out texts")
     return fit.tune_samples(
-        posterior, network, validation, samples=given.samples, progress=progress
+        posterior, network, validation, samples=options.samples, progress=progress
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from smidgen.errors import ArgumentError
 from smidgen.study.cell import Cell
-from smidgen.study.definition import Study
+from smidgen.study.definition import Resources, Study
 from smidgen.study.engines.base import Engine
-from smidgen.study.kinds import check_settings, defaults_of
+from smidgen.study.kinds import check_settings, defaults_of, on_processor
 from smidgen.study.ledger import Ledger
 
 Told = Callable[[Cell, str], None]
@@ -41,7 +41,7 @@ def run_study(
     try:
         ledger.check()
         missing = missing_cells(study, ledger)
-        for cell in {(c.kind, c.name): c for c in missing}.values():
+        for cell in {(c.kind, c.name, c.data.get("name")): c for c in missing}.values():
             check_settings(cell)
         return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
     finally:
@@ -87,6 +87,22 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
     for cell in study.cells:
         visit(cell, used=False)
     return list(missing.values())
+
+
+def resources_for(cells: Sequence[Cell], needed: Resources) -> Resources:
+    """What a worker needs to do some cells: no device if none of them leaves the processor.
+
+    Args:
+        cells: The cells.
+        needed: What their study says, or who runs it.
+
+    Returns:
+        The same, with the processor for a device that nobody would work on: an engine
+        does one cell at a time for each of those.
+    """
+    if all(on_processor(cell.kind) for cell in cells):
+        return replace(needed, device="cpu")
+    return needed
 
 
 def _run(missing: dict[str, Cell], ledger: Ledger, engine: Engine, tell: Told) -> Finished:

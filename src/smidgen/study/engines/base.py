@@ -15,7 +15,7 @@ from smidgen.integrations.devices import find_device
 from smidgen.record import Record
 from smidgen.study.cell import Cell, Job
 from smidgen.study.data_files import digests
-from smidgen.study.kinds import defaults_of, kind_of
+from smidgen.study.kinds import defaults_of, kind_of, on_processor
 from smidgen.study.ledger import Ledger
 
 
@@ -85,7 +85,7 @@ def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
     # A try that ended before its record was written may have left one.
     shutil.rmtree(made, ignore_errors=True)
     # Here and not before: only who does the cell knows which devices there are.
-    device = str(find_device(place.device))
+    device = "cpu" if on_processor(cell.kind) else str(find_device(place.device))
     job = Job(
         data=cell.data,
         seed=cell.seed,

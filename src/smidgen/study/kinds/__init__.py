@@ -1,8 +1,8 @@
 """Kinds of cells, by name: a kind is one file here and one row below.
 
-A kind's file has `Settings`, a dataclass of what it may be told, and `run`, which takes a
-`Job` and returns the results of a record. Where it has `Data`, that is a dataclass of what
-may be told of its data.
+A kind's file has `Settings` and `Data`, dataclasses of what it may be told and of what may
+be told of its data, and `run`, which takes a `Job` and returns the results of a record. One
+that never works on `job.device` says `ON_PROCESSOR = True`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ def kind_of(name: str) -> Run:
     return run
 
 
+def on_processor(name: str) -> bool:
+    """Whether the cells of a kind stay on the processor, whatever devices there are."""
+    return bool(getattr(_module(name), "ON_PROCESSOR", False))
+
+
 def check_settings(cell: Cell) -> None:
     """Refuse a cell that its kind could not do, before anything is started."""
     module = _module(cell.kind)
     read_settings(module.Settings, cell.settings, f"cells {cell.name!r}")
-    if hasattr(module, "Data"):
-        read_settings(module.Data, cell.data, f"data {cell.data.get('name')!r}")
+    read_settings(module.Data, cell.data, f"data {cell.data.get('name')!r}")
 
 
 def defaults_of(cell: Cell) -> dict[str, Any]:
@@ -71,8 +75,10 @@ def _module(name: str) -> Any:
             f"kind must be one of {', '.join(KINDS)}, or a module that can be imported, "
             f"got {name!r} ({error})."
         ) from error
-    if not hasattr(found, "run") or not hasattr(found, "Settings"):
+    absent = [part for part in ("Settings", "Data", "run") if not hasattr(found, part)]
+    if absent:
         raise ArgumentError(
-            f"kind {name!r} must have Settings and run(job), got neither. Add them."
+            f"kind {name!r} must have Settings, Data and run(job), got no "
+            f"{' and no '.join(absent)}. Add what is missing."
         )
     return found

@@ -14,6 +14,7 @@ from smidgen.study.comparison import Method, compare
 from smidgen.study.text_data import TextData, draw
 
 Data = TextData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True)

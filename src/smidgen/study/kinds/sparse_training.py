@@ -27,7 +27,7 @@ from smidgen.sparse.plain_networks import mlp, small_resnet
 from smidgen.sparse.removal import Removal
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import Method, compare
-from smidgen.study.image_data import Images, read_images, scoring
+from smidgen.study.image_data import ImageData, Images, read_images, scoring
 from smidgen.study.mixtures import mixture_methods
 from smidgen.study.sparse_costs import costs, stored_bytes
 from smidgen.study.trials import Choice, choose, trial
@@ -40,6 +40,9 @@ _DEFAULTS = {
 }
 _REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
+
+Data = ImageData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from smidgen.study.regression_ramp import PERCENTS, ramped
 from smidgen.subset import Subset
 
 Data = TableData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from smidgen.study.regression import (
 )
 
 Data = TableData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True)

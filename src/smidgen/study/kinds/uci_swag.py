@@ -17,6 +17,7 @@ from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 
 Data = TableData
+ON_PROCESSOR = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,12 +105,36 @@ class Job:
         Raises:
             ArgumentError: If none was given.
         """
-        if self.root is None:
-            raise ArgumentError(
-                f"data {self.data.get('name')!r} must have a folder to be read from, got "
-                "none. Pass --data FOLDER."
-            )
-        return self.root
+        return located("", self.root, str(self.data.get("name")))
+
+    def path(self, name: str) -> Path:
+        """Where a file or folder is that the data's description names."""
+        return located(name, self.root, str(self.data.get("name")))
+
+
+def located(name: str, root: Path | None, data: str) -> Path:
+    """Find where a file or folder is that a data set's description names.
+
+    Args:
+        name: The name: under the folder of the data, or with its own path.
+        root: The folder of the data, if one was given.
+        data: The name of the data set.
+
+    Returns:
+        The path; nobody has looked whether anything is there.
+
+    Raises:
+        ArgumentError: If it is under a folder, and none was given.
+    """
+    own = Path(name).expanduser()
+    if own.is_absolute():
+        return own
+    if root is None:
+        raise ArgumentError(
+            f"data {data!r} must have a folder to be read from, got none. Pass --data "
+            "FOLDER."
+        )
+    return root / own
 
 
 def read_settings(kind: type[Settings], given: Mapping[str, Any], where: str) -> Settings:

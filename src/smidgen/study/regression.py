@@ -75,7 +75,7 @@ def read_tables(job: Job) -> Tables:
         DataError: If a file is not there, or holds something else.
     """
     about = read_settings(TableData, job.data, f"data {job.data.get('name')!r}")
-    folder = job.folder / about.folder
+    folder = job.path(about.folder)
     try:
         values = np.loadtxt(folder / "data.txt")
         features, target, train, test = (

@@ -25,7 +25,6 @@ import random
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -137,9 +136,9 @@ def draw(job: Job) -> Drawn:
         "text_pair": about.text_pair,
         "label": about.label,
     }
-    everything = read_text(_path(job, about.train), **columns)
+    everything = read_text(job.path(about.train), **columns)
     names: Mapping[str, Any] = {"label_names": everything.label_names}
-    test = read_text(_path(job, about.test), **columns, **names)
+    test = read_text(job.path(about.test), **columns, **names)
     if about.shuffle_test is not None:
         test = test.take(_shuffled(range(len(test)), about.shuffle_test))
     rows, most = _distinct(everything, about.train), about.test_size or len(test)
@@ -151,7 +150,7 @@ def draw(job: Job) -> Drawn:
     order = _shuffled(rows, job.seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
-        validation = read_text(_path(job, about.validation), **columns, **names)
+        validation = read_text(job.path(about.validation), **columns, **names)
         held = 0
     size = about.train_size or len(order) - held
     if size < 1 or size + held > len(order):
@@ -172,11 +171,6 @@ def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
     device = next(model.parameters()).device.type
     with torch.autocast(device, torch.bfloat16):
         return model_outputs(model, batch)
-
-
-def _path(job: Job, name: str) -> Path:
-    own = Path(name).expanduser()
-    return own if own.is_absolute() else job.folder / own
 
 
 def _shuffled(rows: Iterable[int], seed: int) -> list[int]:

@@ -162,7 +162,8 @@ def test_data_that_need_a_folder_are_refused_without_one(tmp_path, capsys):
 def test_files_with_a_path_of_their_own_need_no_folder(home, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").touch()
+        rows = "".join(f"{name} {i},{i % 2}\n" for i in range(20))
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{rows}")
     place = "~" if home else tmp_path
     data = {"name": "own", "train": f"{place}/train.csv", "test": f"{place}/test.csv"}
     cell = Cell("map", "finetune", data, 0)

@@ -87,17 +87,20 @@ def run(
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
     from smidgen.study import running
-    from smidgen.study.data_files import refuse_changed, require_files
 
-    study, ledger = _opened(name, profile, folder)
-    refuse_changed(study.cells, ledger, data)
-    running.refuse_other_defaults(study, ledger)
     say = Steps()
-    missing = running.missing_cells(study, ledger)
-    require_files(missing, data)
-    say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
+    study, ledger = _opened(name, profile, folder)
+    missing = _checked(study, ledger, data)
+    said = study.resources
+    said = replace(said, threads=threads or said.threads, device=device or said.device)
+    needed = running.resources_for(missing, said)
+    work = (
+        _engine(engine, ledger, data, needed, workers=workers, address=address)
+        if missing
+        else None
+    )
     left = len(missing)
-    failed: tuple[Cell, ...] = ()
+    say(f"{study.title}: {left} cells to do, records in {ledger.folder}")
 
     def tell(cell: Cell, error: str) -> None:
         nonlocal left
@@ -108,14 +111,9 @@ def run(
         else:
             say(f"{what}: done, {left} left")
 
-    if missing:
-        said = study.resources
-        said = replace(said, threads=threads or said.threads, device=device or said.device)
-        needed = running.resources_for(missing, said)
-        work = _engine(engine, ledger, data, needed, workers=workers, address=address)
-        failed = running.run_study(study, ledger, work, tell=tell).failed
+    finished = running.run_study(study, ledger, work, tell=tell) if work else None
     _show(study, ledger)
-    if failed:
+    if finished and finished.failed:
         raise typer.Exit(1)
 
 
@@ -185,6 +183,23 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
     return study, Ledger(folder or Path("runs") / f"{study.name}-{study.profile}")
 
 
+def _checked(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
+    """The cells to do, if they can be done: nothing is made, and nothing begun."""
+    from smidgen.errors import ArgumentError
+    from smidgen.study import running
+    from smidgen.study.data_files import refuse_changed, require_files
+
+    if data is not None and not data.is_dir():
+        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
+    ledger.check()
+    refuse_changed(study.cells, ledger, data)
+    running.refuse_other_defaults(study, ledger)
+    missing = running.missing_cells(study, ledger)
+    running.check_all(missing)
+    require_files(missing, data)
+    return missing
+
+
 def _without_records(name: str, study: Study, ledger: Ledger) -> str:
     """Where records were looked for in vain, and what to do next."""
     # A clone of the repository has records of most of the shipped studies.
@@ -211,8 +226,6 @@ def _engine(
     from smidgen.study.engines.base import Place
 
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
-    if data is not None and not data.is_dir():
-        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
     if engine == "ray":
         from importlib.util import find_spec
 

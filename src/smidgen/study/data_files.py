@@ -11,7 +11,7 @@ from typing import Any
 from smidgen.artifact import file_hash
 from smidgen.errors import DataError
 from smidgen.study.cell import Cell, located
-from smidgen.study.kinds import KINDS
+from smidgen.study.kinds import KINDS, data_of
 from smidgen.study.ledger import Ledger
 
 _DIGITS = 12
@@ -44,19 +44,24 @@ def require_files(cells: Iterable[Cell], root: Path | None) -> None:
 
     Raises:
         ArgumentError: If what they read is under a folder, and none was given.
-        DataError: If a file or folder is not there.
+        DataError: If a file or folder is not there, or cannot be what they are to read.
     """  # noqa: DOC502
+    seeds: dict[tuple[type, str], set[int]] = {}
+    told: dict[tuple[type, str], Any] = {}
     for cell in cells:
-        if cell.kind not in KINDS:
-            continue
-        data = str(cell.data.get("name"))
-        for name in _named(cell.data):
+        about, data = data_of(cell), str(cell.data.get("name"))
+        for name in _named(cell.data) if cell.kind in KINDS else ():
             path = located(name, root, data)
             if not path.exists():
                 raise DataError(
                     f"data {data!r} must have {name!r} to be read from, got nothing at "
                     f"{path}. Name the folder that it is in with --data."
                 )
+        told[type(about), data] = about
+        seeds.setdefault((type(about), data), set()).add(cell.seed)
+    for key, about in told.items():
+        if hasattr(about, "check_files"):
+            about.check_files(root, sorted(seeds[key]))
 
 
 def refuse_changed(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from smidgen.errors import ArgumentError
 from smidgen.integrations.devices import AUTO
 from smidgen.study.cell import Cell, read_settings
+from smidgen.study.values import Count, Natural, Positive, fits, words
 
 _SHIPPED = resources.files("smidgen.study") / "shipped"
 _TOP = (
@@ -46,8 +47,8 @@ class Resources:
     `device` is "auto", a CUDA device if the worker has one, or what `torch.device` takes.
     """
 
-    threads: int = 1
-    memory: float = 2e9
+    threads: Count = 1
+    memory: Positive = 2e9
     device: str = AUTO
 
 
@@ -136,7 +137,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
     _refuse_unknown(changes, _PROFILE, f"profile {chosen!r} of {name!r}")
     data = _changed(told.get("data", ()), changes.get("data", {}), "data", name)
     templates = _changed(told.get("cells", ()), changes.get("cells", {}), "cells", name)
-    seeds = changes.get("seeds", ())
+    seeds = _seeds(changes.get("seeds", []), templates, name)
     if not data or not templates or not seeds:
         raise ArgumentError(
             f"study {name!r} must have [[data]], [[cells]] and seeds, got {len(data)}, "
@@ -200,6 +201,17 @@ def _changed(
     return [{**each, **changes.get(str(each["name"]), {})} for each in entries]
 
 
+def _seeds(told: Any, templates: Sequence[Mapping[str, Any]], study: str) -> Sequence[int]:
+    """The seeds of a profile, if they and those of single cells are seeds."""
+    own = [each["seed"] for each in templates if "seed" in each]
+    if not isinstance(told, list) or not all(fits(each, Natural) for each in told + own):
+        raise ArgumentError(
+            f"seeds of {study!r} must be a list, each of it {words(Natural)}, got {told!r}"
+            f"{f' and seed = {own}' if own else ''}."
+        )
+    return told
+
+
 def _cells(
     templates: Sequence[Mapping[str, Any]], data: Mapping[str, Any], seed: int
 ) -> Iterator[Cell]:
@@ -217,6 +229,12 @@ def _cells(
                 f"got needs {list(needs)}."
             )
         axes = template.get("each", {})
+        for axis, values in axes.items():
+            if not isinstance(values, list) or not values:
+                raise ArgumentError(
+                    f"each of cells {name!r} must have a list of values for {axis!r}, got "
+                    f"{values!r}. Put them in brackets."
+                )
         common = {k: v for k, v in template.items() if k not in _OWN}
         made[name] = [
             Cell(

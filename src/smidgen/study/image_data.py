@@ -17,6 +17,7 @@ import torch
 from smidgen.errors import DataError
 from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardised
 from smidgen.study.cell import Job, located, read_settings
+from smidgen.study.values import Count
 
 _SCORED_AT_ONCE = 1000
 
@@ -33,9 +34,9 @@ class ImageData:
     train: str
     test: str
     outside: Mapping[str, str] = field(default_factory=dict)
-    validation_size: int = 10_000
-    train_size: int | None = None
-    test_size: int | None = None
+    validation_size: Count = 10_000
+    train_size: Count | None = None
+    test_size: Count | None = None
 
 
 @dataclass(frozen=True, eq=False)

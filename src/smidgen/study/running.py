@@ -41,11 +41,16 @@ def run_study(
     try:
         ledger.check()
         missing = missing_cells(study, ledger)
-        for cell in {(c.kind, c.name, c.data.get("name")): c for c in missing}.values():
-            check_settings(cell)
+        check_all(missing)
         return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
     finally:
         engine.close()
+
+
+def check_all(cells: Sequence[Cell]) -> None:
+    """Refuse cells that their kinds could not do; seeds differ in nothing that matters."""
+    for cell in {(c.kind, c.name, c.data.get("name")): c for c in cells}.values():
+        check_settings(cell)
 
 
 def refuse_other_defaults(study: Study, ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.study.cell import Cell, Job, read_settings
 
 KINDS: dict[str, str] = {
@@ -56,7 +56,13 @@ def check_settings(cell: Cell) -> None:
     """Refuse a cell that its kind could not do, before anything is started."""
     module = _module(cell.kind)
     read_settings(module.Settings, cell.settings, f"cells {cell.name!r}")
-    read_settings(module.Data, cell.data, f"data {cell.data.get('name')!r}")
+    data_of(cell)
+
+
+def data_of(cell: Cell) -> Any:
+    """What a study says of a cell's data, as the cell's kind takes it."""
+    where = f"data {cell.data.get('name')!r}"
+    return read_settings(_module(cell.kind).Data, cell.data, where)
 
 
 def defaults_of(cell: Cell) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def _module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"kind must be one of {', '.join(KINDS)}, or a module that can be imported, "
-            f"got {name!r} ({error})."
+            f"got {name!r} ({error}).{did_you_mean(name, KINDS)}"
         ) from error
     absent = [part for part in ("Settings", "Data", "run") if not hasattr(found, part)]
     if absent:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from smidgen import fit
 from smidgen.posterior import Posterior
@@ -16,6 +16,7 @@ from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
 from smidgen.study.regression import TableData, Tables
 from smidgen.study.regression_ramp import PERCENTS, ramped
+from smidgen.study.values import Percents
 from smidgen.subset import Subset
 
 Data = TableData
@@ -27,8 +28,8 @@ class Settings:
     """Which weights, and how many."""
 
     by: By
-    percents: tuple[float, ...] = PERCENTS
-    structure: str = "full"
+    percents: Percents = PERCENTS
+    structure: Literal["full", "diag", "kron", "ekfac"] = "full"
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,11 +15,14 @@ import pytest
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
+from smidgen.record import Record
 from smidgen.study.cell import Cell, read_settings
-from smidgen.study.definition import read_study
-from smidgen.study.kinds import KINDS, check_settings
+from smidgen.study.definition import read_study, shipped, text_of
+from smidgen.study.kinds import KINDS, check_settings, methods_of
+from smidgen.study.ledger import Ledger
 from smidgen.study.values import Count, Shares, fits, hints_of, words
 
+ROOT = Path(__file__).parents[2]
 TABLES = """
 baseline = "map"
 [[data]]
@@ -118,6 +123,17 @@ def refused(text, folder, capsys):
         ),
         ("seeds = [0, 1]", "seeds = [0, 99]", "no index_test_99.txt. It has 2 splits"),
         ('["magnitude", "random"]', '"random"', "must have a list of values for 'by', got"),
+        (
+            'baseline = "map"',
+            'baseline = "mapp"',
+            "baseline of 'mine' must be a method that",
+        ),
+        (
+            'baseline = "map"',
+            'baseline = "mapp"',
+            "got 'mapp'. There are map, laplace-magnitude, laplace-random, swag-magnitude. "
+            "Did you mean 'map'?",
+        ),
         ('kind = "uci-map"', 'kind = "uci-mapp"', "Did you mean 'uci-map'?"),
     ],
 )
@@ -203,3 +219,51 @@ def test_options_of_swag_are_refused_where_they_are_told():
         SwagOptions(trial_steps=10)
     # One rate is not tried.
     SwagOptions(rates=(0.01,), trial_steps=10)
+
+
+def test_a_report_compares_with_no_other_than_the_baseline(tmp_path, capsys):
+    mine = tmp_path / "mine.toml"
+    text = text_of("uci")
+    kept = [
+        "--out",
+        str(ROOT / "results" / "uci"),
+        "--page",
+        str(tmp_path / "page.html"),
+        "--overwrite",
+    ]
+
+    def reported(baseline):
+        mine.write_text(text.replace('baseline = "map"', f'baseline = "{baseline}"'))
+        with pytest.raises(SystemExit) as left:
+            main(["study", "report", str(mine), *kept])
+        return left.value.code, capsys.readouterr().err
+
+    code, said = reported("mapp")
+    assert code == 1
+    assert "got 'mapp'. There are map, laplace-magnitude," in said
+    assert not (tmp_path / "page.html").exists()
+    assert reported("laplace-random") == (0, "")
+
+
+def test_a_baseline_whose_cells_are_not_done_yet_is_missed(tmp_path, capsys):
+    study, kept = read_study("uci"), Ledger(ROOT / "results" / "uci")
+    some = [cell for cell in study.cells if cell.name != "map"][:2]
+    for cell in some:
+        kept.record(cell).save(Ledger(tmp_path).record_path(cell))
+    with pytest.raises(SystemExit) as left:
+        main(["study", "report", "uci", "--out", str(tmp_path)])
+    assert left.value.code == 0
+    assert "the baseline 'map' is in no record yet" in capsys.readouterr().err
+
+
+def test_kinds_foresee_the_methods_of_their_records():
+    seen = {}
+    for name in shipped():
+        for cell in read_study(name).cells:
+            path = Ledger(ROOT / "results" / name).record_path(cell)
+            if path.is_file():
+                seen.setdefault((cell.kind, json.dumps(cell.settings)), (cell, path))
+    assert {kind for kind, _ in seen} == KINDS.keys()
+    for cell, path in seen.values():
+        found = [each["name"] for each in Record.load(path).results.get("methods", ())]
+        assert sorted(found) == sorted(methods_of(cell)), path

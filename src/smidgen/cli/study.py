@@ -13,6 +13,9 @@ from rich.table import Table
 from smidgen.cli.console import Steps, note, out, refuse_taken_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smidgen.record import Record
     from smidgen.study.cell import Cell
     from smidgen.study.definition import Resources, Study
     from smidgen.study.engines.base import Engine
@@ -158,6 +161,7 @@ def report(
     if not done:
         raise ArgumentError(_without_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
+    _check_baseline(study, records)
     left = len(study.cells) - len(done)
     if left:
         note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")
@@ -183,6 +187,16 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
     return study, Ledger(folder or Path("runs") / f"{study.name}-{study.profile}")
 
 
+def _check_baseline(study: Study, records: Sequence[Record]) -> None:
+    """Refuse a baseline that no cell has; say if the cells that have it are not done."""
+    from smidgen.study.running import refuse_strange_baseline
+
+    found = {m["name"] for each in records for m in each.results.get("methods", ())}
+    if study.baseline and found and study.baseline not in found:
+        refuse_strange_baseline(study)
+        note(f"the baseline {study.baseline!r} is in no record yet: another stands for it.")
+
+
 def _checked(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
     """The cells to do, if they can be done: nothing is made, and nothing begun."""
     from smidgen.errors import ArgumentError
@@ -196,6 +210,7 @@ def _checked(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
     running.refuse_other_defaults(study, ledger)
     missing = running.missing_cells(study, ledger)
     running.check_all(missing)
+    running.refuse_strange_baseline(study)
     require_files(missing, data)
     return missing
 

@@ -57,9 +57,9 @@ class Study:
     """All cells of a study, those that others need first.
 
     `about` is of the study, `size` of the profile. `baseline` is the method that others are
-    compared with; `test_to_train` says that seeds are splits of the same rows, and how many
-    test rows there are to a training row; `paper` holds published figures: a label, and
-    values by method, data and score.
+    compared with, if it names one; `test_to_train` says that seeds are splits of the same
+    rows, and how many test rows there are to a training row; `paper` holds published
+    figures: a label, and values by method, data and score.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Study:
     about: str
     size: str
     cells: tuple[Cell, ...]
-    baseline: str = "temperature"
+    baseline: str | None = None
     test_to_train: float = 0.0
     resources: Resources = Resources()
     paper: Mapping[str, Any] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
         about=str(told.get("about", "")).strip(),
         size=str(changes.get("about", "")).strip(),
         cells=tuple({cell.key: cell for cell in cells}.values()),
-        baseline=str(told.get("baseline", "temperature")),
+        baseline=str(told["baseline"]) if "baseline" in told else None,
         test_to_train=float(told.get("test_to_train", 0.0)),
         resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
         paper=told.get("paper", {}),

@@ -2,13 +2,14 @@
 
 A kind's file has `Settings` and `Data`, dataclasses of what it may be told and of what may
 be told of its data, and `run`, which takes a `Job` and returns the results of a record. One
-that never works on `job.device` says `ON_PROCESSOR = True`.
+that never works on `job.device` says `ON_PROCESSOR = True`. `Settings.reported_methods` are
+the names of the methods in its record, so that a study's baseline can be looked up.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -63,6 +64,12 @@ def data_of(cell: Cell) -> Any:
     """What a study says of a cell's data, as the cell's kind takes it."""
     where = f"data {cell.data.get('name')!r}"
     return read_settings(_module(cell.kind).Data, cell.data, where)
+
+
+def methods_of(cell: Cell) -> Sequence[str] | None:
+    """Name the methods that a cell reports; None if its kind, not ours, does not say."""
+    told = read_settings(_module(cell.kind).Settings, cell.settings, cell.name)
+    return getattr(told, "reported_methods", None)
 
 
 def defaults_of(cell: Cell) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Settings:
     """How many passes."""
 
     samples: Several = 20
+    reported_methods = ("dropout", "dropout-temperature")
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from smidgen.fit.stopping import Criterion
 from smidgen.integrations.huggingface import load_classifier, name_classes, save_model
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
+from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import compare, point_methods
 from smidgen.study.text_data import Loader, TextData, draw
@@ -39,6 +40,11 @@ class Settings:
     stop_on: Criterion = "accuracy"
     member: Natural = 0
     report: bool = True
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return BASELINES if self.report else ()
 
 
 def run(job: Job) -> Mapping[str, Any]:

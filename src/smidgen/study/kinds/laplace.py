@@ -32,6 +32,11 @@ class Settings:
     most_stochastic: Share = 0.1
     approximation: Approximation = "reduce"
 
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return self.schemes
+
 
 def run(job: Job) -> Mapping[str, Any]:
     """Run the ramping study."""

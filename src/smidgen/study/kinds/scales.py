@@ -39,6 +39,7 @@ class Settings:
     learning_rate: Positive = 1e-4
     temperature: Positive = TEMPERATURE
     noise_discount: Unsigned = NOISE_DISCOUNT
+    reported_methods = ()
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -86,6 +86,16 @@ class Settings:
             )
 
     @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        if not self.report:
+            return ()
+        name, _ = names_of(self)
+        own = [name, *(f"{name}-pruned-{100 * each:g}" for each in self.pruned)]
+        scaled = [f"{each}-temperature" for each in own] if self.scaled else []
+        return (*own, *scaled)
+
+    @property
     def score(self) -> Removal:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]

@@ -30,6 +30,11 @@ class Settings(SwagOptions):
     fractions: Shares = SwagRampSettings.fractions
     trial_samples: Several = SwagRampSettings.trial_samples
 
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (f"swag-{self.scheme}",)
+
 
 def run(job: Job) -> Mapping[str, Any]:
     """Collect the scheme's posteriors and report the best of them."""

@@ -46,6 +46,11 @@ class Settings:
     base: str = "all-MiniLM-L6-v2"
     report: bool = True
 
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (self.method,) if self.report else ()
+
 
 def run(job: Job) -> Mapping[str, Any]:
     """Tune by one method and score it.

@@ -15,7 +15,7 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
 from smidgen.study.regression import TableData, Tables
-from smidgen.study.regression_ramp import PERCENTS, ramped
+from smidgen.study.regression_ramp import PERCENTS, names_of, ramped
 from smidgen.study.values import Percents
 from smidgen.subset import Subset
 
@@ -30,6 +30,11 @@ class Settings:
     by: By
     percents: Percents = PERCENTS
     structure: Literal["full", "diag", "kron", "ekfac"] = "full"
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (names_of("laplace", self.by, self.percents)[0],)
 
 
 def run(job: Job) -> Mapping[str, Any]:

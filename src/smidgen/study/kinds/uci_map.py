@@ -36,6 +36,7 @@ class Settings:
     patience: Count = 200
     learning_rate: Positive = 0.01
     weight_decay: Unsigned = 1e-3
+    reported_methods = ("map",)
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
 from smidgen.study.regression import TableData, Tables
-from smidgen.study.regression_ramp import PERCENTS, ramped
+from smidgen.study.regression_ramp import PERCENTS, names_of, ramped
 from smidgen.study.values import Percents, Rates
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
@@ -32,6 +32,11 @@ class Settings(SwagOptions):
     every: int = 2
     trial_steps: int = 200
     samples: int = 64
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (names_of("swag", self.by, self.percents)[0],)
 
 
 def run(job: Job) -> Mapping[str, Any]:

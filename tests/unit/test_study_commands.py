@@ -11,6 +11,7 @@ import pytest
 from smidgen.cli import main
 from smidgen.errors import install
 from smidgen.study.definition import profiles_of, read_study, shipped
+from smidgen.study.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +112,24 @@ def test_the_demo_writes_over_no_record_that_was_named(tmp_path, capsys):
     assert leaving.value.code == 1
     assert "record.json exists already" in said(capsys.readouterr().err)
     assert file.read_text() == "mine"
+
+
+def test_failed_cells_are_summed_up_by_their_reasons(tmp_path, capsys):
+    study, ledger = read_study("uci"), Ledger(tmp_path)
+    out = ("--out", str(tmp_path))
+    for number, cell in enumerate(study.cells[:20]):
+        ledger.note_failure(
+            cell, "the tables are empty." if number < 13 else f"why {number}."
+        )
+    assert ended("status", "uci", *out) == 0
+    first, *others, last = capsys.readouterr().err.splitlines()
+    said = "13 cells, the first Boston, seed 0, map, failed: the tables are empty."
+    assert first == f"note: {said}"
+    assert len(others) == 4
+    assert others[0].startswith(
+        "note: 1 cell Energy, seed 0, laplace-full, failed: why 13."
+    )
+    assert last == f"note: 3 other reasons and all tracebacks are in {tmp_path / 'failed'}."
 
 
 @pytest.mark.parametrize("extra", ["ray", "demo", "hf"])

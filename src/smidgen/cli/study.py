@@ -108,11 +108,10 @@ def run(
     def tell(cell: Cell, error: str) -> None:
         nonlocal left
         left -= 1
-        what = f"{cell.data['name']}, seed {cell.seed}, {cell.name}"
         if error:
-            note(f"{what} failed: {error}")
+            note(f"{_called(cell)} failed: {error}")
         else:
-            say(f"{what}: done, {left} left")
+            say(f"{_called(cell)}: done, {left} left")
 
     finished = running.run_study(study, ledger, work, tell=tell) if work else None
     _show(study, ledger)
@@ -125,7 +124,7 @@ def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     """Tell which cells are done, running, failed or left."""
     study, ledger = _opened(name, profile, folder)
     state = _show(study, ledger)
-    if not state.done and not state.running:
+    if not (state.done or state.running or state.failed):
         note(_without_records(name, study, ledger))
 
 
@@ -272,10 +271,19 @@ def _show(study: Study, ledger: Ledger) -> State:
         table.add_row(escape(name), *map(str, own))
     table.add_row("all", *(str(len(part)) for part in parts), style="bold")
     out.print(table)
-    for cell in state.failed[:_MOST_SHOWN]:
-        why = (ledger.failure(cell) or {}).get("error", "")
-        note(f"{cell.data['name']}, seed {cell.seed}, {cell.name} failed: {why}")
-    hidden = len(state.failed) - _MOST_SHOWN
-    if hidden > 0:
-        note(f"{hidden} more failed; why is in {ledger.folder / 'failed'}.")
+    reasons: dict[str, list[Cell]] = {}
+    for cell in state.failed:
+        why = str((ledger.failure(cell) or {}).get("error", ""))
+        reasons.setdefault(why, []).append(cell)
+    for why, cells in list(reasons.items())[:_MOST_SHOWN]:
+        count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells, the first"
+        note(f"{count} {_called(cells[0])}, failed: {why}")
+    if reasons:
+        hidden = len(reasons) - _MOST_SHOWN
+        more = f"{hidden} other reasons and all " if hidden > 0 else ""
+        note(f"{more}tracebacks are in {ledger.folder / 'failed'}.")
     return state
+
+
+def _called(cell: Cell) -> str:
+    return f"{cell.data['name']}, seed {cell.seed}, {cell.name}"

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.cli.console import Steps, note, out, refuse_taken_files
+from smidgen.cli.console import Interrupted, Steps, note, out, refuse_taken_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,8 @@ def run(
         else None
     )
     left = len(missing)
-    say(f"{study.title}: {left} cells to do, records in {ledger.folder}")
+    cells = "1 cell" if left == 1 else f"{left} cells"
+    say(f"{study.title}: {cells} to do, records in {ledger.folder}")
 
     def tell(cell: Cell, error: str) -> None:
         nonlocal left
@@ -113,7 +114,10 @@ def run(
         else:
             say(f"{_called(cell)}: done, {left} left")
 
-    finished = running.run_study(study, ledger, work, tell=tell) if work else None
+    try:
+        finished = running.run_study(study, ledger, work, tell=tell) if work else None
+    except KeyboardInterrupt:
+        raise Interrupted(_going_on(study, ledger)) from None
     _show(study, ledger)
     if finished and finished.failed:
         raise typer.Exit(1)
@@ -283,6 +287,15 @@ def _show(study: Study, ledger: Ledger) -> State:
         more = f"{hidden} other reasons and all " if hidden > 0 else ""
         note(f"{more}tracebacks are in {ledger.folder / 'failed'}.")
     return state
+
+
+def _going_on(study: Study, ledger: Ledger) -> str:
+    """What a study that was interrupted has, and how it goes on."""
+    done = sum(map(ledger.is_done, study.cells))
+    return (
+        f"{done} of {len(study.cells)} cells done, records in {ledger.folder}; the same "
+        "command goes on with the others."
+    )
 
 
 def _called(cell: Cell) -> str:

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.integrations.devices import AUTO
 from smidgen.study.cell import Cell, read_settings
 from smidgen.study.values import Count, Natural, Positive, fits, words
@@ -97,8 +97,10 @@ def text_of(name_or_file: str) -> str:
     path = Path(name_or_file)
     if path.is_file():
         return path.read_text("utf-8")
+    strange = "" if path.name == path.stem == name_or_file else ", a file that is not there"
     raise ArgumentError(
-        f"NAME must be one of {', '.join(shipped())}, or a TOML file, got {name_or_file!r}."
+        f"NAME must be one of {', '.join(shipped())}, or a TOML file, got "
+        f"{name_or_file!r}{strange}.{did_you_mean(path.stem, shipped())}"
     )
 
 

@@ -10,7 +10,6 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    GPT2Config,
     GPT2ForSequenceClassification,
 )
 from transformers.utils import logging as transformers_logging
@@ -18,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 import smidgen
 from smidgen.problem import model_outputs
 from smidgen.subset import Whole
+from tests.tiny import gpt2_config
 
 transformers_logging.set_verbosity_error()
 
@@ -146,16 +146,7 @@ def bert(classes: int) -> nn.Module:
 
 
 def gpt2(classes: int) -> nn.Module:
-    config = GPT2Config(
-        vocab_size=17,
-        n_embd=8,
-        n_layer=1,
-        n_head=2,
-        n_inner=12,
-        n_positions=16,
-        num_labels=classes,
-        pad_token_id=0,
-    )
+    config = gpt2_config(vocab_size=17, num_labels=classes, pad_token_id=0)
     return GPT2ForSequenceClassification(config)
 
 

@@ -9,6 +9,7 @@ from transformers import (
     BertModel,
     DistilBertConfig,
     DistilBertModel,
+    GPT2Config,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
@@ -55,6 +56,11 @@ def bert_config(**changes):
         max_position_embeddings=16,
         **changes,
     )
+
+
+def gpt2_config(**changes):
+    shape = {"vocab_size": len(WORDS), "n_embd": 8, "n_layer": 1, "n_head": 2}
+    return GPT2Config(**{**shape, "n_inner": 12, "n_positions": 16, **changes})
 
 
 def saved(folder, model, *, bert=True):

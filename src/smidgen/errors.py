@@ -56,6 +56,6 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def install(extra: str) -> str:
+def how_to_install(extra: str) -> str:
     """Say how to install what is missing: from a checkout, as there is no release yet."""
     return f"pip install -e '.[{extra}]' in a checkout of smidgen"

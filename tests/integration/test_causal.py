@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests.oracles import output_hessian, subset_jacobian
+from tests.tiny import gpt2_config
 from tests.tolerances import EXACT, SINGLE, SOLVER
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 import smidgen
 from smidgen.errors import DataError, StructureError
@@ -26,13 +27,8 @@ CLOSE = {"rel": SOLVER["rtol"]}
 
 
 def gpt2(*, tied=True):
-    config = GPT2Config(
+    config = gpt2_config(
         vocab_size=WORDS,
-        n_embd=8,
-        n_layer=1,
-        n_head=2,
-        n_inner=12,
-        n_positions=16,
         bos_token_id=1,
         eos_token_id=1,
         tie_word_embeddings=tied,

@@ -4,11 +4,10 @@ import random
 
 import pytest
 import torch
-from tests.tiny import WORDS, bert_config, saved
+from tests.tiny import bert_config, gpt2_config, saved
 from transformers import (
     BertForSequenceClassification,
     BertModel,
-    GPT2Config,
     GPT2ForSequenceClassification,
 )
 from transformers.utils import logging
@@ -35,10 +34,7 @@ def classifier(tmp_path):
 
 @pytest.fixture
 def gpt2(tmp_path):
-    config = GPT2Config(
-        vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=2, n_positions=16
-    )
-    config.bos_token_id = config.eos_token_id = 3
+    config = gpt2_config(bos_token_id=3, eos_token_id=3)
     model = GPT2ForSequenceClassification(config)
     return saved(tmp_path / "gpt2", model, bert=False)
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
 from tests.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
+from tests.tiny import gpt2_config
 from tests.tolerances import EXACT, Z
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 import smidgen
 from smidgen.affine import coverage
@@ -334,8 +335,7 @@ def test_a_bias_of_two_maps_leaves_both_out():
 
 
 def test_a_language_model_must_say_how_its_labels_are_shifted():
-    config = GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=2, n_positions=8)
-    model = GPT2LMHeadModel(config).double().eval()
+    model = GPT2LMHeadModel(gpt2_config(vocab_size=11)).double().eval()
     ids = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": ids, "labels": ids}
     subset = smidgen.select.named(model, "transformer.h.0.mlp.c_proj.weight")

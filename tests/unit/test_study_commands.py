@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.cli import main
-from smidgen.errors import install
+from smidgen.errors import how_to_install
 from smidgen.study.definition import profiles_of, read_study, shipped
 from smidgen.study.ledger import Ledger
 
@@ -195,7 +195,7 @@ def test_failed_cells_are_summed_up_by_their_reasons(tmp_path, capsys):
 
 @pytest.mark.parametrize("extra", ["ray", "demo", "hf"])
 def test_what_is_missing_is_installed_from_a_checkout(extra):
-    told = install(extra)
+    told = how_to_install(extra)
     assert told.startswith(f"pip install -e '.[{extra}]'")
     assert (
         extra

@@ -273,6 +273,11 @@ def test_class_numbers_with_gaps_are_refused(labels, absent):
     assert str(e.value).startswith(f"{said}class {absent} and some of {labels[0]}")
 
 
+def test_decimals_are_no_classes():
+    with pytest.raises(DataError, match=r"label of a.tsv must be classes, got .* 0\.2"):
+        TextTable(("a", "b"), labels=(0.2, 1.7)).classes("label of a.tsv")
+
+
 def test_classes_are_counted_by_numbers_or_names():
     assert TextTable(("a", "b", "c"), labels=(2, 0, 1)).classes("x") == 3
     named = TextTable(("a",), labels=(2,), label_names=("no", "maybe", "yes"))

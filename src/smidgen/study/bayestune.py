@@ -158,8 +158,8 @@ def _started(
     settings: BayesTuneSettings,
     progress: bool,
 ) -> _Work:
-    labels = 1 if train.numbers else train.classes("labels of train")
-    if labels < 2 and not train.numbers:
+    labels = 1 if train.is_regression else train.classes("labels of train")
+    if labels < 2 and not train.is_regression:
         raise ArgumentError("train must hold 2 classes or more, got 1. Add the other.")
     loaded = huggingface.load_with_head(
         base, labels=labels, seed=settings.seed, device=settings.device

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
-from smidgen.errors import ArgumentError, install
+from smidgen.errors import ArgumentError, how_to_install
 from smidgen.fit.stopping import Epoch
 from smidgen.heads import Head, head_of
 from smidgen.integrations.huggingface import load_with_head
@@ -244,7 +244,7 @@ def with_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
     if util.find_spec("peft") is None:
         raise ArgumentError(
             "method 'lora' needs PEFT, which is not there. Install it with "
-            f"{install('hf')}, or take other methods."
+            f"{how_to_install('hf')}, or take other methods."
         )
     peft = import_module("peft")
     layers = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ["query", "value"]}

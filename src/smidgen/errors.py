@@ -4,6 +4,9 @@ A message says what is wrong, shows the value and names the next step. The comma
 prints the message and nothing else.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class SmidgenError(Exception):
     """Anything smidgen refuses to do."""
@@ -45,6 +48,12 @@ def reason(error: BaseException) -> str:
     """The first line of another's error, for a sentence of ours."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")[:200]
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A question after a refused word that is nearly one that is known; else nothing."""
+    near = get_close_matches(given, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def how_to_install(extra: str) -> str:

@@ -108,8 +108,24 @@ def test_a_data_set_of_one_seed_takes_no_interval_from_the_others():
     across = gather(records)
     found = across.difference("dense", "dense-vi", "nll")
     assert (found.count, found.value) == (3, pytest.approx(-0.3))
-    (line,) = (each for each in findings(across, "dense-vi") if "methods are" in each)
-    assert line.startswith("Over many, which has seeds enough, 1 of 1 methods are clearly")
+    (line,) = (each for each in findings(across, "dense-vi") if "Over many" in each)
+    assert line.startswith("Over many, which has seeds enough, 1 of 1 method is clearly")
+
+
+def test_words_agree_with_their_numbers():
+    gaps = {"one": (-0.3, -0.31, -0.29), "two": (-0.3, -0.31, -0.29), "single": (5.0,)}
+    others = {"dense": 1, "sparse": -1, "constant": -2}
+    records = [
+        record(data, seed, "c", {"methods": [plain("map", 0.0), *methods]})
+        for data, own in gaps.items()
+        for seed, gap in enumerate(own)
+        for methods in [[plain(name, side * gap) for name, side in others.items()]]
+    ]
+    text = " ".join(findings(gather(records), "map"))
+    assert (
+        "Over one, two, which have seeds enough, 1 of 3 methods is clearly better" in text
+    )
+    assert "; 2 are clearly worse" in text
 
 
 def test_a_mean_over_fewer_seeds_is_not_the_lowest():
@@ -139,7 +155,7 @@ def test_precisions_at_an_end_are_said_and_marked():
         for seed, told in enumerate({"precision_at_edge": at} for at in (True, False))
     ]
     text = " ".join(findings(gather(records), "full"))
-    assert "1 of 2 posteriors have a precision at an end of its grid (X 1)" in text
+    assert "1 of 2 posteriors has a precision at an end of its grid (X 1)" in text
     assert "full&nbsp;†" in render_many(records)
 
 
@@ -147,7 +163,7 @@ def test_rates_at_an_end_are_said_where_a_study_leaves_them_to_their_default():
     own = {"learning_rate": 0.001, "rates": [0.001, 0.01]}
     found = record("X", 0, "a", {"methods": [{**plain("swag", 1.0), **own}]})
     text = " ".join(findings(gather([found]), "swag"))
-    assert "Of 1 runs of SWAG, 1 took the lowest rate" in text
+    assert "Of 1 run of SWAG, 1 took the lowest rate" in text
 
 
 def test_warnings_of_records_are_listed_and_counted():

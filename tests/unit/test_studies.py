@@ -19,8 +19,10 @@ from tests import study_kinds
 from tests.inline_engine import InlineEngine
 
 from smidgen.cli import main
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.record import Record
+from smidgen.study.cell import Cell
+from smidgen.study.data_files import require_files
 from smidgen.study.definition import Resources, profiles_of, read_study, shipped
 from smidgen.study.engines.base import Place
 from smidgen.study.engines.local import LocalEngine, room_for
@@ -139,8 +141,37 @@ def test_a_folder_without_the_data_is_refused_before_any_cell(tmp_path, capsys):
         main(["study", "run", "uci", "--data", str(tmp_path), "--out", str(tmp_path / "o")])
     assert left.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "--data must hold 'bostonHousing', for Boston" in said
+    assert "data 'Boston' must have 'bostonHousing' to be read from" in said
+    assert f"nothing at {tmp_path / 'bostonHousing'}." in said
     assert not (tmp_path / "o").exists()
+
+
+def test_data_that_need_a_folder_are_refused_without_one(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["study", "run", "uci", "--out", str(tmp_path / "o")])
+    assert left.value.code == 1
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert printed.err.count("\n") == 1
+    assert "data 'Boston' must have a folder to be read from, got none" in printed.err
+    assert "Pass --data FOLDER." in printed.err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_files_with_a_path_of_their_own_need_no_folder(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("train", "test"):
+        rows = "".join(f"{name} {i},{i % 2}\n" for i in range(20))
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{rows}")
+    place = "~" if home else tmp_path
+    data = {"name": "own", "train": f"{place}/train.csv", "test": f"{place}/test.csv"}
+    cell = Cell("map", "finetune", data, 0)
+    for root in (None, tmp_path / "elsewhere"):
+        require_files([cell], root)
+    lost = replace(cell, data={**data, "test": f"{place}/lost.csv"})
+    with pytest.raises(DataError, match="nothing at .*lost.csv"):
+        require_files([lost], None)
 
 
 def test_records_of_other_defaults_are_not_gone_on_from(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from smidgen.cli import main
 from smidgen.errors import how_to_install
 from smidgen.study.definition import profiles_of, read_study, shipped
+from smidgen.study.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +21,16 @@ def ended(*words):
     with pytest.raises(SystemExit) as left:
         main(["study", *words])
     return left.value.code
+
+
+def nothing(folder):
+    """A study of one cell, of a kind of the tests' own."""
+    path = folder / "nothing.toml"
+    path.write_text(
+        '[[data]]\nname = "one"\n[[cells]]\nname = "base"\nkind = "tests.study_kinds"\n'
+        f'diary = "{folder / "diary"}"\n[profiles.small]\nseeds = [0]\n'
+    )
+    return path
 
 
 def said(stream):
@@ -57,7 +69,57 @@ def test_a_name_that_cannot_be_shown_is_refused_as_run_refuses_it(capsys):
         line = said(printed.err)
         assert "NAME must be one of" in line
         assert all(name in line for name in shipped())
-        assert line.endswith("got 'glue-tabel2'.")
+        assert line.endswith("got 'glue-tabel2'. Did you mean 'glue-table2'?")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ucy", "got 'ucy'. Did you mean 'uci'?"),
+        ("nofile.toml", "got 'nofile.toml', a file that is not there."),
+        ("some/where", "got 'some/where', a file that is not there."),
+        ("uci.toml", "'uci.toml', a file that is not there. Did you mean 'uci'?"),
+        ("whatever", "got 'whatever'."),
+    ],
+)
+def test_a_name_that_is_nobodys_is_told_from_a_file_that_is_not_there(name, told, capsys):
+    assert ended("status", name) == 1
+    assert said(capsys.readouterr().err).endswith(told)
+
+
+def test_a_folder_of_data_that_is_not_there_is_said_to_be_missing(tmp_path, capsys):
+    out = ("--out", str(tmp_path / "out"))
+    assert ended("run", "uci", "--data", str(tmp_path / "nowhere"), *out) == 1
+    told = said(capsys.readouterr().err)
+    assert f"--data must be a folder that exists, got '{tmp_path / 'nowhere'}'." in told
+
+
+def test_an_engine_that_is_not_installed_is_refused_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *rest, find=find_spec: None if name == "ray" else find(name, *rest),
+    )
+    out = ("--out", str(tmp_path / "out"), "--engine", "ray")
+    assert ended("run", str(nothing(tmp_path)), *out) == 1
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "--engine ray needs Ray, which is not there" in said(printed.err)
+
+
+def test_an_interrupted_study_says_how_much_is_done(tmp_path, capsys, monkeypatch):
+    def interrupted(study, ledger, engine, *, tell):
+        engine.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("smidgen.study.running.run_study", interrupted)
+    out = ("--out", str(tmp_path / "out"), "--workers", "1")
+    assert ended("run", str(nothing(tmp_path)), *out) == 130
+    printed = capsys.readouterr()
+    assert "1 cell to do" in printed.out
+    told = "interrupted. 0 of 1 cells done, records in"
+    assert told in said(printed.err)
+    assert "the same command goes on with the others." in said(printed.err)
+    assert "checkpoint" not in printed.err
 
 
 def test_without_records_report_and_status_say_where_they_looked(
@@ -111,6 +173,24 @@ def test_the_demo_writes_over_no_record_that_was_named(tmp_path, capsys):
     assert leaving.value.code == 1
     assert "record.json exists already" in said(capsys.readouterr().err)
     assert file.read_text() == "mine"
+
+
+def test_failed_cells_are_summed_up_by_their_reasons(tmp_path, capsys):
+    study, ledger = read_study("uci"), Ledger(tmp_path)
+    out = ("--out", str(tmp_path))
+    for number, cell in enumerate(study.cells[:20]):
+        ledger.note_failure(
+            cell, "the tables are empty." if number < 13 else f"why {number}."
+        )
+    assert ended("status", "uci", *out) == 0
+    first, *others, last = capsys.readouterr().err.splitlines()
+    said = "13 cells, the first Boston, seed 0, map, failed: the tables are empty."
+    assert first == f"note: {said}"
+    assert len(others) == 4
+    assert others[0].startswith(
+        "note: 1 cell Energy, seed 0, laplace-full, failed: why 13."
+    )
+    assert last == f"note: 3 other reasons and all tracebacks are in {tmp_path / 'failed'}."
 
 
 @pytest.mark.parametrize("extra", ["ray", "demo", "hf"])

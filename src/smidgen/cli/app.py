@@ -25,7 +25,7 @@ from smidgen.cli import (
     tune,
     verify,
 )
-from smidgen.cli.console import note, out, refuse
+from smidgen.cli.console import Interrupted, note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.progress import SWITCH
 
@@ -108,6 +108,9 @@ def _run(words: list[str], *, debug: bool) -> int:
                     "the same command goes on from it."
                 )
             return int(leaving.code or 0)
+        except Interrupted as stop:
+            refuse(f"interrupted. {stop}")
+            return _INTERRUPTED
         except SmidgenError as error:
             if debug:
                 raise

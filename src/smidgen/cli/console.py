@@ -28,6 +28,10 @@ _HEADINGS = {
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+class Interrupted(Exception):
+    """Ctrl-C, where a command knows better than the program what is left to do."""
+
+
 class Steps:
     """Says each step with the seconds since the start."""
 

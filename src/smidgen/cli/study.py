@@ -10,9 +10,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.cli.console import Steps, note, out, refuse_taken_files
+from smidgen.cli.console import Interrupted, Steps, note, out, refuse_taken_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smidgen.record import Record
     from smidgen.study.cell import Cell
     from smidgen.study.definition import Resources, Study
     from smidgen.study.engines.base import Engine
@@ -87,35 +90,36 @@ def run(
 ) -> None:
     """Do every cell that is missing; run it again to go on after a stop."""
     from smidgen.study import running
-    from smidgen.study.data_files import refuse_changed, require_files
 
-    study, ledger = _opened(name, profile, folder)
-    refuse_changed(study.cells, ledger, data)
-    running.refuse_other_defaults(study, ledger)
     say = Steps()
-    missing = running.missing_cells(study, ledger)
-    require_files(missing, data)
-    say(f"{study.title}: {len(missing)} cells to do, records in {ledger.folder}")
+    study, ledger = _opened(name, profile, folder)
+    missing = _checked(study, ledger, data)
+    said = study.resources
+    said = replace(said, threads=threads or said.threads, device=device or said.device)
+    needed = running.resources_for(missing, said)
+    work = (
+        _engine(engine, ledger, data, needed, workers=workers, address=address)
+        if missing
+        else None
+    )
     left = len(missing)
-    failed: tuple[Cell, ...] = ()
+    cells = "1 cell" if left == 1 else f"{left} cells"
+    say(f"{study.title}: {cells} to do, records in {ledger.folder}")
 
     def tell(cell: Cell, error: str) -> None:
         nonlocal left
         left -= 1
-        what = f"{cell.data['name']}, seed {cell.seed}, {cell.name}"
         if error:
-            note(f"{what} failed: {error}")
+            note(f"{_called(cell)} failed: {error}")
         else:
-            say(f"{what}: done, {left} left")
+            say(f"{_called(cell)}: done, {left} left")
 
-    if missing:
-        said = study.resources
-        said = replace(said, threads=threads or said.threads, device=device or said.device)
-        needed = running.resources_for(missing, said)
-        work = _engine(engine, ledger, data, needed, workers=workers, address=address)
-        failed = running.run_study(study, ledger, work, tell=tell).failed
+    try:
+        finished = running.run_study(study, ledger, work, tell=tell) if work else None
+    except KeyboardInterrupt:
+        raise Interrupted(_going_on(study, ledger)) from None
     _show(study, ledger)
-    if failed:
+    if finished and finished.failed:
         raise typer.Exit(1)
 
 
@@ -124,7 +128,7 @@ def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     """Tell which cells are done, running, failed or left."""
     study, ledger = _opened(name, profile, folder)
     state = _show(study, ledger)
-    if not state.done and not state.running:
+    if not (state.done or state.running or state.failed):
         note(_without_records(name, study, ledger))
 
 
@@ -160,6 +164,7 @@ def report(
     if not done:
         raise ArgumentError(_without_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
+    _check_baseline(study, records)
     left = len(study.cells) - len(done)
     if left:
         note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")
@@ -183,6 +188,34 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
 
     study = read_study(name, profile)
     return study, Ledger(folder or Path("runs") / f"{study.name}-{study.profile}")
+
+
+def _check_baseline(study: Study, records: Sequence[Record]) -> None:
+    """Refuse a baseline that no cell has; say if the cells that have it are not done."""
+    from smidgen.study.running import refuse_strange_baseline
+
+    found = {m["name"] for each in records for m in each.results.get("methods", ())}
+    if study.baseline and found and study.baseline not in found:
+        refuse_strange_baseline(study)
+        note(f"the baseline {study.baseline!r} is in no record yet: another stands for it.")
+
+
+def _checked(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
+    """The cells to do, if they can be done: nothing is made, and nothing begun."""
+    from smidgen.errors import ArgumentError
+    from smidgen.study import running
+    from smidgen.study.data_files import refuse_changed, require_files
+
+    if data is not None and not data.is_dir():
+        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
+    ledger.check()
+    refuse_changed(study.cells, ledger, data)
+    running.refuse_other_defaults(study, ledger)
+    missing = running.missing_cells(study, ledger)
+    running.check_all(missing)
+    running.refuse_strange_baseline(study)
+    require_files(missing, data)
+    return missing
 
 
 def _without_records(name: str, study: Study, ledger: Ledger) -> str:
@@ -211,8 +244,6 @@ def _engine(
     from smidgen.study.engines.base import Place
 
     place = Place(ledger.folder.resolve(), data.resolve() if data else None)
-    if data is not None and not data.is_dir():
-        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
     if engine == "ray":
         from importlib.util import find_spec
 
@@ -244,10 +275,28 @@ def _show(study: Study, ledger: Ledger) -> State:
         table.add_row(escape(name), *map(str, own))
     table.add_row("all", *(str(len(part)) for part in parts), style="bold")
     out.print(table)
-    for cell in state.failed[:_MOST_SHOWN]:
-        why = (ledger.failure(cell) or {}).get("error", "")
-        note(f"{cell.data['name']}, seed {cell.seed}, {cell.name} failed: {why}")
-    hidden = len(state.failed) - _MOST_SHOWN
-    if hidden > 0:
-        note(f"{hidden} more failed; why is in {ledger.folder / 'failed'}.")
+    reasons: dict[str, list[Cell]] = {}
+    for cell in state.failed:
+        why = str((ledger.failure(cell) or {}).get("error", ""))
+        reasons.setdefault(why, []).append(cell)
+    for why, cells in list(reasons.items())[:_MOST_SHOWN]:
+        count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells, the first"
+        note(f"{count} {_called(cells[0])}, failed: {why}")
+    if reasons:
+        hidden = len(reasons) - _MOST_SHOWN
+        more = f"{hidden} other reasons and all " if hidden > 0 else ""
+        note(f"{more}tracebacks are in {ledger.folder / 'failed'}.")
     return state
+
+
+def _going_on(study: Study, ledger: Ledger) -> str:
+    """What a study that was interrupted has, and how it goes on."""
+    done = sum(map(ledger.is_done, study.cells))
+    return (
+        f"{done} of {len(study.cells)} cells done, records in {ledger.folder}; the same "
+        "command goes on with the others."
+    )
+
+
+def _called(cell: Cell) -> str:
+    return f"{cell.data['name']}, seed {cell.seed}, {cell.name}"

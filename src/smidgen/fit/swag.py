@@ -53,6 +53,26 @@ class SwagOptions:
     trial_steps: int = 400
     samples: int = 32
 
+    def __post_init__(self) -> None:
+        # Refused where it is told, not where it is used, which may be hours later. All who
+        # tell it have validation data, and score samples on them.
+        if self.samples < 2:
+            raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
+        _Settings(
+            steps=self.steps,
+            every=self.every,
+            rank=self.rank,
+            spread="low-rank",
+            burn_in=0,
+            momentum=0.9,
+            weight_decay=0.0,
+            dropout=True,
+            trial_steps=min(self.trial_steps, self.steps),
+            rates=_rates(self.rates, True),
+            samples=self.samples,
+            seed=0,
+        )
+
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `swag`."""
         names = [each.name for each in fields(SwagOptions) if each.name != "rates"]

@@ -115,12 +115,14 @@ def _counted(across: Across, baseline: str, score: str, text: str) -> list[str]:
     more = " and others" if len(better) > 6 else ""
     several = [data for data in across.data if len(across.seeds(data)) > 1]
     whole = len(several) in (0, len(across.data))
-    where = "all data" if whole else f"{', '.join(several)}, which has seeds enough"
+    have = _agreeing(len(several), "has", "have")
+    where = "all data" if whole else f"{', '.join(several)}, which {have} seeds enough"
+    methods = _agreeing(len(gaps), "method", "methods")
+    are, are_worse = (_agreeing(len(each), "is", "are") for each in (better, worse))
     return [
-        f"Over {where}, {len(better)} of {len(gaps)} methods are clearly better in {text} "
-        f"than {_name(across, baseline)}{named}{more}; {len(worse)} "
-        f"{'is' if len(worse) == 1 else 'are'} clearly worse. Of so many comparisons one "
-        "in twenty would be by chance."
+        f"Over {where}, {len(better)} of {len(gaps)} {methods} {are} clearly better in "
+        f"{text} than {_name(across, baseline)}{named}{more}; {len(worse)} {are_worse} "
+        "clearly worse. Of so many comparisons one in twenty would be by chance."
     ]
 
 
@@ -156,7 +158,7 @@ def _worse_than_nothing(across: Across) -> list[str]:
         above = [m for m, gap in gaps.items() if gap and gap.value > 0]
         names = ", ".join(_name(across, m) for m in above)
         if floor is not None and above:
-            verb = "has" if len(above) == 1 else "have"
+            verb = _agreeing(len(above), "has", "have")
             found.append(
                 f"{data}: a constant prediction has NLL {nll(floor.value)}; on average of "
                 f"the same seeds {names} {verb} a higher one."
@@ -190,8 +192,10 @@ def _precisions_at_edges(across: Across) -> list[str]:
     if not ends:
         return []
     parts = ", ".join(f"{data} {ends.count(data)}" for data in dict.fromkeys(ends))
+    posteriors = _agreeing(len(told), "posterior", "posteriors")
+    have = _agreeing(len(ends), "has", "have")
     return [
-        f"{len(ends)} of {len(told)} posteriors have a precision at an end of its grid "
+        f"{len(ends)} of {len(told)} {posteriors} {have} a precision at an end of its grid "
         f"({parts}), marked † in tables: at the lower end a wider prior might do better, "
         "at the upper end hardly anything of the posterior is left."
     ]
@@ -225,10 +229,16 @@ def _rates_at_edges(across: Across) -> list[str]:
                 highest += rate >= max(tried)
     if not lowest + highest:
         return []
+    runs = _agreeing(count, "run", "runs")
     return [
-        f"Of {count} runs of SWAG, {lowest} took the lowest rate that was tried and "
+        f"Of {count} {runs} of SWAG, {lowest} took the lowest rate that was tried and "
         f"{highest} the highest, so better may lie beyond."
     ]
+
+
+def _agreeing(count: int, one: str, several: str) -> str:
+    """The word that goes with a number."""
+    return one if count == 1 else several
 
 
 def _said(gap: Spread) -> str:

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.record import Record
+from smidgen.study.values import fits, hints_of, words
 
 # Raised when a kind changes what it computes from the same settings.
 _VERSION = 1
@@ -107,12 +108,32 @@ class Job:
         Raises:
             ArgumentError: If none was given.
         """
-        if self.root is None:
-            raise ArgumentError(
-                f"data {self.data.get('name')!r} must have a folder to be read from, got "
-                "none. Pass --data FOLDER."
-            )
-        return self.root
+        return located("", self.root, str(self.data.get("name")))
+
+
+def located(name: str, root: Path | None, data: str) -> Path:
+    """Find where a file or folder is that a data set's description names.
+
+    Args:
+        name: The name: under the folder of the data, or with its own path.
+        root: The folder of the data, if one was given.
+        data: The name of the data set.
+
+    Returns:
+        The path; nobody has looked whether anything is there.
+
+    Raises:
+        ArgumentError: If it is under a folder, and none was given.
+    """
+    own = Path(name).expanduser()
+    if own.is_absolute():
+        return own
+    if root is None:
+        raise ArgumentError(
+            f"data {data!r} must have a folder to be read from, got none. Pass --data "
+            "FOLDER."
+        )
+    return root / own
 
 
 def read_settings(kind: type[Settings], given: Mapping[str, Any], where: str) -> Settings:
@@ -127,7 +148,8 @@ def read_settings(kind: type[Settings], given: Mapping[str, Any], where: str) ->
         The settings.
 
     Raises:
-        ArgumentError: If a name is unknown, or one without a default is missing.
+        ArgumentError: If a name is unknown, one without a default is missing, or a value
+            is not what it may be.
     """
     known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
     unknown = [name for name in given if name not in known]
@@ -142,7 +164,18 @@ def read_settings(kind: type[Settings], given: Mapping[str, Any], where: str) ->
     ]
     if missing:
         raise ArgumentError(f"{where} must say its {missing[0]!r}, got nothing. Add it.")
-    return kind(**{name: _frozen(value) for name, value in given.items()})
+    values = {name: _frozen(value) for name, value in given.items()}
+    for name, hint in hints_of(kind).items():
+        if name in values and not fits(values[name], hint):
+            known_ones = [each for each in get_args(hint) if isinstance(each, str)]
+            raise ArgumentError(
+                f"{name} of {where} must be {words(hint)}, got {given[name]!r}."
+                f"{did_you_mean(str(given[name]), known_ones)}"
+            )
+    try:
+        return kind(**values)
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}: {error}") from error
 
 
 def _frozen(value: Any) -> Any:

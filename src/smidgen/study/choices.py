@@ -84,11 +84,10 @@ def subsets_by(
     Raises:
         ArgumentError: If nobody is called so, or a percentage is none.
     """
-    if by not in get_args(By) or not all(0 < each <= 100 for each in percents):
-        raise ArgumentError(
-            f"by must be one of {get_args(By)} and percents in (0, 100], got {by!r} and "
-            f"{list(percents)}."
-        )
+    if by not in get_args(By):
+        raise ArgumentError(f"by must be one of {', '.join(get_args(By))}, got {by!r}.")
+    if not all(0 < each <= 100 for each in percents):
+        raise ArgumentError(f"percents must be in (0, 100], got {list(percents)}.")
     if by == "last-layer":
         found = select.last_layer(problem.model)
         yield 100 * found.fraction, found

@@ -10,8 +10,8 @@ from typing import Any
 
 from smidgen.artifact import file_hash
 from smidgen.errors import DataError
-from smidgen.study.cell import Cell
-from smidgen.study.kinds import KINDS
+from smidgen.study.cell import Cell, located
+from smidgen.study.kinds import KINDS, data_of
 from smidgen.study.ledger import Ledger
 
 _DIGITS = 12
@@ -31,8 +31,8 @@ def digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
     """
     if root is None:
         return {}
-    names = (name for name in _named(data) if (root / name).exists())
-    return {name: _digest(root / name) for name in sorted(set(names))}
+    paths = {name: located(name, root, "") for name in sorted(_named(data))}
+    return {name: _digest(path) for name, path in paths.items() if path.exists()}
 
 
 def require_files(cells: Iterable[Cell], root: Path | None) -> None:
@@ -40,20 +40,28 @@ def require_files(cells: Iterable[Cell], root: Path | None) -> None:
 
     Args:
         cells: The cells; those of kinds that are not ours may name other things.
-        root: The folder of the data; without one, cells say what they miss.
+        root: The folder of the data, if one was given.
 
     Raises:
-        DataError: If a file or folder is not there.
-    """
-    if root is None:
-        return
+        ArgumentError: If what they read is under a folder, and none was given.
+        DataError: If a file or folder is not there, or cannot be what they are to read.
+    """  # noqa: DOC502
+    seeds: dict[tuple[type, str], set[int]] = {}
+    told: dict[tuple[type, str], Any] = {}
     for cell in cells:
-        lost = [name for name in _named(cell.data) if not (root / name).exists()]
-        if lost and cell.kind in KINDS:
-            raise DataError(
-                f"--data must hold {lost[0]!r}, for {cell.data.get('name')}, got "
-                f"{str(root)!r} without it. Name the folder that it is in."
-            )
+        about, data = data_of(cell), str(cell.data.get("name"))
+        for name in _named(cell.data) if cell.kind in KINDS else ():
+            path = located(name, root, data)
+            if not path.exists():
+                raise DataError(
+                    f"data {data!r} must have {name!r} to be read from, got nothing at "
+                    f"{path}. Name the folder that it is in with --data."
+                )
+        told[type(about), data] = about
+        seeds.setdefault((type(about), data), set()).add(cell.seed)
+    for key, about in told.items():
+        if hasattr(about, "check_files"):
+            about.check_files(root, sorted(seeds[key]))
 
 
 def refuse_changed(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:

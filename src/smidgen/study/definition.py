@@ -19,9 +19,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.integrations.devices import AUTO
 from smidgen.study.cell import Cell, read_settings
+from smidgen.study.values import Count, Natural, Positive, fits, words
 
 _SHIPPED = resources.files("smidgen.study") / "shipped"
 _TOP = (
@@ -46,8 +47,8 @@ class Resources:
     `device` is "auto", a CUDA device if the worker has one, or what `torch.device` takes.
     """
 
-    threads: int = 1
-    memory: float = 2e9
+    threads: Count = 1
+    memory: Positive = 2e9
     device: str = AUTO
 
 
@@ -56,9 +57,9 @@ class Study:
     """All cells of a study, those that others need first.
 
     `about` is of the study, `size` of the profile. `baseline` is the method that others are
-    compared with; `test_to_train` says that seeds are splits of the same rows, and how many
-    test rows there are to a training row; `paper` holds published figures: a label, and
-    values by method, data and score.
+    compared with, if it names one; `test_to_train` says that seeds are splits of the same
+    rows, and how many test rows there are to a training row; `paper` holds published
+    figures: a label, and values by method, data and score.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Study:
     about: str
     size: str
     cells: tuple[Cell, ...]
-    baseline: str = "temperature"
+    baseline: str | None = None
     test_to_train: float = 0.0
     resources: Resources = Resources()
     paper: Mapping[str, Any] = field(default_factory=dict)
@@ -96,8 +97,10 @@ def text_of(name_or_file: str) -> str:
     path = Path(name_or_file)
     if path.is_file():
         return path.read_text("utf-8")
+    strange = "" if path.name == path.stem == name_or_file else ", a file that is not there"
     raise ArgumentError(
-        f"NAME must be one of {', '.join(shipped())}, or a TOML file, got {name_or_file!r}."
+        f"NAME must be one of {', '.join(shipped())}, or a TOML file, got "
+        f"{name_or_file!r}{strange}.{did_you_mean(path.stem, shipped())}"
     )
 
 
@@ -136,7 +139,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
     _refuse_unknown(changes, _PROFILE, f"profile {chosen!r} of {name!r}")
     data = _changed(told.get("data", ()), changes.get("data", {}), "data", name)
     templates = _changed(told.get("cells", ()), changes.get("cells", {}), "cells", name)
-    seeds = changes.get("seeds", ())
+    seeds = _seeds(changes.get("seeds", []), templates, name)
     if not data or not templates or not seeds:
         raise ArgumentError(
             f"study {name!r} must have [[data]], [[cells]] and seeds, got {len(data)}, "
@@ -156,7 +159,7 @@ def read_study(name_or_file: str, profile: str | None = None) -> Study:
         about=str(told.get("about", "")).strip(),
         size=str(changes.get("about", "")).strip(),
         cells=tuple({cell.key: cell for cell in cells}.values()),
-        baseline=str(told.get("baseline", "temperature")),
+        baseline=str(told["baseline"]) if "baseline" in told else None,
         test_to_train=ratio,
         resources=read_settings(Resources, told.get("resources", {}), "[resources]"),
         paper=told.get("paper", {}),
@@ -201,6 +204,17 @@ def _changed(
     return [{**each, **changes.get(str(each["name"]), {})} for each in entries]
 
 
+def _seeds(told: Any, templates: Sequence[Mapping[str, Any]], study: str) -> Sequence[int]:
+    """The seeds of a profile, if they and those of single cells are seeds."""
+    own = [each["seed"] for each in templates if "seed" in each]
+    if not isinstance(told, list) or not all(fits(each, Natural) for each in told + own):
+        raise ArgumentError(
+            f"seeds of {study!r} must be a list, each of it {words(Natural)}, got {told!r}"
+            f"{f' and seed = {own}' if own else ''}."
+        )
+    return told
+
+
 def _cells(
     templates: Sequence[Mapping[str, Any]],
     data: Mapping[str, Any],
@@ -221,6 +235,12 @@ def _cells(
                 f"got needs {list(needs)}."
             )
         axes = template.get("each", {})
+        for axis, values in axes.items():
+            if not isinstance(values, list) or not values:
+                raise ArgumentError(
+                    f"each of cells {name!r} must have a list of values for {axis!r}, got "
+                    f"{values!r}. Put them in brackets."
+                )
         common = {k: v for k, v in template.items() if k not in _OWN}
         made[name] = [
             Cell(

@@ -16,7 +16,8 @@ import torch
 
 from smidgen.errors import DataError
 from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardised
-from smidgen.study.cell import Job, read_settings
+from smidgen.study.cell import Job, located, read_settings
+from smidgen.study.values import Count
 
 _SCORED_AT_ONCE = 1000
 
@@ -33,9 +34,9 @@ class ImageData:
     train: str
     test: str
     outside: Mapping[str, str] = field(default_factory=dict)
-    validation_size: int = 10_000
-    train_size: int | None = None
-    test_size: int | None = None
+    validation_size: Count = 10_000
+    train_size: Count | None = None
+    test_size: Count | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ def read_images(job: Job) -> Images:
         DataError: If a file is missing or holds fewer images than are wanted.
     """
     told = json.dumps(dict(job.data), sort_keys=True)
-    return _read(job.folder, told, job.seed)
+    return _read(job.root, told, job.seed)
 
 
 def scoring(arrays: Arrays) -> ArrayBatches:
@@ -93,17 +94,17 @@ def scoring(arrays: Arrays) -> ArrayBatches:
 
 # Reading and standardising takes seconds, and cells of a seed follow each other.
 @lru_cache(maxsize=1)
-def _read(folder: Path, description: str, seed: int) -> Images:
+def _read(root: Path | None, description: str, seed: int) -> Images:
     told = read_settings(ImageData, json.loads(description), "data")
     generator = torch.Generator().manual_seed(seed)
-    train, held = _file(folder, told.train).split(told.validation_size, generator)
+    train, held = _file(root, told, told.train).split(told.validation_size, generator)
     size = len(train) if told.train_size is None else told.train_size
     if not 0 < size <= len(train):
         raise DataError(
             f"train_size of {told.name!r} must be 1 to {len(train)}, got {size}. Lower it."
         )
     others = [
-        _file(folder, path)[: told.test_size]
+        _file(root, told, path)[: told.test_size]
         for path in (told.test, *told.outside.values())
     ]
     train, held, test, *outside = standardised(train[:size], held, *others)
@@ -111,8 +112,8 @@ def _read(folder: Path, description: str, seed: int) -> Images:
     return Images(train, held, test, named)
 
 
-def _file(folder: Path, name: str) -> Arrays:
-    path = folder / name
+def _file(root: Path | None, told: ImageData, name: str) -> Arrays:
+    path = located(name, root, told.name)
     if not path.is_file():
         raise DataError(f"{path} is not there. Check --data, the folder it is under.")
     return read_arrays(path)

@@ -23,7 +23,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.likelihood import Gaussian
 from smidgen.predictive import Predictive
 from smidgen.problem import Problem
-from smidgen.study.cell import Job, read_settings
+from smidgen.study.cell import Job, located, read_settings
 
 _HELD_OUT = 0.1
 _HIDDEN = 50
@@ -37,6 +37,26 @@ class TableData:
 
     name: str
     folder: str
+
+    def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
+        """Refuse seeds that are no splits of the folder.
+
+        Args:
+            root: The folder of the data.
+            seeds: The seeds.
+
+        Raises:
+            DataError: If there is no index of one.
+        """
+        folder = located(self.folder, root, self.name)
+        there = [path.name for path in folder.glob("index_*_*.txt")]
+        for seed in seeds:
+            lost = {f"index_train_{seed}.txt", f"index_test_{seed}.txt"}.difference(there)
+            if lost:
+                raise DataError(
+                    f"seeds must be splits of data {self.name!r}, got {seed}, and {folder} "
+                    f"has no {min(lost)}. It has {len(there) // 2} splits: take those."
+                )
 
 
 @dataclass(frozen=True)
@@ -75,7 +95,7 @@ def read_tables(job: Job) -> Tables:
         DataError: If a file is not there, or holds something else.
     """
     about = read_settings(TableData, job.data, f"data {job.data.get('name')!r}")
-    folder = job.folder / about.folder
+    folder = located(about.folder, job.root, about.name)
     try:
         values = np.loadtxt(folder / "data.txt")
         features, target, train, test = (

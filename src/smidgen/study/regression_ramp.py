@@ -69,11 +69,11 @@ def ramped(
                 settings={**settings, "noise": posterior.likelihood.scale},
             )
         )
-    results = level_results(*_names(method, by, percents), levels, tables.test[1])
+    results = level_results(*names_of(method, by, percents), levels, tables.test[1])
     return {**results, "chosen_by": {"name": by, **HOW.get(by, {})}}
 
 
-def _names(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
+def names_of(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
     """Name a scheme for records and for people."""
     if tuple(percents) == _WHOLE:
         return f"{method}-full", f"{FAMILIES[method]}, all weights"

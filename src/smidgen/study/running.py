@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.study.cell import Cell
 from smidgen.study.definition import Resources, Study
 from smidgen.study.engines.base import Engine
-from smidgen.study.kinds import check_settings, defaults_of, on_processor
+from smidgen.study.kinds import check_settings, defaults_of, methods_of, on_processor
 from smidgen.study.ledger import Ledger
 
 Told = Callable[[Cell, str], None]
@@ -41,11 +41,40 @@ def run_study(
     try:
         ledger.check()
         missing = missing_cells(study, ledger)
-        for cell in {(c.kind, c.name, c.data.get("name")): c for c in missing}.values():
-            check_settings(cell)
+        check_all(missing)
         return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
     finally:
         engine.close()
+
+
+def check_all(cells: Sequence[Cell]) -> None:
+    """Refuse cells that their kinds could not do; seeds differ in nothing that matters."""
+    for cell in {(c.kind, c.name, c.data.get("name")): c for c in cells}.values():
+        check_settings(cell)
+
+
+def refuse_strange_baseline(study: Study) -> None:
+    """Refuse to compare with a method that no cell of a study reports.
+
+    Args:
+        study: The study.
+
+    Raises:
+        ArgumentError: If it says so.
+    """
+    known: dict[str, None] = {}
+    for cell in study.cells if study.baseline else ():
+        found = methods_of(cell)
+        if found is None:
+            # Who knows what a kind of somebody's own reports.
+            return
+        known |= dict.fromkeys(found)
+    if known and study.baseline and study.baseline not in known:
+        raise ArgumentError(
+            f"baseline of {study.name!r} must be a method that its profile "
+            f"{study.profile} reports, got {study.baseline!r}. There are "
+            f"{', '.join(known)}.{did_you_mean(study.baseline, known)}"
+        )
 
 
 def refuse_other_defaults(study: Study, ledger: Ledger) -> None:

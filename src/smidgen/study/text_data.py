@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -38,8 +38,9 @@ from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.integrations.huggingface import text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.problem import model_outputs
-from smidgen.study.cell import Job, read_settings
+from smidgen.study.cell import Job, located, read_settings
 from smidgen.study.task_scores import Metric
+from smidgen.study.values import Count, Natural
 from smidgen.types import Batch, Forward
 
 Loader = DataLoader[dict[str, Tensor]]
@@ -59,24 +60,28 @@ class TextData:
     text: str | int = "text"
     text_pair: str | int | None = None
     label: str | int = "label"
-    train_size: int | None = None
-    validation_size: int | None = None
-    test_size: int | None = None
+    train_size: Count | None = None
+    validation_size: Count | None = None
+    test_size: Count | None = None
     top_up: bool = False
-    shuffle_test: int | None = None
+    shuffle_test: Natural | None = None
     numbers: bool = False
     metric: Metric = "accuracy"
-    batch_size: int = 16
-    max_length: int = 128
+    batch_size: Count = 16
+    max_length: Count = 128
     bf16: bool = False
 
     def __post_init__(self) -> None:
         if self.validation is not None and self.validation_size is not None:
             raise ArgumentError(
-                f"validation_size is for rows drawn from the training file, and data "
-                f"{self.name!r} have a file for validation, {self.validation!r}; got "
-                f"{self.validation_size}. Leave one of them out."
+                "validation_size is for rows drawn from the training file, and there is a "
+                f"file for validation, {self.validation!r}; got {self.validation_size}. "
+                "Leave one of them out."
             )
+
+    def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
+        """Refuse files that hold too few rows, or not the columns; all seeds are alike."""
+        _drawn(self, root, seeds[0])
 
 
 @dataclass(frozen=True)
@@ -130,16 +135,23 @@ def draw(job: Job) -> Drawn:
 
     Raises:
         DataError: If the files hold too few rows.
-    """
+    """  # noqa: DOC502
     about = read_settings(TextData, job.data, f"data {job.data.get('name')!r}")
+    return _drawn(about, job.root, job.seed)
+
+
+def _drawn(about: TextData, root: Path | None, seed: int) -> Drawn:
+    def read(name: str, **names: Any) -> TextTable:
+        return read_text(located(name, root, about.name), **columns, **names)
+
     columns: dict[str, Any] = {
         "text": about.text,
         "text_pair": about.text_pair,
         "label": about.label,
     }
-    everything = read_text(_path(job, about.train), **columns)
+    everything = read(about.train)
     names: Mapping[str, Any] = {"label_names": everything.label_names}
-    test = read_text(_path(job, about.test), **columns, **names)
+    test = read(about.test, **names)
     if about.shuffle_test is not None:
         test = test.take(_shuffled(range(len(test)), about.shuffle_test))
     rows, most = _distinct(everything, about.train), about.test_size or len(test)
@@ -148,10 +160,10 @@ def draw(job: Job) -> Drawn:
         spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
         test = joined(test, everything.take(spare))
         rows = sorted(set(rows) - set(spare))
-    order = _shuffled(rows, job.seed)
+    order = _shuffled(rows, seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
-        validation = read_text(_path(job, about.validation), **columns, **names)
+        validation = read(about.validation, **names)
         held = 0
     size = about.train_size or len(order) - held
     if size < 1 or size + held > len(order):
@@ -172,11 +184,6 @@ def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
     device = next(model.parameters()).device.type
     with torch.autocast(device, torch.bfloat16):
         return model_outputs(model, batch)
-
-
-def _path(job: Job, name: str) -> Path:
-    own = Path(name).expanduser()
-    return own if own.is_absolute() else job.folder / own
 
 
 def _shuffled(rows: Iterable[int], seed: int) -> list[int]:

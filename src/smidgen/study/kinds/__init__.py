@@ -2,17 +2,18 @@
 
 A kind's file has `Settings` and `Data`, dataclasses of what it may be told and of what may
 be told of its data, and `run`, which takes a `Job` and returns the results of a record. One
-that never works on `job.device` says `ON_PROCESSOR = True`.
+that never works on `job.device` says `ON_PROCESSOR = True`. `Settings.reported_methods` are
+the names of the methods in its record, so that a study's baseline can be looked up.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, did_you_mean
 from smidgen.study.cell import Cell, Job, read_settings
 
 KINDS: dict[str, str] = {
@@ -56,7 +57,19 @@ def check_settings(cell: Cell) -> None:
     """Refuse a cell that its kind could not do, before anything is started."""
     module = _module(cell.kind)
     read_settings(module.Settings, cell.settings, f"cells {cell.name!r}")
-    read_settings(module.Data, cell.data, f"data {cell.data.get('name')!r}")
+    data_of(cell)
+
+
+def data_of(cell: Cell) -> Any:
+    """What a study says of a cell's data, as the cell's kind takes it."""
+    where = f"data {cell.data.get('name')!r}"
+    return read_settings(_module(cell.kind).Data, cell.data, where)
+
+
+def methods_of(cell: Cell) -> Sequence[str] | None:
+    """Name the methods that a cell reports; None if its kind, not ours, does not say."""
+    told = read_settings(_module(cell.kind).Settings, cell.settings, cell.name)
+    return getattr(told, "reported_methods", None)
 
 
 def defaults_of(cell: Cell) -> dict[str, Any]:
@@ -73,7 +86,7 @@ def _module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"kind must be one of {', '.join(KINDS)}, or a module that can be imported, "
-            f"got {name!r} ({error})."
+            f"got {name!r} ({error}).{did_you_mean(name, KINDS)}"
         ) from error
     absent = [part for part in ("Settings", "Data", "run") if not hasattr(found, part)]
     if absent:

@@ -21,6 +21,8 @@ ON_PROCESSOR = True
 class Settings:
     """Nothing can be told."""
 
+    reported_methods = ("constant",)
+
 
 def run(job: Job) -> Mapping[str, Any]:
     """Predict the same for every text."""

@@ -12,6 +12,7 @@ from smidgen.study.comparison import compare
 from smidgen.study.mixtures import mixture_methods
 from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+from smidgen.study.values import Several
 
 Data = TextData
 
@@ -20,7 +21,8 @@ Data = TextData
 class Settings:
     """How many passes."""
 
-    samples: int = 20
+    samples: Several = 20
+    reported_methods = ("dropout", "dropout-temperature")
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -27,6 +27,8 @@ Data = TextData
 class Settings:
     """Nothing can be told; the members are what it needs."""
 
+    reported_methods = ("ensemble", "ensemble-temperature")
+
 
 def run(job: Job) -> Mapping[str, Any]:
     """Average the members' probabilities.

@@ -15,10 +15,12 @@ from smidgen.fit.stopping import Criterion
 from smidgen.integrations.huggingface import load_classifier, name_classes, save_model
 from smidgen.prediction import point_outputs
 from smidgen.problem import Problem
+from smidgen.record import BASELINES
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.comparison import compare, point_methods
 from smidgen.study.text_data import Loader, TextData, draw
 from smidgen.study.text_models import base_of
+from smidgen.study.values import Count, Natural, Positive, Unsigned
 
 # Members of an ensemble differ in head, order and dropout; seeds of studies are small.
 _APART = 1000
@@ -31,13 +33,18 @@ class Settings:
     """Which model, and how it is trained."""
 
     base: str = "all-MiniLM-L6-v2"
-    epochs: int = 4
-    patience: int = 4
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.01
+    epochs: Count = 4
+    patience: Count = 4
+    learning_rate: Positive = 1e-4
+    weight_decay: Unsigned = 0.01
     stop_on: Criterion = "accuracy"
-    member: int = 0
+    member: Natural = 0
     report: bool = True
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return BASELINES if self.report else ()
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from smidgen.curvature.factors import Approximation
 from smidgen.record import BASELINES
@@ -16,19 +16,26 @@ from smidgen.study.ramp import PERCENTS, RampSettings, ramp
 from smidgen.study.schemes import SCHEMES, Scheme
 from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+from smidgen.study.values import Count, Percents, Rule, Share
 
 Data = TextData
+_SOME = Rule(f"some of {', '.join(SCHEMES)}", bool)
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is tried."""
 
-    schemes: tuple[Scheme, ...] = SCHEMES
-    percents: tuple[float, ...] = PERCENTS
-    repeats: int = 5
-    most_stochastic: float = 0.1
+    schemes: Annotated[tuple[Scheme, ...], _SOME] = SCHEMES
+    percents: Percents = PERCENTS
+    repeats: Count = 5
+    most_stochastic: Share = 0.1
     approximation: Approximation = "reduce"
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return self.schemes
 
 
 def run(job: Job) -> Mapping[str, Any]:

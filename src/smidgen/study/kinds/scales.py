@@ -18,6 +18,7 @@ from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_cour
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.text_data import TextData
 from smidgen.study.tuned_text import start_of
+from smidgen.study.values import Positive, Several, Share, Unsigned
 
 Data = TextData
 
@@ -32,12 +33,13 @@ class Settings:
 
     update: Update = "langevin"
     base: str = "all-MiniLM-L6-v2"
-    fraction: float = 0.005
-    epochs: float = 1.5
-    samples: int = 20
-    learning_rate: float = 1e-4
-    temperature: float = TEMPERATURE
-    noise_discount: float = NOISE_DISCOUNT
+    fraction: Share = 0.005
+    epochs: Positive = 1.5
+    samples: Several = 20
+    learning_rate: Positive = 1e-4
+    temperature: Positive = TEMPERATURE
+    noise_discount: Unsigned = NOISE_DISCOUNT
+    reported_methods = ()
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import evaluate, fit
-from smidgen.errors import DivergedError
+from smidgen.errors import ArgumentError, DivergedError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.likelihood import Categorical
@@ -31,6 +31,7 @@ from smidgen.study.image_data import ImageData, Images, read_images, scoring
 from smidgen.study.mixtures import mixture_methods
 from smidgen.study.sparse_costs import costs, stored_bytes
 from smidgen.study.trials import Choice, choose, trial
+from smidgen.study.values import Count, Natural, Positive, Share, Unsigned
 
 _DEFAULTS = {
     "learning_rate": SparseTraining.learning_rate,
@@ -56,27 +57,43 @@ class Settings:
     `scaled` whether there is a second row with a temperature fitted on validation data.
     """
 
-    density: float = 1.0
+    density: Share = 1.0
     deterministic: bool = False
     removal: Removal | None = None
     budget: Budget = _BUDGET
     start: Start = "random"
     network: Literal["mlp", "resnet"] = "mlp"
-    hidden: tuple[int, ...] = (256, 256)
-    width: int = 8
-    learning_rate: float | None = None
-    temperature: float | None = None
-    scale: float | None = None
-    weight_decay: float | None = None
-    log_scale_rate: float = 0.01
-    epochs: int = 10
-    batch: int = 128
-    every: int = SparseTraining.every
-    images: int | None = None
-    samples: int = 10
-    pruned: tuple[float, ...] = ()
+    hidden: tuple[Count, ...] = (256, 256)
+    width: Count = 8
+    learning_rate: Positive | None = None
+    temperature: Unsigned | None = None
+    scale: Positive | None = None
+    weight_decay: Unsigned | None = None
+    log_scale_rate: Unsigned = 0.01
+    epochs: Count = 10
+    batch: Count = 128
+    every: Count = SparseTraining.every
+    images: Count | None = None
+    samples: Natural = 10
+    pruned: tuple[Share, ...] = ()
     scaled: bool = True
     report: bool = True
+
+    def __post_init__(self) -> None:
+        if any(each > self.density for each in self.pruned):
+            raise ArgumentError(
+                f"pruned must be at most density, {self.density}, got {list(self.pruned)}."
+            )
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        if not self.report:
+            return ()
+        name, _ = names_of(self)
+        own = [name, *(f"{name}-pruned-{100 * each:g}" for each in self.pruned)]
+        scaled = [f"{each}-temperature" for each in own] if self.scaled else []
+        return (*own, *scaled)
 
     @property
     def score(self) -> Removal:

@@ -16,6 +16,7 @@ from smidgen.study.comparison import LABELS
 from smidgen.study.swag_ramp import SwagRampSettings, SwagScheme, swag_ramp
 from smidgen.study.text_data import TextData, draw
 from smidgen.study.text_models import needed_model
+from smidgen.study.values import Rates, Several, Shares
 
 Data = TextData
 
@@ -25,8 +26,14 @@ class Settings(SwagOptions):
     """Which scheme, and what of `SwagRampSettings` is told otherwise."""
 
     scheme: SwagScheme
-    fractions: tuple[float, ...] = SwagRampSettings.fractions
-    trial_samples: int = SwagRampSettings.trial_samples
+    rates: Rates | None = None
+    fractions: Shares = SwagRampSettings.fractions
+    trial_samples: Several = SwagRampSettings.trial_samples
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (f"swag-{self.scheme}",)
 
 
 def run(job: Job) -> Mapping[str, Any]:

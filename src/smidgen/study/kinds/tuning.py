@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from smidgen.study.text_data import TextData, draw
 from smidgen.study.trials import Choice, choose, trial
 from smidgen.study.tuned_text import start_of, tune
 from smidgen.study.tuning_methods import LABELS, Method, plain
+from smidgen.study.values import Count, Positive, Share
 
 _DIGITS = 3
 
@@ -38,12 +39,17 @@ class Settings:
     """
 
     method: Method
-    learning_rate: float | None = None
-    epochs: int = 2
-    fraction: float = 0.005
-    rank: int = 6
+    learning_rate: Positive | None = None
+    epochs: Count = 2
+    fraction: Share = 0.005
+    rank: Count = 6
     base: str = "all-MiniLM-L6-v2"
     report: bool = True
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (self.method,) if self.report else ()
 
 
 def run(job: Job) -> Mapping[str, Any]:
@@ -56,14 +62,10 @@ def run(job: Job) -> Mapping[str, Any]:
         Validation history and costs; scores and outputs on test rows if it is no trial.
 
     Raises:
-        ArgumentError: If there is no such method.
+        ArgumentError: If it has no learning rate, and no trial to take one from.
         DivergedError: If the loss is not finite; of a trial that is a result.
     """
     told = read_settings(Settings, job.settings, "tuning")
-    if told.method not in get_args(Method):
-        raise ArgumentError(
-            f"method must be one of {', '.join(get_args(Method))}, got {told.method!r}."
-        )
     if told.method == "constant":
         return _constant(job)
     trials = [need for need in job.needs if _tries(need, told.method)]

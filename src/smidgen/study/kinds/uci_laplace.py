@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from smidgen import fit
 from smidgen.posterior import Posterior
@@ -15,7 +15,8 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
 from smidgen.study.regression import TableData, Tables
-from smidgen.study.regression_ramp import PERCENTS, ramped
+from smidgen.study.regression_ramp import PERCENTS, names_of, ramped
+from smidgen.study.values import Percents
 from smidgen.subset import Subset
 
 Data = TableData
@@ -27,8 +28,13 @@ class Settings:
     """Which weights, and how many."""
 
     by: By
-    percents: tuple[float, ...] = PERCENTS
-    structure: str = "full"
+    percents: Percents = PERCENTS
+    structure: Literal["full", "diag", "kron", "ekfac"] = "full"
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (names_of("laplace", self.by, self.percents)[0],)
 
 
 def run(job: Job) -> Mapping[str, Any]:

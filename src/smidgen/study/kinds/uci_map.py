@@ -22,6 +22,7 @@ from smidgen.study.regression import (
     read_tables,
     save_network,
 )
+from smidgen.study.values import Count, Positive, Unsigned
 
 Data = TableData
 ON_PROCESSOR = True
@@ -31,10 +32,11 @@ ON_PROCESSOR = True
 class Settings:
     """How the network is trained."""
 
-    epochs: int = 1000
-    patience: int = 200
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-3
+    epochs: Count = 1000
+    patience: Count = 200
+    learning_rate: Positive = 0.01
+    weight_decay: Unsigned = 1e-3
+    reported_methods = ("map",)
 
 
 def run(job: Job) -> Mapping[str, Any]:

@@ -12,7 +12,8 @@ from smidgen.problem import Problem
 from smidgen.study.cell import Job, read_settings
 from smidgen.study.choices import By
 from smidgen.study.regression import TableData, Tables
-from smidgen.study.regression_ramp import PERCENTS, ramped
+from smidgen.study.regression_ramp import PERCENTS, names_of, ramped
+from smidgen.study.values import Percents, Rates
 from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 
@@ -25,12 +26,17 @@ class Settings(SwagOptions):
     """Which weights, how many, and how they are collected."""
 
     by: By
-    percents: tuple[float, ...] = PERCENTS
-    rates: tuple[float, ...] | None = (1e-4, 1e-3, 1e-2, 5e-2)
+    percents: Percents = PERCENTS
+    rates: Rates | None = (1e-4, 1e-3, 1e-2, 5e-2)
     steps: int = 800
     every: int = 2
     trial_steps: int = 200
     samples: int = 64
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (names_of("swag", self.by, self.percents)[0],)
 
 
 def run(job: Job) -> Mapping[str, Any]:

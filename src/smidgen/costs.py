@@ -10,8 +10,8 @@ chosen columns (the bias's among them) and D chosen weights, a pass holds
     deltas    Σ B·T·n·e, gradients of the maps' outputs, for each direction sent back
     swing     twice the largest piece of the graph: activations and gradients on their way
     work      of one map at a time: copies, products of sides, Jacobians
-    followed  (8 + e)(2 + K) for each output, of a prediction: the outputs, their order and
-              K directions as combinations of them, made in fp64
+    followed  (8 + e)(1 + K) for each output, of a prediction: the outputs and K directions
+              as combinations of them, made in fp64
 
 and the sums of its structure in fp64: Σ 8(n² + m²), Σ 8D or 8D². The graph is gone by the
 time of the last direction's work. After the pass come the eigenvectors in fp64 beside the
@@ -46,8 +46,8 @@ GRID_SIZE = 41
 _DOUBLE = 8
 # LAPACK's divide and conquer: scaled factor, symmetric copy, vectors, and 2n² of its own.
 _EIGH_MATRICES = 5
-# Copies of all outputs, in fp64, on their way through a link; measured as 7 to 9.
-_LINK_COPIES = 8
+# Copies of all outputs, in fp64, on their way through a link; measured as 4.7.
+_LINK_COPIES = 5
 # Share of the activations that malloc holds back.
 SLACK = 0.4
 # Multiplications of a decomposition of side n, in units of n³, fp64 counted twice.
@@ -214,7 +214,7 @@ class _Shapes:
                 passing = max(passing, each)
         back = self.graph + (directions - 1) * self.deltas + self.swing
         work = 2 * directions * self.deltas + self._contraction_work(directions) + passing
-        followed = (_DOUBLE + self.e) * (2 + directions) * self.seen.output_numbers
+        followed = (_DOUBLE + self.e) * (1 + directions) * self.seen.output_numbers
         scored = _LINK_COPIES * _DOUBLE * self.seen.output_numbers
         return max(kept + self.inputs + followed + max(back, work), scored)
 

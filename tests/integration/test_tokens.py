@@ -11,7 +11,7 @@ from transformers import BertForTokenClassification
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
-from smidgen.study.comparison import point_methods, posterior_method
+from smidgen.study.comparison import point_methods, posterior_method, seen_elsewhere
 from smidgen.study.evaluation import evaluate_posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -119,18 +119,17 @@ def test_padding_changes_no_prediction(model, batches, posterior):
 def test_a_comparison_is_of_labelled_tokens(model, batches, posterior, masked):
     problem = smidgen.Problem(model)
     elsewhere = {"other": batches[:1], "unlabelled": [_without_labels(batches[0])]}
-    methods, targets = point_methods(
-        problem, batches, temperature=2.0, elsewhere=elsewhere, progress=False
-    )
+    methods, targets = point_methods(problem, batches, temperature=2.0, progress=False)
     assert torch.equal(targets, masked[1])
     assert_close(methods[0].predictive.logits, masked[0], **EXACT)
-    ours = posterior_method("sparse-kfac", posterior, problem, batches, elsewhere=elsewhere)
+    methods.append(posterior_method("ours", posterior, problem, batches))
+    methods = seen_elsewhere(methods, {"ours": posterior}, problem, elsewhere)
     labelled = int((batches[0]["labels"] != -100).sum())
-    for method in (*methods, ours):
+    for method in methods:
         assert len(method.predictive) == len(targets)
         assert len(method.elsewhere["other"]) == labelled
         assert len(method.elsewhere["unlabelled"]) == batches[0]["labels"].numel()
-    assert_close(ours.predictive.logits, masked[0], **EXACT)
+    assert_close(methods[2].predictive.logits, masked[0], **EXACT)
 
     record = evaluate_posterior(posterior, model, batches, progress=False)
     scores = {m["name"]: m["scores"]["nll"]["value"] for m in record.results["methods"]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from tests.cases import Case, mlp, vectors
@@ -25,8 +27,8 @@ def test_a_loader_that_shuffles_gives_the_scores_of_one_that_does_not(made):
     scores = []
     before = torch.get_rng_state()
     for shuffle in (False, True):
-        order = torch.Generator().manual_seed(0)
-        loader = DataLoader(rows, 20, shuffle=shuffle, generator=order)
+        # Its order is of the caller's random state, which stays as it was.
+        loader = DataLoader(rows, 20, shuffle=shuffle)
         record = evaluate_posterior(posterior, model, loader, progress=False)
         found = {each["name"]: each["scores"] for each in record.results["methods"]}
         scores.append([of["nll"]["value"] for of in found.values()])
@@ -40,3 +42,24 @@ def test_a_name_that_is_a_baselines_is_refused_before_any_pass(made, name):
     unread = iter([])
     with pytest.raises(ArgumentError, match="name must tell the posterior from map and"):
         evaluate_posterior(posterior, model, unread, name=name)
+
+
+def test_one_shifted_set_is_in_memory_at_a_time(made):
+    model, rows, posterior = made
+    alive, most = weakref.WeakSet(), []
+
+    class Batches:
+        def __iter__(self):
+            for x, y in DataLoader(rows, 20):
+                batch = x.clone()
+                alive.add(batch)
+                most.append(len(alive))
+                yield batch, y
+
+    shifted = {str(i): Batches() for i in range(4)}
+    record = evaluate_posterior(
+        posterior, model, DataLoader(rows, 20), shifted=shifted, progress=False
+    )
+    assert set(record.results["methods"][0]["detection"]) == set(shifted)
+    # A set is three batches; the last of the set before may still be held.
+    assert max(most) <= 2 * 3

@@ -15,7 +15,7 @@ from smidgen.fit.tuning import What
 from smidgen.likelihood import Gaussian
 from smidgen.posterior import Posterior
 from smidgen.store import refuse_taken_posterior
-from smidgen.study.comparison import posterior_summary
+from smidgen.study.posterior_notes import posterior_summary
 from smidgen.study.resumed_swag import collect, keep
 from smidgen.swag import SwagPosterior
 

@@ -29,7 +29,7 @@ from smidgen.memory import readable
 from smidgen.posterior import Posterior
 from smidgen.record import Record
 from smidgen.study.bayestune_settings import BayesTuneSettings as BayesTuneSettings
-from smidgen.study.comparison import posterior_summary, precision_curve
+from smidgen.study.posterior_notes import posterior_summary, precision_curve
 from smidgen.study.resumed_swag import collect, keep
 from smidgen.study.text_task import Loader, Say
 from smidgen.study.tuned_folder import TunedFolder

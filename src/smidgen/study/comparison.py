@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -16,19 +16,16 @@ import torch
 from torch import Tensor
 
 from smidgen import evaluate
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
 from smidgen.errors import DataError
 from smidgen.guard import untouched
 from smidgen.labelled import labelled
-from smidgen.posterior import Posterior, Tuning
+from smidgen.posterior import Posterior
 from smidgen.prediction import point_outputs
 from smidgen.predictive import CategoricalPredictive
 from smidgen.problem import Problem
 from smidgen.record import BASELINES
-from smidgen.samples import SAMPLES
+from smidgen.study.posterior_notes import posterior_settings
 from smidgen.study.predicting import predicted
-from smidgen.subset import Subset
 from smidgen.swag import SwagPosterior
 from smidgen.types import Batch
 
@@ -95,7 +92,6 @@ def point_methods(
     test: Iterable[Batch],
     *,
     temperature: float | None,
-    elsewhere: Mapping[str, Iterable[Batch]] | None = None,
     progress: bool = True,
 ) -> tuple[list[Method], Tensor]:
     """Predict with the model as it is, and with its logits divided by a temperature.
@@ -104,7 +100,6 @@ def point_methods(
         problem: The model.
         test: Labelled test batches; rows labelled −100 are left out.
         temperature: Fitted on held-out data; None leaves that method out.
-        elsewhere: Other data by name, with or without labels.
         progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
@@ -120,19 +115,13 @@ def point_methods(
             "the test data must have labels, and a batch has none, or -100 alone. Pass "
             "labelled data."
         )
-    others = {
-        name: _labelled_outputs(problem, batches, progress)[0]
-        for name, batches in (elsewhere or {}).items()
-    }
     divisors = {"map": 1.0}
     if temperature is not None:
         divisors["temperature"] = temperature
-    from_logits = CategoricalPredictive.from_logits
     methods = [
         Method(
             name,
-            from_logits(logits, divisor),
-            {other: from_logits(found, divisor) for other, found in others.items()},
+            CategoricalPredictive.from_logits(logits, divisor),
             relative_seconds=1.0,
             settings={} if name == "map" else {"temperature": divisor},
         )
@@ -147,7 +136,6 @@ def posterior_method(
     problem: Problem,
     test: Sequence[Batch],
     *,
-    elsewhere: Mapping[str, Sequence[Batch]] | None = None,
     link: str = "auto",
     progress: bool = True,
 ) -> Method:
@@ -159,31 +147,71 @@ def posterior_method(
         problem: The model it belongs to.
         test: The batches that the point estimate saw, as `in_order` reads them; rows
             labelled −100 are left out.
-        elsewhere: Other data by name, read likewise.
         link: How logits become probabilities.
         progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The method.
     """
-
-    def found(batches: Sequence[Batch]) -> CategoricalPredictive:
-        made = predicted(posterior, problem, batches, link=link, progress=progress)
-        assert isinstance(made, CategoricalPredictive)
-        wanted = [problem.targets(batch) for batch in batches]
-        targets = [each.flatten() for each in wanted if each is not None]
-        if len(targets) < len(wanted):
-            return made
-        return made.take(_counting(torch.cat(targets)))
-
     return Method(
         name,
-        found(test),
-        {other: found(batches) for other, batches in (elsewhere or {}).items()},
+        _predictive(posterior, problem, test, link, progress),
         floats=posterior.floats,
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
         settings=posterior_settings(posterior),
     )
+
+
+def seen_elsewhere(
+    methods: Sequence[Method],
+    posteriors: Mapping[str, Posterior | SwagPosterior],
+    problem: Problem,
+    others: Mapping[str, Iterable[Batch]],
+    *,
+    progress: bool = True,
+) -> list[Method]:
+    """Predict other data with methods too; one data set is in memory at a time.
+
+    Args:
+        methods: Those of `point_methods` and `posterior_method`.
+        posteriors: The posteriors among them, by the methods' names.
+        problem: The model.
+        others: Other data by name, with or without labels; each is read once.
+        progress: Draw progress bars; in a log, a line a minute.
+
+    Returns:
+        The methods with those predictions.
+    """
+    made: dict[str, dict[str, CategoricalPredictive]] = {each.name: {} for each in methods}
+    for key, batches in others.items():
+        kept = in_order(problem, batches)
+        logits, _ = _labelled_outputs(problem, kept, progress)
+        for each in methods:
+            if each.name in posteriors:
+                own = posteriors[each.name]
+                found = _predictive(own, problem, kept, "auto", progress)
+            else:
+                divisor = each.settings.get("temperature") or 1.0
+                found = CategoricalPredictive.from_logits(logits, divisor)
+            made[each.name][key] = found
+    return [replace(each, elsewhere=made[each.name]) for each in methods]
+
+
+def _predictive(
+    posterior: Posterior | SwagPosterior,
+    problem: Problem,
+    batches: Sequence[Batch],
+    link: str,
+    progress: bool,
+) -> CategoricalPredictive:
+    """What a posterior predicts for the rows that count."""
+    made = predicted(posterior, problem, batches, link=link, progress=progress)
+    assert isinstance(made, CategoricalPredictive)
+    wanted = [problem.targets(batch) for batch in batches]
+    targets = [each.flatten() for each in wanted if each is not None]
+    if len(targets) < len(wanted):
+        return made
+    return made.take(_counting(torch.cat(targets)))
 
 
 def _labelled_outputs(
@@ -201,43 +229,6 @@ def _counting(targets: Tensor) -> Tensor:
     """The rows with a label, and not padding; all of them in data that have none."""
     kept = labelled(targets)
     return kept if kept.any() else ~kept
-
-
-def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
-    """List what was chosen on held-out data, as a record's method notes it."""
-    if isinstance(posterior, Posterior):
-        found = posterior.precisions.values()
-        low, high = min(found), max(found)
-        return {
-            **({"precision": low} if low == high else {"precision_range": [low, high]}),
-            "temperature": posterior.temperature,
-            "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
-        }
-    return {
-        "temperature": posterior.temperature,
-        "learning_rate": posterior.learning_rate,
-        "rates": [rate for rate, _ in posterior.rates],
-        "snapshots": posterior.snapshots,
-        "samples": posterior.tuning.samples if posterior.tuning else SAMPLES,
-    }
-
-
-def posterior_summary(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
-    """List the size of a tuned posterior, and how held-out data chose it."""
-    assert posterior.tuning is not None
-    own: dict[str, Any]
-    if isinstance(posterior, Posterior):
-        own = {"precision": posterior.plain_precision}
-    else:
-        own = {"learning_rate": posterior.learning_rate}
-    return {
-        "weights": posterior.subset.size,
-        "fraction": posterior.subset.fraction,
-        "floats": posterior.floats,
-        **own,
-        "temperature": posterior.temperature,
-        "tuning": asdict(posterior.tuning),
-    }
 
 
 def relative_seconds(
@@ -328,51 +319,3 @@ def _differences(method: Method, base: Method, targets: Tensor) -> list[dict[str
         {"method": method.name, "baseline": base.name, "score": score, **found.to_dict()}
         for score, found in (("nll", nll), ("ece_equal_mass", ece))
     ]
-
-
-def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
-    """List the validation NLL over the grid of precisions, for a figure."""
-    tuning: Tuning | None = posterior.tuning
-    if tuning is None:
-        return None
-    return {
-        "precision": list(tuning.precisions),
-        "nll": list(tuning.nll),
-        "nll_with_temperature": list(tuning.joint_nll),
-        # Several precisions are not one point of the curve.
-        "chosen_precision": posterior.precision
-        if isinstance(posterior.precision, float)
-        else None,
-        "chosen_precisions": posterior.precisions,
-        "chosen_temperature": posterior.temperature,
-        "map_nll": tuning.map_nll,
-        "temperature_nll": tuning.map_scaled_nll,
-    }
-
-
-def subset_summary(
-    problem: Problem, posterior: Posterior | SwagPosterior, percent: float | None = None
-) -> dict[str, Any]:
-    """List which rows and columns of which map are stochastic, for a picture."""
-    subset = posterior.subset
-    affine = coverage(problem.model).universe
-    parts = {name: part for name, part in subset.parts.items() if name in affine}
-    summary: dict[str, Any] = {
-        "size": subset.size,
-        "total": subset.total,
-        "fraction": subset.fraction,
-        "maps": [
-            {
-                "name": block.map.name,
-                "group": block.map.group,
-                "outputs": block.map.outputs,
-                "inputs": block.map.inputs,
-                "rows": block.rows.tolist(),
-                "columns": block.columns.tolist(),
-            }
-            for block in (
-                blocks(problem.model, Subset(subset.universe, parts)) if parts else ()
-            )
-        ],
-    }
-    return summary if percent is None else {"percent": percent, **summary}

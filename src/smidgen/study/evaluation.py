@@ -21,6 +21,9 @@ from smidgen.study.comparison import (
     in_order,
     point_methods,
     posterior_method,
+    seen_elsewhere,
+)
+from smidgen.study.posterior_notes import (
     posterior_settings,
     precision_curve,
     subset_summary,
@@ -49,7 +52,7 @@ def evaluate_posterior(
         posterior: A tuned posterior of a classifier.
         model: The model, or its `Problem`.
         test: Labelled test batches, read once.
-        shifted: Shifted data by name, with or without labels.
+        shifted: Shifted data by name, with or without labels; read once, one at a time.
         name: What to call the posterior, as beside another of its kind; by default told
             from its subset and its structure.
         config: What to note in the record beside the posterior's own settings.
@@ -73,24 +76,17 @@ def evaluate_posterior(
         )
     problem = replace(as_problem(model), likelihood=posterior.likelihood)
     tested = in_order(problem, test)
-    elsewhere = {key: in_order(problem, each) for key, each in (shifted or {}).items()}
     tuning = posterior.tuning
     methods, targets = point_methods(
         problem,
         tested,
         temperature=tuning.map_scale if tuning else None,
-        elsewhere=elsewhere,
         progress=progress,
     )
-    methods.append(
-        posterior_method(
-            name or _method_name(posterior, problem.model),
-            posterior,
-            problem,
-            tested,
-            elsewhere=elsewhere,
-            progress=progress,
-        )
+    ours = name or _method_name(posterior, problem.model)
+    methods.append(posterior_method(ours, posterior, problem, tested, progress=progress))
+    methods = seen_elsewhere(
+        methods, {ours: posterior}, problem, shifted or {}, progress=progress
     )
     results = compare(methods, targets)
     results["subset"] = subset_summary(problem, posterior)

@@ -9,7 +9,7 @@ from smidgen.posterior import Posterior
 from smidgen.problem import Problem
 from smidgen.study.cell import Job
 from smidgen.study.choices import HOW, LABELS, By, subsets_by
-from smidgen.study.comparison import posterior_settings
+from smidgen.study.posterior_notes import posterior_settings
 from smidgen.study.predicting import predicted
 from smidgen.study.regression import (
     Level,

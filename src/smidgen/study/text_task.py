@@ -22,9 +22,9 @@ from smidgen.study.comparison import (
     in_order,
     point_methods,
     posterior_method,
-    precision_curve,
-    subset_summary,
+    seen_elsewhere,
 )
+from smidgen.study.posterior_notes import precision_curve, subset_summary
 from smidgen.subset import Subset
 
 Say = Callable[[str], None]
@@ -169,20 +169,16 @@ def _evaluated(
     chosen = posteriors["sparse-kfac"]
     assert chosen.tuning is not None
     test = in_order(problem, loaders.test)
-    elsewhere = {name: in_order(problem, each) for name, each in loaders.elsewhere.items()}
     methods, targets = point_methods(
-        problem,
-        test,
-        temperature=chosen.tuning.map_scale,
-        elsewhere=elsewhere,
-        progress=progress,
+        problem, test, temperature=chosen.tuning.map_scale, progress=progress
     )
     methods += [
-        posterior_method(
-            name, posterior, problem, test, elsewhere=elsewhere, progress=progress
-        )
+        posterior_method(name, posterior, problem, test, progress=progress)
         for name, posterior in posteriors.items()
     ]
+    methods = seen_elsewhere(
+        methods, posteriors, problem, loaders.elsewhere, progress=progress
+    )
     split = task.split and [task.split[i] for i in task.test.by_length()]
     sizes = {name: len(getattr(task, name)) for name in ("train", "validation", "test")}
     others = {name: len(table) for name, table in task.elsewhere.items()}

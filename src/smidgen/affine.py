@@ -18,6 +18,8 @@ from smidgen.types import Shape
 Group = Literal["attention", "mlp"]
 
 # As in the paper: attention = the query, key, value and output maps, MLP = all others.
+# Tables of embeddings make outputs only through a map tied to them, left out itself.
+_NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
@@ -187,10 +189,10 @@ def _output_map(
     place = {path: number for number, path in enumerate(modules)}
     last = max(maps, key=lambda each: place[each.modules[-1]])
     for path, why in left_out.items():
-        own = modules[path].parameters(recurse=False)
-        # Norms and other vectors are no output maps.
-        matrix = any(each.dim() > 1 for each in own)
-        if matrix and place[path] > place[last.modules[-1]]:
+        own = modules[path]
+        matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
+        makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
+        if makes_outputs and place[path] > place[last.modules[-1]]:
             after = f"{path!r} comes after the last affine map {last.name!r}"
             return None, f"{after} and is none that can be chosen ({why})"
     return last, ""

@@ -67,20 +67,20 @@ def _probes(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     # practically every weight, so a sample of them tells.
     samples = defaultdict(list)
     for each in tensors:
-        samples[each.device, each.dtype].append(each.flatten()[_probed(each.shape)])
+        flat = each.flatten()
+        if len(flat) > _PROBED:
+            flat = flat[torch.tensor(_probed(len(flat)), device=flat.device)]
+        samples[each.device, each.dtype].append(flat)
     joined = (torch.cat(each).view(torch.uint8).cpu() for each in samples.values())
     return tuple(hash(each.numpy().tobytes()) for each in joined)
 
 
+# Plain numbers: a tensor would be kept on the device, or under the mode, of the first call.
 @lru_cache(maxsize=1024)
-def _probed(shape: torch.Size) -> Tensor | slice:
+def _probed(count: int) -> tuple[int, ...]:
     """Which entries of a flat tensor are looked at: spread over its rows and columns."""
-    count = shape.numel()
-    if count <= _PROBED:
-        return slice(None)
     # Multiples of the golden ratio: no stride of a matrix is one of theirs.
-    places = torch.arange(_PROBED, dtype=torch.float64) * 0.6180339887498949
-    return (places.frac() * count).long()
+    return tuple(int(count * (i * 0.6180339887498949 % 1)) for i in range(_PROBED))
 
 
 def require_fingerprint(model: nn.Module, wanted: str) -> None:

@@ -448,6 +448,15 @@ def test_weights_that_autograd_did_not_see_change_are_noticed(way, kind):
     assert quick_fingerprint(model) == fingerprint(model)
 
 
+def test_a_fingerprint_under_a_mode_leaves_nothing_behind():
+    model = nn.Linear(64, 61)
+    with torch.device("meta"):
+        quick_fingerprint(model)
+    before = quick_fingerprint(model)
+    model.weight.data += 0.01
+    assert quick_fingerprint(model) == fingerprint(model) != before
+
+
 @pytest.mark.parametrize("shape", [(1024, 1024), (768, 3072), (768, 768)])
 @pytest.mark.parametrize("part", ["columns", "rows"])
 def test_some_columns_or_rows_that_autograd_did_not_see_change_are_noticed(shape, part):

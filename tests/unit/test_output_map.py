@@ -100,3 +100,26 @@ def test_a_map_that_runs_again_at_the_end_is_the_last():
     model = nn.Sequential(first, nn.Tanh(), middle, nn.Tanh(), again)
     assert list(smidgen.select.last_layer(model).parts) == ["0.weight", "0.bias"]
     assert list(head_of(model, "last")) == ["0.weight", "0.bias"]
+
+
+class Prompted(nn.Module):
+    """As PEFT has it: embeddings of a prompt, registered behind the model they go into."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.classifier = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.prompt = nn.Embedding(3, 4)
+        self.norm = nn.LayerNorm((3, 4))
+
+    def forward(self, x):
+        seen = self.norm(x[:, None] + self.prompt.weight).mean(1)
+        return self.classifier(torch.tanh(self.body(seen)))
+
+
+def test_embeddings_and_norms_behind_the_head_are_no_output_maps():
+    model = Prompted()
+    assert coverage(model).output_map.name == "classifier"
+    assert set(smidgen.select.last_layer(model).parts) == {
+        "classifier.weight",
+        "classifier.bias",
+    }

@@ -11,6 +11,7 @@ import pytest
 
 from smidgen.cli import main
 from smidgen.errors import how_to_install
+from smidgen.record import Record
 from smidgen.study.definition import profiles_of, read_study, shipped
 from smidgen.study.ledger import Ledger
 
@@ -210,3 +211,12 @@ def test_nobody_is_told_to_install_a_release_that_is_not_there():
     told = re.compile(r"smidgen\[\w+\]")
     found = [p for p in [*places, ROOT / "README.md"] if told.search(p.read_text("utf-8"))]
     assert not found
+
+
+def test_records_laid_out_otherwise_are_refused_in_words(tmp_path, capsys):
+    path = nothing(tmp_path)
+    (cell,) = read_study(str(path)).cells
+    record = Record("cell", {"title": "own", "key": cell.key}, {"methods": {"mine": 1}})
+    record.save(Ledger(tmp_path / "out").record_path(cell))
+    assert ended("report", str(path), "--out", str(tmp_path / "out")) == 1
+    assert "at least one method scored on test data" in said(capsys.readouterr().err)

@@ -20,7 +20,7 @@ from smidgen.study.cell import Cell, read_settings
 from smidgen.study.definition import read_study, shipped, text_of
 from smidgen.study.kinds import KINDS, check_settings, methods_of
 from smidgen.study.ledger import Ledger
-from smidgen.study.values import Count, Shares, fits, hints_of, words
+from smidgen.study.values import Count, Draws, Shares, fits, hints_of, words
 
 ROOT = Path(__file__).parents[2]
 TABLES = """
@@ -190,6 +190,9 @@ def test_types_are_read_as_people_say_them():
         ("a", Literal["a", "b"], True),
         (["a"], Literal["a", "b"], False),
         (object(), complex, True),
+        (("b", 2), tuple[str, int], True),
+        (1, Draws, False),
+        (0, Draws, True),
     ]
     for value, hint, good in cases:
         assert fits(value, hint) is good, (value, hint)

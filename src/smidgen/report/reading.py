@@ -29,7 +29,7 @@ def methods(record: Record) -> list[Mapping[str, Any]]:
     """
     told = record.results.get("methods")
     # Records of one's own may lay theirs out otherwise: no page knows those.
-    found: list[Mapping[str, Any]] = told if isinstance(told, list) else []
+    found: list[Mapping[str, Any]] = list(told) if isinstance(told, list | tuple) else []
     names = [method.get("name") for method in found]
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:

@@ -24,6 +24,7 @@ class Rule:
 Natural = Annotated[int, Rule("a whole number, 0 or more", lambda value: value >= 0)]
 Count = Annotated[int, Rule("a whole number, 1 or more", lambda value: value >= 1)]
 Several = Annotated[int, Rule("a whole number, 2 or more", lambda value: value >= 2)]
+Draws = Annotated[int, Rule("0, or a whole number, 2 or more", lambda n: n == 0 or n > 1)]
 Positive = Annotated[float, Rule("a number > 0", lambda value: 0 < value < inf)]
 Unsigned = Annotated[float, Rule("a number, 0 or more", lambda value: 0 <= value < inf)]
 Share = Annotated[float, Rule("a number in (0, 1]", lambda value: 0 < value <= 1)]
@@ -54,7 +55,7 @@ def fits(value: Any, hint: Any) -> bool:
         return any(fits(value, part) for part in parts)
     if origin is Literal:
         return value in parts
-    if origin is tuple:
+    if origin is tuple and parts[1:] == (...,):
         return isinstance(value, tuple) and all(fits(each, parts[0]) for each in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
@@ -77,7 +78,7 @@ def words(hint: Any) -> str:
         return " or ".join(words(part) for part in parts if part is not NoneType)
     if origin is Literal:
         return f"one of {', '.join(map(repr, parts))}"
-    if origin is tuple:
+    if origin is tuple and parts[1:] == (...,):
         return f"a list, each of it {words(parts[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a table, each of it {words(parts[1])}"

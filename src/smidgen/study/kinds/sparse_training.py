@@ -31,7 +31,7 @@ from smidgen.study.image_data import ImageData, Images, read_images, scoring
 from smidgen.study.mixtures import mixture_methods
 from smidgen.study.sparse_costs import costs, stored_bytes
 from smidgen.study.trials import Choice, choose, trial
-from smidgen.study.values import Count, Natural, Positive, Share, Unsigned
+from smidgen.study.values import Count, Draws, Positive, Share, Unsigned
 
 _DEFAULTS = {
     "learning_rate": SparseTraining.learning_rate,
@@ -74,7 +74,7 @@ class Settings:
     batch: Count = 128
     every: Count = SparseTraining.every
     images: Count | None = None
-    samples: Natural = 10
+    samples: Draws = 10
     pruned: tuple[Share, ...] = ()
     scaled: bool = True
     report: bool = True

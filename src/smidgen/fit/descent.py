@@ -16,17 +16,17 @@ from smidgen.trainable import Trainable
 from smidgen.types import Batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DescentSettings:
     """How SGD goes and which of its iterates count."""
 
     steps: int
     every: int
     rank: int
-    spread: Spread
-    burn_in: int
-    momentum: float
-    weight_decay: float
+    spread: Spread = "low-rank"
+    burn_in: int = 0
+    momentum: float = 0.9
+    weight_decay: float = 3e-4
 
     def __post_init__(self) -> None:
         check_spread(self.spread, self.rank)

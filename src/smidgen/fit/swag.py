@@ -62,15 +62,9 @@ class SwagOptions:
             steps=self.steps,
             every=self.every,
             rank=self.rank,
-            spread="low-rank",
-            burn_in=0,
-            momentum=0.9,
-            weight_decay=0.0,
-            dropout=True,
             trial_steps=min(self.trial_steps, self.steps),
             rates=_rates(self.rates, True),
             samples=self.samples,
-            seed=0,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -80,15 +74,15 @@ class SwagOptions:
         return {"learning_rate": self.rates, **found}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Settings(DescentSettings):
     """All that shapes a collection; checked before any work."""
 
-    dropout: bool
     trial_steps: int
     rates: tuple[float, ...]
     samples: int
-    seed: int
+    dropout: bool = True
+    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ def find_device(given: str | torch.device, argument: str = "device") -> torch.de
         # Naming a device asks nobody; a value that comes back proves that it is there.
         torch.zeros(1, device=device).item()
     # A build of torch without CUDA asserts; others raise what their vendors chose.
-    except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
+    except (AssertionError, ImportError, RuntimeError) as error:
         raise ArgumentError(
             f"{argument} must be auto or a torch device of this machine, got "
             f"{str(given)!r} ({reason(error)[:120]}). Leave it out, or take cpu."

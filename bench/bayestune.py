@@ -20,13 +20,13 @@ from torch import nn
 
 import smidgen
 from bench.measuring import interleaved, minilm
-from smidgen.fit.chain import Chain, Course
-from smidgen.fit.langevin_step import Langevin, Settings
-from smidgen.guard import untouched
-from smidgen.record import Record
-from smidgen.scale_prior import ScalePrior
-from smidgen.subset import Subset
-from smidgen.trainable import Trainable
+from smidgen.fit.bayestune.chain import Chain, Course
+from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.fit.bayestune.step import Langevin, Settings
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.record import Record
+from smidgen.weights.subset import Subset
+from smidgen.weights.vector import Trainable
 
 BATCH, TOKENS, ROUNDS, WARM = 16, 64, 7, 1
 BURN_IN, THIN, FRACTION = 10_000, 10, 0.005

@@ -18,11 +18,11 @@ from torch.func import functional_call
 
 import smidgen
 from bench.measuring import interleaved, minilm
-from smidgen.blocks import blocks
-from smidgen.curvature.factors import FactorSums
-from smidgen.curvature.functional import output_moments, shares_of
+from smidgen.curvature.kronecker import FactorSums
 from smidgen.curvature.taps import tapped
-from smidgen.record import Record
+from smidgen.posterior.output_covariance import output_moments, shares_of
+from smidgen.runtime.record import Record
+from smidgen.weights.blocks import blocks
 
 BATCH, TOKENS, PASS, ROUNDS, WARM = 16, 64, 4, 9, 1
 PRECISIONS = 21

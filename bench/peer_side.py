@@ -31,7 +31,7 @@ from transformers import (
 
 import smidgen
 from smidgen.integrations.huggingface import load_classifier
-from smidgen.problem import model_outputs
+from smidgen.outputs.problem import model_outputs
 
 SUBNETWORK, SUBNETWORK_ROWS = 300, 4
 Tokens = dict[str, Tensor]

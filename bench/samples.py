@@ -17,7 +17,7 @@ from torch import nn
 
 import smidgen
 from bench.measuring import interleaved, minilm
-from smidgen.record import Record
+from smidgen.runtime.record import Record
 
 BATCH, TOKENS, SAMPLES, ROUNDS = 16, 64, 50, 3
 TOP = ["*encoder.layer.4.*dense*", "*encoder.layer.5.*dense*", "*layer.[45].*query*"]

@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from bench.measuring import interleaved
-from smidgen.record import Record
+from smidgen.runtime.record import Record
 from smidgen.sparse import Alternation, Schedule, SparseNetwork, sparse_bayesian
+from smidgen.sparse.architectures import mlp
 from smidgen.sparse.flops import step_flops
-from smidgen.sparse.plain_networks import mlp
 
 INPUTS, HIDDEN, CLASSES, BATCH = 784, (2048, 2048, 2048), 10, 128
 ROUNDS, WARM, EVERY, PASSES, EXAMPLES = 15, 3, 100, 4, 60_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
-from smidgen.record import Record
-from smidgen.report.across import Across, Spread, spread, stratified
-from smidgen.report.findings import findings
-from smidgen.report.tables import nll, signed
-from smidgen.study.choices import LABELS
-from smidgen.study.regression_ramp import FAMILIES
+from smidgen.report.many_records.aggregate import Across, Spread, spread, stratified
+from smidgen.report.many_records.findings import findings
+from smidgen.report.one_record.tables import nll, signed
+from smidgen.runtime.record import Record
+from smidgen_studies.methods.uci_choices import LABELS
+from smidgen_studies.methods.uci_ramp import FAMILIES
 from studies.committed import across_of, missing, recipe_records
 
 

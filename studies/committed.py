@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from smidgen.record import Record
-from smidgen.report.across import Across, gather
-from smidgen.study.definition import Study, read_study
-from smidgen.study.ledger import Ledger, state_of
+from smidgen.report.many_records.aggregate import Across, gather
+from smidgen.runtime.record import Record
+from smidgen_studies.engine.ledger import Ledger, state_of
+from smidgen_studies.engine.study import Study, read_study
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,8 +21,8 @@ from smidgen import fit
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
 from smidgen.integrations.text import TextTable, read_text
-from smidgen.study.text_data import joined
-from smidgen.study.text_task import TaskSettings, TextTask
+from smidgen.workflows.text_task import TaskSettings, TextTask
+from smidgen_studies.data.text import joined
 
 COLUMNS = {
     "SST-2": {"text": "sentence", "label": "label"},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from smidgen.cli.study import report
-from smidgen.study.definition import shipped
+from smidgen_studies.cli import report
+from smidgen_studies.engine.study import shipped
 from studies.committed import ROOT
 
 RESULTS = ROOT / "results"

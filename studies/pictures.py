@@ -10,10 +10,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from smidgen.report.across_figures import level_figures, ramp_curves, ramp_figures
-from smidgen.report.palette import INK, PAPER, looks
-from smidgen.report.ramp_page import BY_NORM
-from smidgen.report.svg import FONTS
+from smidgen.report.drawing.palette import INK, PAPER, looks
+from smidgen.report.drawing.svg import FONTS
+from smidgen.report.many_records.figures import level_figures, ramp_curves, ramp_figures
+from smidgen.report.ramp.page import BY_NORM
 from studies.committed import ROOT, across_of
 
 FOLDER = ROOT / "docs" / "pictures"

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from smidgen.integrations.huggingface import text_loader
-from smidgen.record import Record
-from smidgen.study.ramp import RampSettings, ramp
-from smidgen.study.swag_ramp import SwagRampSettings, swag_ramp
+from smidgen.runtime.record import Record
+from smidgen.workflows.ramp.laplace import RampSettings, ramp
+from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
 from studies.finetuned import TASKS, Finetuned, finetuned
 
 SWAG = SwagRampSettings(

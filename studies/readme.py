@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from smidgen.record import Record
-from smidgen.report.across import stratified
-from smidgen.report.tables import count, nll, rate, score_rows, times
+from smidgen.report.many_records.aggregate import stratified
+from smidgen.report.one_record.tables import count, nll, rate, score_rows, times
+from smidgen.runtime.record import Record
 from studies import claims, ssvi_tables, tuning_tables
 from studies.committed import ROOT, recipe_records
 

@@ -20,16 +20,16 @@ import torch
 
 import smidgen
 from smidgen import evaluate, fit, select
-from smidgen.blocks import blocks
+from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.moments import MomentSums
-from smidgen.curvature.sums import accumulate
-from smidgen.curvature.table import VarianceTable, variance_table
-from smidgen.fit.objective import Objective
-from smidgen.fit.tuning import GRID, choose
-from smidgen.posterior import Posterior
-from smidgen.predictive import CategoricalPredictive
-from smidgen.problem import Problem
-from smidgen.record import Record
+from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.precision import GRID, choose
+from smidgen.outputs.predictive import CategoricalPredictive
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.variance_table import VarianceTable, variance_table
+from smidgen.runtime.record import Record
+from smidgen.weights.blocks import blocks
 from studies.finetuned import TASKS, Finetuned, finetuned
 
 PERCENTS = (1.0, 3.0, 10.0, 30.0)

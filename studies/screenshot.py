@@ -15,8 +15,8 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from smidgen.record import Record
 from smidgen.report import render
+from smidgen.runtime.record import Record
 from studies.committed import ROOT
 
 RECORD = ROOT / "results" / "demo.json"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from smidgen.record import Record
-from smidgen.report.findings import findings
-from smidgen.report.tables import nll
-from smidgen.report.trials import TrialTable, shown, trial_tables
+from smidgen.report.many_records.findings import findings
+from smidgen.report.many_records.trials import TrialTable, shown, trial_tables
+from smidgen.report.one_record.tables import nll
+from smidgen.runtime.record import Record
 from studies.committed import ROOT, across_of, missing, records_of
 
 STUDY = "ssvi"

@@ -7,11 +7,11 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from smidgen.record import Record
-from smidgen.report.across import Spread
-from smidgen.report.tables import signed
-from smidgen.study.tuning_methods import LABELS
-from smidgen.study.tuning_summary import (
+from smidgen.report.many_records.aggregate import Spread
+from smidgen.report.one_record.tables import signed
+from smidgen.runtime.record import Record
+from smidgen_studies.methods.tuning_methods import LABELS
+from smidgen_studies.statistics import (
     OURS,
     Outcomes,
     on_tasks_like_these,

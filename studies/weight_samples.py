@@ -19,8 +19,8 @@ import torch
 
 import smidgen
 from smidgen import evaluate, fit
-from smidgen.fit.sample_tuning import held_out
-from smidgen.record import Record
+from smidgen.fit.calibration.samples import held_out
+from smidgen.runtime.record import Record
 from studies.finetuned import TASKS, Finetuned, finetuned
 
 STEPS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
@@ -48,7 +48,7 @@ def compared(made: Finetuned) -> dict[str, Any]:
     tuning = linear.tuning
     assert tuning is not None
     found = {
-        "temperature": smidgen.predictive.CategoricalPredictive.from_logits(
+        "temperature": smidgen.outputs.predictive.CategoricalPredictive.from_logits(
             outputs, tuning.map_scale
         ),
         "linearised": smidgen.predict_batches(linear, problem, test),

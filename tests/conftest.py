@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tests.cases import CASES
+from tests.support.cases import CASES
 
 # Two workers of one thread each are faster than two that fight for the cores.
 torch.set_num_threads(1)

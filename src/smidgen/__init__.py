@@ -8,14 +8,15 @@ smidgen.save(posterior, "my-posterior")
 """
 
 from smidgen import evaluate, fit, select
-from smidgen.affine import coverage
-from smidgen.delta import Delta, delta_of
-from smidgen.delta import merge as merge_deltas
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.fit.sparse_finetune import sparse_finetune as finetune
-from smidgen.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.planning import Plan, plan
-from smidgen.posterior import Posterior
+from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem
+from smidgen.planning.plan import Plan, plan
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.store import load, save
+from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import (
     point_outputs,
     predict,
@@ -25,14 +26,13 @@ from smidgen.prediction import (
     predict_sparse,
     predict_sparse_batches,
 )
-from smidgen.predictive import Predictive
-from smidgen.problem import Problem
-from smidgen.record import Record
+from smidgen.runtime.record import Record
 from smidgen.sparse import sparse_bayesian
-from smidgen.store import load, save
-from smidgen.subset import Subset
-from smidgen.swag import SwagPosterior
-from smidgen.verification import Verification, verify
+from smidgen.weights.affine import coverage
+from smidgen.weights.delta import Delta, delta_of
+from smidgen.weights.delta import merge as merge_deltas
+from smidgen.weights.subset import Subset
+from smidgen.workflows.verify import Verification, verify
 
 __version__ = "0.1.0"
 

@@ -8,24 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.oracles import (
+from tests.support.oracles import (
     kfac_factors,
     output_hessian,
     output_jacobian,
     seen_by_map,
     subset_jacobian,
 )
-from tests.tiny import WORDS, bert_config
-from tests.tolerances import EXACT
+from tests.support.tiny import WORDS, bert_config
+from tests.support.tolerances import EXACT
 from torch.testing import assert_close
 from transformers import BertForSequenceClassification
 
 import smidgen
-from smidgen.blocks import blocks
+from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import SmidgenWarning
-from smidgen.operators import STRUCTURES
-from smidgen.posterior import JOINT
-from smidgen.problem import model_outputs
+from smidgen.outputs.problem import model_outputs
+from smidgen.weights.blocks import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "lora.md"
 CLASSES, PRECISION = 3, 0.7

@@ -1,6 +1,6 @@
 """What every way to predict promises, over all likelihoods and models.
 
-A new link is tested by its name in `smidgen.links.LINKS`; another way gets a row in `WAYS`.
+A new link is tested by its name in `outputs.links.LINKS`; another way gets a row in `WAYS`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 import torch
-from tests.cases import CASES
-from tests.tolerances import EXACT, SOLVER
+from tests.support.cases import CASES
+from tests.support.tolerances import EXACT, SOLVER
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.links import LINKS
+from smidgen.outputs.links import LINKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.inline_engine import InlineEngine
 from tests.integration.test_study_kinds import TEXT
-from tests.pretended_device import NAME, announce, pretended
+from tests.support.inline_engine import InlineEngine
+from tests.support.pretended_device import NAME, announce, pretended
 
 from smidgen.cli import main
-from smidgen.study.definition import read_study
-from smidgen.study.engines.base import Place
-from smidgen.study.ledger import Ledger
-from smidgen.study.running import run_study
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.study import read_study
+from smidgen_studies.engine.workers.base import Place
 
 SHORT = ("--text", "sentence", "--label", "verdict", "--max-length", 12)
 SWAG = ("--method", "swag", "--steps", 12, "--every", 2, "--rank", 4, "--trial-steps", 6)

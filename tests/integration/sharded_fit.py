@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from safetensors.torch import save_file
-from tests.cases import mlp
+from tests.support.cases import mlp
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.oracles import output_hessian, subset_jacobian
-from tests.tiny import gpt2_config
-from tests.tolerances import EXACT, SINGLE, SOLVER
+from tests.support.oracles import output_hessian, subset_jacobian
+from tests.support.tiny import gpt2_config
+from tests.support.tolerances import EXACT, SINGLE, SOLVER
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 from transformers import GPT2LMHeadModel
@@ -17,7 +17,7 @@ from transformers import GPT2LMHeadModel
 import smidgen
 from smidgen.errors import DataError, StructureError
 from smidgen.integrations.causal import causal_problem
-from smidgen.study.evaluation import evaluate_posterior
+from smidgen.workflows.evaluation import evaluate_posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

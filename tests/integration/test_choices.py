@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from smidgen.errors import ArgumentError
-from smidgen.likelihood import Gaussian
-from smidgen.problem import Problem
-from smidgen.study.choices import LABELS, By, subsets_by
-from smidgen.study.definition import read_study
-from smidgen.study.regression import Tables, network
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import Problem
+from smidgen_studies.data.uci import Tables, network
+from smidgen_studies.engine.study import read_study
+from smidgen_studies.methods.uci_choices import LABELS, By, subsets_by
 
 FEATURES = 4
 TOTAL = FEATURES * 50 + 50 + 50 * 50 + 50 + 50 + 1

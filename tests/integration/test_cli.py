@@ -8,16 +8,16 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.tiny import bert_config, saved
+from tests.support.tiny import bert_config, saved
 from transformers import BertForSequenceClassification, BertModel
 
 import smidgen
 from smidgen.cli import main
 from smidgen.integrations.huggingface import load_classifier
-from smidgen.record import Record
+from smidgen.posterior.swag import Snapshots
+from smidgen.runtime.record import Record
 from smidgen.select import SELECTORS
-from smidgen.study.schemes import SCHEMES
-from smidgen.swag import Snapshots
+from smidgen.workflows.ramp.schemes import SCHEMES
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -325,8 +325,8 @@ def test_an_interrupted_collection_goes_on(world, tmp_path, capsys, monkeypatch)
             raise KeyboardInterrupt
         original(self, values)
 
-    monkeypatch.setattr("smidgen.swag.Snapshots.add", stops)
-    monkeypatch.setattr("smidgen.study.resumed_swag.CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr("smidgen.posterior.swag.Snapshots.add", stops)
+    monkeypatch.setattr("smidgen.workflows.swag.CHECKPOINT_EVERY", 4)
     assert fit_with(world, broken, **SWAG) == 130
     assert (tmp_path / "broken.checkpoint").exists()
     assert fit_with(world, broken, **SWAG) == 0
@@ -638,7 +638,7 @@ def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch)
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen.store.laplace.card", interrupted)
+    monkeypatch.setattr("smidgen.posterior.store.laplace.card", interrupted)
     assert fit_with(world, tmp_path / "new") == 130
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from tests.tiny import bert_config, saved
+from tests.support.tiny import bert_config, saved
 from transformers import BertForSequenceClassification, BertModel
 
 from smidgen.cli import main

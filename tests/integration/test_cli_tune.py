@@ -9,20 +9,20 @@ from math import ceil, prod
 import pytest
 import torch
 from tests.integration.test_cli import rows, run
-from tests.report_page import Page
-from tests.tiny import TWO_MAPS, saved, saved_encoder, saved_encoder_of
+from tests.support.report_page import Page
+from tests.support.tiny import TWO_MAPS, saved, saved_encoder, saved_encoder_of
 from transformers import ModernBertConfig, ModernBertModel
 
 import smidgen
-from smidgen.delta import Delta
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_classifier, load_with_head, save_model
 from smidgen.integrations.text import read_text
-from smidgen.memory import readable
-from smidgen.record import Record
 from smidgen.report import verdict
-from smidgen.study.bayestune import BayesTuneSettings, bayestune
-from smidgen.study.tuned_folder import open_folder
+from smidgen.runtime.memory import readable
+from smidgen.runtime.record import Record
+from smidgen.weights.delta import Delta
+from smidgen.workflows.bayestune import BayesTuneSettings, bayestune
+from smidgen.workflows.tuned_folder import open_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

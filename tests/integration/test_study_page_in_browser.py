@@ -6,10 +6,16 @@ from statistics import fmean
 
 import pytest
 from scipy.stats import ttest_1samp
-from tests.browser_page import PROBE, WIDTHS, opened
 from tests.integration.test_page_in_browser import SMALLEST_TEXT, browser
-from tests.study_records import DATA, SEEDS, SHIFTS, make_level_records, make_study_records
-from tests.tolerances import EXACT
+from tests.support.browser_page import PROBE, WIDTHS, opened
+from tests.support.study_records import (
+    DATA,
+    SEEDS,
+    SHIFTS,
+    make_level_records,
+    make_study_records,
+)
+from tests.support.tolerances import EXACT
 
 from smidgen.report import render_many
 

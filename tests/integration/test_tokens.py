@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import WORDS, bert_config
-from tests.tolerances import EXACT, SOLVER
+from tests.support.tiny import WORDS, bert_config
+from tests.support.tolerances import EXACT, SOLVER
 from torch.testing import assert_close
 from transformers import BertForTokenClassification
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
-from smidgen.study.comparison import point_methods, posterior_method, seen_elsewhere
-from smidgen.study.evaluation import evaluate_posterior
+from smidgen.workflows.comparison import point_methods, posterior_method, seen_elsewhere
+from smidgen.workflows.evaluation import evaluate_posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.tolerances import SINGLE
+from tests.support.tolerances import SINGLE
 
 import smidgen
 from smidgen.cli import main
@@ -21,9 +21,9 @@ from smidgen.integrations.arrays import (
     read_arrays,
     standardised,
 )
-from smidgen.report.connectivity import connectivity_picture
+from smidgen.report.drawing.connectivity import connectivity_picture
 from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
-from smidgen.sparse.plain_networks import PlainNetwork, Standardise, mlp
+from smidgen.sparse.architectures import PlainNetwork, Standardise, mlp
 
 
 def examples(count=240, shape=(1, 8, 8), seed=0):

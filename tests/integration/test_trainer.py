@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import bert_config
-from tests.tolerances import SINGLE
+from tests.support.tiny import bert_config
+from tests.support.tolerances import SINGLE
 from transformers import (
     BertForSequenceClassification,
     Trainer,

@@ -7,17 +7,17 @@ from copy import deepcopy
 import pytest
 import torch
 from peft import PeftModel
-from tests.tiny import bert_config
-from tests.tolerances import SINGLE
+from tests.support.tiny import bert_config
+from tests.support.tolerances import SINGLE
 from torch import nn
 from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 
 import smidgen
 from smidgen import fit, select
-from smidgen.delta import delta_of
 from smidgen.errors import ArgumentError
 from smidgen.integrations.peft_adapter import peft_model, save_peft
-from smidgen.subset import Entries
+from smidgen.weights.delta import delta_of
+from smidgen.weights.subset import Entries
 
 
 def bert():

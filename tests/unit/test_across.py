@@ -10,24 +10,24 @@ from statistics import fmean, variance
 import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
-from tests.study_records import (
+from tests.support.study_records import (
     DATA,
     SEEDS,
     make_level_records,
     make_study_records,
     record,
 )
-from tests.tolerances import EXACT
+from tests.support.tolerances import EXACT
 
 from smidgen.cli import main
 from smidgen.errors import DataError
-from smidgen.record import Record
 from smidgen.report import About, render_many
-from smidgen.report.across import gather, spread, stratified
-from smidgen.report.across_figures import interval_figure, ramp_curves
-from smidgen.report.findings import findings
-from smidgen.report.palette import looks
-from smidgen.report.ramp_figures import lines
+from smidgen.report.drawing.palette import looks
+from smidgen.report.many_records.aggregate import gather, spread, stratified
+from smidgen.report.many_records.figures import interval_figure, ramp_curves
+from smidgen.report.many_records.findings import findings
+from smidgen.report.ramp.figures import lines
+from smidgen.runtime.record import Record
 
 
 def scores(records, data, name, score="nll"):

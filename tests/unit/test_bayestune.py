@@ -8,7 +8,7 @@ from torch import nn
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.subset import Whole
+from smidgen.weights.subset import Whole
 
 
 def net():

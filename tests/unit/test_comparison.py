@@ -7,15 +7,15 @@ import re
 import pytest
 import torch
 
-from smidgen.predictive import CategoricalPredictive
-from smidgen.record import BASELINES
-from smidgen.study.cell import read_settings
-from smidgen.study.comparison import Method, compare
-from smidgen.study.definition import profiles_of, read_study
-from smidgen.study.kinds import finetune, laplace, swag
-from smidgen.study.mixtures import mixture_methods
-from smidgen.study.schemes import SCHEMES
-from smidgen.study.swag_ramp import SWAG_SCHEMES
+from smidgen.outputs.predictive import CategoricalPredictive
+from smidgen.runtime.record import BASELINES
+from smidgen.workflows.comparison import Method, compare
+from smidgen.workflows.ramp.schemes import SCHEMES
+from smidgen.workflows.ramp.swag import SWAG_SCHEMES
+from smidgen_studies.engine.cell import read_settings
+from smidgen_studies.engine.study import profiles_of, read_study
+from smidgen_studies.kinds import finetune, laplace, swag
+from smidgen_studies.methods.mixtures import mixture_methods
 
 ROWS, CLASSES = 40, 3
 TARGETS = torch.arange(ROWS) % CLASSES

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import SELECTORS, Case, OneBlock, padded_tokens
-from tests.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
-from tests.tiny import gpt2_config
-from tests.tolerances import EXACT, Z
+from tests.support.cases import SELECTORS, Case, OneBlock, padded_tokens
+from tests.support.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
+from tests.support.tiny import gpt2_config
+from tests.support.tolerances import EXACT, Z
 from transformers import GPT2LMHeadModel
 
 import smidgen
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
-from smidgen.curvature.factors import kronecker_factors
-from smidgen.curvature.functional import output_moments, shares_of
+from smidgen.curvature.kronecker import kronecker_factors
+from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import DataError
-from smidgen.operators import STRUCTURES
-from smidgen.posterior import JOINT
-from smidgen.problem import batch_mask, batch_targets
+from smidgen.outputs.problem import batch_mask, batch_targets
+from smidgen.posterior.output_covariance import output_moments, shares_of
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import blocks
 
 
 def mask_for(batch, positions):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from smidgen import Subset
-from smidgen.delta import Delta, delta_of, merge
 from smidgen.errors import ArgumentError, StoreError
-from smidgen.subset import Block, Entries, Whole
+from smidgen.weights.delta import Delta, delta_of, merge
+from smidgen.weights.subset import Block, Entries, Whole
 
 
 def net(kind=torch.float32):

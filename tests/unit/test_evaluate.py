@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
-from tests.tolerances import Z
+from tests.support.tolerances import Z
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,7 +19,7 @@ from smidgen import evaluate
 from smidgen.errors import ArgumentError, DataError
 from smidgen.evaluate.association import average_ranks
 from smidgen.evaluate.intervals import redraw
-from smidgen.predictive import (
+from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,

@@ -6,12 +6,12 @@ import weakref
 
 import pytest
 import torch
-from tests.cases import Case, mlp, vectors
+from tests.support.cases import Case, mlp, vectors
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.study.evaluation import evaluate_posterior
+from smidgen.workflows.evaluation import evaluate_posterior
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.tiny import TWO_MAPS, saved_encoder, saved_encoder_of
+from tests.support.tiny import TWO_MAPS, saved_encoder, saved_encoder_of
 from torch import nn
 
 from smidgen import Problem, Subset, fit, merge_deltas, select
 from smidgen.errors import ArgumentError, StoreError
-from smidgen.heads import head_of
 from smidgen.integrations.huggingface import load_with_head
-from smidgen.study.tuned_text import Start, chosen_by
-from smidgen.subset import Entries, Whole
+from smidgen.weights.head import head_of
+from smidgen.weights.subset import Entries, Whole
+from smidgen_studies.methods.tuned_text import Start, chosen_by
 
 COURSE = {"steps": 6, "burn_in": 2, "thin": 2, "num_data": 12}
 

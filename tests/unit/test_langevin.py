@@ -6,21 +6,21 @@ import gc
 
 import pytest
 import torch
-from tests.tolerances import COARSE, SHORT_STEP, Z
+from tests.support.tolerances import COARSE, SHORT_STEP, Z
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import smidgen
 from smidgen import fit, select
-from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, DataError, StoreError
-from smidgen.fit.chain import Chain, Course
-from smidgen.fit.langevin import chain_course
-from smidgen.fit.langevin_step import Langevin, Settings
+from smidgen.fit.bayestune.chain import Chain, Course
+from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.fit.bayestune.step import Langevin, Settings
 from smidgen.fit.preparation import training_size
-from smidgen.largest import overlap
-from smidgen.scale_prior import ScalePrior
-from smidgen.trainable import Trainable
+from smidgen.weights.affine import coverage
+from smidgen.weights.top_k import overlap
+from smidgen.weights.vector import Trainable
 
 
 def linear(weights):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from tests.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
-from tests.oracles import linear_regression_posterior
-from tests.tolerances import EXACT, SINGLE, SOLVER
+from tests.support.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
+from tests.support.oracles import linear_regression_posterior
+from tests.support.tolerances import EXACT, SINGLE, SOLVER
 from torch import nn
 from transformers import BatchEncoding
 
 import smidgen
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
-from smidgen.fingerprint import fingerprint, quick_fingerprint
-from smidgen.fit.tuning import GRID
-from smidgen.subset import Entries, Subset, Whole
+from smidgen.fit.calibration.precision import GRID
+from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import blocks
+from smidgen.weights.subset import Entries, Subset, Whole
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import Case, mlp, vectors
-from tests.tolerances import EXACT, SOLVER
+from tests.support.cases import Case, mlp, vectors
+from tests.support.tolerances import EXACT, SOLVER
 
 import smidgen
-from smidgen.links import at_temperatures, centred, directions
+from smidgen.outputs.links import at_temperatures, centred, directions
 
 
 def bridge(logits, covariance, temperature=1.0):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smidgen.errors import ArgumentError
-from smidgen.largest import largest, overlap
+from smidgen.weights.top_k import largest, overlap
 
 
 def sorted_largest(scores, count):

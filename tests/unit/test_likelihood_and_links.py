@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.oracles import output_hessian
-from tests.tolerances import EXACT, PROBIT, Z
+from tests.support.oracles import output_hessian
+from tests.support.tolerances import EXACT, PROBIT, Z
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.links import at_temperatures, directions, resolve, standard_normals
-from smidgen.predictive import (
+from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
+from smidgen.outputs.links import at_temperatures, directions, resolve, standard_normals
+from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,

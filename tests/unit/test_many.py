@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tolerances import EXACT
+from tests.support.tolerances import EXACT
 
 import smidgen
-from smidgen.curvature.table import variance_table
 from smidgen.errors import ArgumentError
+from smidgen.posterior.variance_table import variance_table
 
 PERCENTS = (20, 45, 100)
 

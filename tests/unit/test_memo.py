@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import SELECTORS, Case, Shared, mlp, vectors
+from tests.support.cases import SELECTORS, Case, Shared, mlp, vectors
 from torch import nn
 
 import smidgen
-from smidgen.guard import untouched
-from smidgen.memo import Memo
-from smidgen.problem import model_outputs
-from smidgen.samples import sampled_outputs
+from smidgen.outputs.problem import model_outputs
+from smidgen.posterior.sampling import sampled_outputs
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.prefix_cache import Memo
 
 IDLE_MAPS_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -8,11 +8,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from smidgen import Subset
-from smidgen.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.endless import Endless
 from smidgen.errors import DataError, StoreError, SubsetError
-from smidgen.subset import Block, Entries, Whole
-from smidgen.trainable import Places, Trainable
+from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.runtime.loader import Endless
+from smidgen.weights.subset import Block, Entries, Whole
+from smidgen.weights.vector import Places, Trainable
 
 
 def net():

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.affine import coverage
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.fit.scope import labels_of
-from smidgen.heads import certain_head, head_of
-from smidgen.study.evaluation import evaluate_posterior
+from smidgen.fit.calibration.groups import labels_of
+from smidgen.weights.affine import coverage
+from smidgen.weights.head import certain_head, head_of
+from smidgen.workflows.evaluation import evaluate_posterior
 
 
 class Tied(nn.Module):

@@ -7,9 +7,9 @@ from math import pi
 
 import pytest
 import torch
-from tests.cases import Case, linear, vectors
-from tests.oracles import linear_regression_posterior
-from tests.tolerances import EXACT, Z
+from tests.support.cases import Case, linear, vectors
+from tests.support.oracles import linear_regression_posterior
+from tests.support.tolerances import EXACT, Z
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen

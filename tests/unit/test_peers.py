@@ -9,8 +9,17 @@ from math import sqrt
 
 import pytest
 import torch
-from tests.cases import Case, OneBlock, bert, gpt2, linear, mlp, padded_tokens, vectors
-from tests.peers import (
+from tests.support.cases import (
+    Case,
+    OneBlock,
+    bert,
+    gpt2,
+    linear,
+    mlp,
+    padded_tokens,
+    vectors,
+)
+from tests.support.peers import (
     Batches,
     apart,
     curvlinops_matrix,
@@ -24,7 +33,7 @@ from tests.peers import (
     their_variance,
     without_biases,
 )
-from tests.tolerances import PEER
+from tests.support.tolerances import PEER
 from torch import nn
 
 import smidgen

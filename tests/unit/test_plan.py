@@ -7,18 +7,18 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cases import CASES, SELECTORS, Case, OneBlock, bert, padded_tokens
+from tests.support.cases import CASES, SELECTORS, Case, OneBlock, bert, padded_tokens
 from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import smidgen
-from smidgen.blocks import blocks
-from smidgen.costs import Setting
-from smidgen.curvature.rehearsal import rehearse
+from smidgen.curvature.dry_run import rehearse
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
-from smidgen.memory import available_bytes, readable
-from smidgen.operators import STRUCTURES
-from smidgen.swag import SPREADS
+from smidgen.posterior.cost import Setting
+from smidgen.posterior.swag import SPREADS
+from smidgen.runtime.memory import available_bytes, readable
+from smidgen.weights.blocks import blocks
 
 BLOCK = Case("one-block", OneBlock, 2, padded_tokens)
 BY_NAME = {case.name: case for case in CASES}

@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import smidgen
-from smidgen import fit, progress
+from smidgen import fit
 from smidgen.errors import DataError
+from smidgen.runtime import progress
 
 
 class Terminal(io.StringIO):

@@ -6,15 +6,15 @@ import json
 
 import pytest
 import torch
-from tests.cases import CASES
-from tests.tolerances import EXACT
+from tests.support.cases import CASES
+from tests.support.tolerances import EXACT
 
 import smidgen
-from smidgen.curvature.table import variance_table
 from smidgen.errors import ArgumentError
-from smidgen.fit.objective import Objective
-from smidgen.study.ramp import RampSettings, ramp
-from smidgen.study.schemes import SCHEMES, allocations
+from smidgen.fit.calibration.objective import Objective
+from smidgen.posterior.variance_table import variance_table
+from smidgen.workflows.ramp.laplace import RampSettings, ramp
+from smidgen.workflows.ramp.schemes import SCHEMES, allocations
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")
 SMALL = RampSettings(

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ramp_record import BEST, LABELS, SECONDS, make_ramp_record
-from tests.report_page import Page
-from tests.report_record import difference
+from tests.support.ramp_record import BEST, LABELS, SECONDS, make_ramp_record
+from tests.support.report_page import Page
+from tests.support.report_record import difference
 
-from smidgen.record import Record
 from smidgen.report import render, score_rows, verdict
-from smidgen.report.layers import places
-from smidgen.report.ramp_figures import _BETWEEN, _apart, lines, score_limits
+from smidgen.report.ramp.figures import _BETWEEN, _apart, lines, score_limits
+from smidgen.report.ramp.layers import places
+from smidgen.runtime.record import Record
 
 SECTIONS = {
     "scores",

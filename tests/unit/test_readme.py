@@ -14,7 +14,7 @@ from studies.readme import PAGES, README, written
 from studies.screenshot import pictured_digest, record_digest
 
 import smidgen
-from smidgen.report.across import gather
+from smidgen.report.many_records.aggregate import gather
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,16 +9,24 @@ from typing import Any
 
 import matplotlib
 import pytest
-from tests.report_page import Page
-from tests.tuned_record import make_tuned_record
+from tests.support.report_page import Page
+from tests.support.tuned_record import make_tuned_record
 
 from smidgen.errors import DataError, StoreError
-from smidgen.record import Record
 from smidgen.report import render, score_rows, verdict, write
-from smidgen.report.subset_picture import subset_picture
-from smidgen.report.tables import COLUMNS, count, nll, percent, signed, significant, times
+from smidgen.report.one_record.subset_picture import subset_picture
+from smidgen.report.one_record.tables import (
+    COLUMNS,
+    count,
+    nll,
+    percent,
+    signed,
+    significant,
+    times,
+)
+from smidgen.runtime.record import Record
 
-_BUILDER = runpy.run_path(str(Path(__file__).parents[1] / "report_record.py"))
+_BUILDER = runpy.run_path(str(Path(__file__).parents[1] / "support" / "report_record.py"))
 make_record = _BUILDER["make_record"]
 difference = _BUILDER["difference"]
 

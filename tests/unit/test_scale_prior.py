@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tolerances import DRIFT, EXACT, INTEGRATED, ROUNDED
+from tests.support.tolerances import DRIFT, EXACT, INTEGRATED, ROUNDED
 
 from smidgen.errors import ArgumentError
-from smidgen.scale_prior import ScalePrior
+from smidgen.fit.bayestune.scale_prior import ScalePrior
 
 PRIORS = [(0.01, 100.0), (0.3, 1e4), (0.5, 1.0), (1.0, 3.0), (1.7, 0.01), (3.0, 2.0)]
 priors = pytest.mark.parametrize(("shape", "rate"), PRIORS)

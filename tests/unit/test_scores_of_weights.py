@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import CASES, SELECTORS, Case, OneBlock, mlp, padded_tokens, vectors
-from tests.oracles import (
+from tests.support.cases import (
+    CASES,
+    SELECTORS,
+    Case,
+    OneBlock,
+    mlp,
+    padded_tokens,
+    vectors,
+)
+from tests.support.oracles import (
     inputs_of_map,
     kfac_factors,
     output_hessian,
     seen_by_map,
     subset_jacobian,
 )
-from tests.tolerances import EXACT
+from tests.support.tolerances import EXACT
 from torch import nn
 from torch.nn import functional as F
 
 import smidgen
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
-from smidgen.operators import STRUCTURES
-from smidgen.problem import batch_mask, batch_targets
+from smidgen.outputs.problem import batch_mask, batch_targets
 from smidgen.select import scores
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import blocks
 
 one_row_each = pytest.mark.parametrize(
     "case",

@@ -6,13 +6,13 @@ from math import ceil
 
 import pytest
 import torch
-from tests.cases import bert, gpt2
+from tests.support.cases import bert, gpt2
 from torch import nn
 
 import smidgen
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
 from smidgen.errors import ArgumentError, SubsetError
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import blocks
 
 
 def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():

@@ -6,13 +6,13 @@ from math import ceil
 
 import pytest
 import torch
-from tests.cases import CASES, Case, OneBlock, mlp, padded_tokens, vectors
+from tests.support.cases import CASES, Case, OneBlock, mlp, padded_tokens, vectors
 
 import smidgen
-from smidgen.affine import coverage
-from smidgen.blocks import blocks
 from smidgen.errors import ArgumentError
 from smidgen.select import SELECTORS, choose
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import blocks
 
 BAD_SIZES = {
     "percent": [0, -1, 100.5, float("nan"), "ten"],

@@ -8,17 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tolerances import ADAM_STEP, EXACT, SINGLE
+from tests.support.tolerances import ADAM_STEP, EXACT, SINGLE
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
-from smidgen.sparse.addition import largest_gradients, tapped
-from smidgen.sparse.alternation import moved
 from smidgen.sparse.budgets import shares
-from smidgen.sparse.removal import SCORES
+from smidgen.sparse.grow import largest_gradients, tapped
+from smidgen.sparse.prune import SCORES
+from smidgen.sparse.rewire import moved
 
 SHAPES = {"a": (30, 20), "b": (8, 30), "c": (16, 3, 3, 3), "d": (2, 8)}
 

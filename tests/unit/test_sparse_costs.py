@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tolerances import EXACT
+from tests.support.tolerances import EXACT
 from torch import nn
 
 from smidgen import predict_sparse_batches, sparse_bayesian
 from smidgen.errors import DataError
 from smidgen.fit import SparseTraining
-from smidgen.likelihood import Categorical
+from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
-from smidgen.study.sparse_costs import costs
+from smidgen_studies.methods.sparse_costs import costs
 
 
 @pytest.fixture

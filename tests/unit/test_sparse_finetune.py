@@ -8,7 +8,7 @@ from math import isnan
 
 import pytest
 import torch
-from tests.tolerances import SINGLE
+from tests.support.tolerances import SINGLE
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,8 +16,8 @@ import smidgen
 from smidgen import Subset, fit, select
 from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
 from smidgen.fit import SubsetAdamW
-from smidgen.fit.stopping import Epoch
-from smidgen.subset import Entries, Whole
+from smidgen.fit.epochs import Epoch
+from smidgen.weights.subset import Entries, Whole
 
 
 def net():

@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.oracles import dense_gaussian_map
-from tests.tolerances import EXACT, Z
+from tests.support.oracles import dense_gaussian_map
+from tests.support.tolerances import EXACT, Z
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

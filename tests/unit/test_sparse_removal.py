@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
-from tests.tolerances import SOLVER
+from tests.support.tolerances import SOLVER
 
-from smidgen.sparse.removal import SCORES, log_score
+from smidgen.sparse.prune import SCORES, log_score
 
 CASES = [(0.0, 0.3), (0.02, 0.5), (-0.4, 0.3), (1.5, 0.2), (2.0, 1.0), (-0.7, 1.4)]
 ANY = st.floats(allow_nan=True, allow_infinity=True)

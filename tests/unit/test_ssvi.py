@@ -9,9 +9,9 @@ from math import cos, exp, log, pi
 
 import pytest
 import torch
-from tests.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
-from tests.tiny import bert_config
-from tests.tolerances import EXACT, STATE_RATIO
+from tests.support.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
+from tests.support.tiny import bert_config
+from tests.support.tolerances import EXACT, STATE_RATIO
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,7 +28,7 @@ from smidgen.errors import (
     StructureError,
 )
 from smidgen.fit import SparseTraining
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
 from smidgen.sparse import (
     Alternation,
     Schedule,

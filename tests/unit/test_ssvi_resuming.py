@@ -7,17 +7,17 @@ from itertools import islice
 
 import pytest
 import torch
-from tests.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
+from tests.support.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
 from torch.utils.data import DataLoader, RandomSampler
 
 from smidgen import fit
 from smidgen.errors import StoreError, StructureError
 from smidgen.fit import SparseTraining
-from smidgen.likelihood import Bernoulli
-from smidgen.problem import Problem
+from smidgen.outputs.likelihood import Bernoulli
+from smidgen.outputs.problem import Problem
 from smidgen.sparse import sparse_bayesian
-from smidgen.sparse.alternation import moved, refill
 from smidgen.sparse.pattern import Pattern
+from smidgen.sparse.rewire import moved, refill
 
 
 class StopsAfter:

@@ -10,14 +10,14 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.cases import Case, OneBlock, bert, padded_tokens
-from tests.tolerances import EXACT
+from tests.support.cases import Case, OneBlock, bert, padded_tokens
+from tests.support.tolerances import EXACT
 
 import smidgen
-from smidgen.artifact import file_hash
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import StoreError
-from smidgen.operators import STRUCTURES
-from smidgen.record import Record
+from smidgen.runtime.artifact import file_hash
+from smidgen.runtime.record import Record
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step,
 
         monkeypatch.setattr(os, "rename", second_fails)
     else:
-        monkeypatch.setattr(f"smidgen.store.{step}", interrupted)
+        monkeypatch.setattr(f"smidgen.posterior.store.{step}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         smidgen.save(posterior.with_precision(9.0), target, overwrite=True)
     monkeypatch.undo()

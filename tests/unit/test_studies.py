@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests import study_kinds
-from tests.inline_engine import InlineEngine
+from tests.support import study_kinds
+from tests.support.inline_engine import InlineEngine
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
-from smidgen.record import Record
-from smidgen.study.cell import Cell
-from smidgen.study.data_files import require_files
-from smidgen.study.definition import Resources, profiles_of, read_study, shipped
-from smidgen.study.engines.base import Place
-from smidgen.study.engines.local import LocalEngine, room_for
-from smidgen.study.kinds import KINDS, check_settings
-from smidgen.study.ledger import Ledger, state_of
-from smidgen.study.running import missing_cells, run_study
+from smidgen.runtime.record import Record
+from smidgen_studies.engine.cell import Cell
+from smidgen_studies.engine.data_files import require_files
+from smidgen_studies.engine.ledger import Ledger, state_of
+from smidgen_studies.engine.run import missing_cells, run_study
+from smidgen_studies.engine.study import Resources, profiles_of, read_study, shipped
+from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.engine.workers.local import LocalEngine, room_for
+from smidgen_studies.kinds import KINDS, check_settings
 
 ROOT = Path(__file__).parents[2]
 FILE = """
@@ -40,13 +40,13 @@ name = "two"
 size = 3
 [[cells]]
 name = "base"
-kind = "tests.study_kinds"
+kind = "tests.support.study_kinds"
 diary = "{diary}"
 leaves = true
 seconds = {seconds}
 [[cells]]
 name = "leaf"
-kind = "tests.study_kinds"
+kind = "tests.support.study_kinds"
 needs = ["base"]
 diary = "{diary}"
 fails_without = "{wanted}"

@@ -11,9 +11,9 @@ import pytest
 
 from smidgen.cli import main
 from smidgen.errors import how_to_install
-from smidgen.record import Record
-from smidgen.study.definition import profiles_of, read_study, shipped
-from smidgen.study.ledger import Ledger
+from smidgen.runtime.record import Record
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.study import profiles_of, read_study, shipped
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,8 @@ def nothing(folder):
     """A study of one cell, of a kind of the tests' own."""
     path = folder / "nothing.toml"
     path.write_text(
-        '[[data]]\nname = "one"\n[[cells]]\nname = "base"\nkind = "tests.study_kinds"\n'
+        '[[data]]\nname = "one"\n[[cells]]\nname = "base"\n'
+        'kind = "tests.support.study_kinds"\n'
         f'diary = "{folder / "diary"}"\n[profiles.small]\nseeds = [0]\n'
     )
     return path
@@ -112,7 +113,7 @@ def test_an_interrupted_study_says_how_much_is_done(tmp_path, capsys, monkeypatc
         engine.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen.study.running.run_study", interrupted)
+    monkeypatch.setattr("smidgen_studies.engine.run.run_study", interrupted)
     out = ("--out", str(tmp_path / "out"), "--workers", "1")
     assert ended("run", str(nothing(tmp_path)), *out) == 130
     printed = capsys.readouterr()

@@ -15,12 +15,12 @@ import pytest
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
-from smidgen.record import Record
-from smidgen.study.cell import Cell, read_settings
-from smidgen.study.definition import read_study, shipped, text_of
-from smidgen.study.kinds import KINDS, check_settings, methods_of
-from smidgen.study.ledger import Ledger
-from smidgen.study.values import Count, Draws, Shares, fits, hints_of, words
+from smidgen.runtime.record import Record
+from smidgen_studies.engine.cell import Cell, read_settings
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.settings import Count, Draws, Shares, fits, hints_of, words
+from smidgen_studies.engine.study import read_study, shipped, text_of
+from smidgen_studies.kinds import KINDS, check_settings, methods_of
 
 ROOT = Path(__file__).parents[2]
 TABLES = """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.errors import StoreError, SubsetError
-from smidgen.subset import Block, Entries, Subset, Whole
+from smidgen.weights.subset import Block, Entries, Subset, Whole
 
 UNIVERSE = {"weight": (4, 3), "bias": (4,), "kernel": (2, 2, 2), "scale": ()}
 

@@ -8,8 +8,8 @@ from itertools import cycle
 
 import pytest
 import torch
-from tests.cases import Case, ConvNet, OneBlock, images, mlp, padded_tokens, vectors
-from tests.tolerances import EXACT, SINGLE, Z
+from tests.support.cases import Case, ConvNet, OneBlock, images, mlp, padded_tokens, vectors
+from tests.support.tolerances import EXACT, SINGLE, Z
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -22,11 +22,11 @@ from smidgen.errors import (
     SubsetError,
 )
 from smidgen.fit import SwagCollector, swag
-from smidgen.fit.sample_tuning import HeldOut
-from smidgen.likelihood import Categorical
-from smidgen.subset import Entries, Whole
-from smidgen.swag import Snapshots, SwagPosterior
-from smidgen.trainable import Trainable
+from smidgen.fit.calibration.samples import HeldOut
+from smidgen.outputs.likelihood import Categorical
+from smidgen.posterior.swag import Snapshots, SwagPosterior
+from smidgen.weights.subset import Entries, Whole
+from smidgen.weights.vector import Trainable
 
 ONE_BLOCK = Case("one-block", OneBlock, 3, padded_tokens)
 

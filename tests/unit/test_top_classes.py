@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import Case, mlp, vectors
-from tests.tolerances import EXACT, PROBIT, SOLVER
+from tests.support.cases import Case, mlp, vectors
+from tests.support.tolerances import EXACT, PROBIT, SOLVER
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.links import (
+from smidgen.outputs.links import (
     at_temperatures,
     centred,
     directions,
@@ -20,7 +20,7 @@ from smidgen.links import (
     standard_normals,
     with_first_class,
 )
-from smidgen.top_classes import TopClasses
+from smidgen.outputs.top_classes import TopClasses
 
 CLASSES = 6
 

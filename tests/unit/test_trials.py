@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from smidgen.errors import ArgumentError
-from smidgen.record import Record
-from smidgen.study.cell import Done
-from smidgen.study.kinds import tuning
-from smidgen.study.trials import Choice, choose, trial
+from smidgen.runtime.record import Record
+from smidgen_studies.engine.cell import Done
+from smidgen_studies.kinds import tuning
+from smidgen_studies.methods.trials import Choice, choose, trial
 
 
 def tried(rate, nll, method="full"):

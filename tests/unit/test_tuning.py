@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.cases import CASES, Case, OneBlock, padded_tokens
-from tests.tolerances import EXACT, INTERPOLATED
+from tests.support.cases import CASES, Case, OneBlock, padded_tokens
+from tests.support.tolerances import EXACT, INTERPOLATED
 
 import smidgen
-from smidgen.curvature.table import variance_table
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError
-from smidgen.fit.objective import Objective
-from smidgen.fit.tuning import GRID
-from smidgen.operators import STRUCTURES
+from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.precision import GRID
+from smidgen.posterior.variance_table import variance_table
 
 FAST = [
     case for case in CASES if case.name in ("mlp-2", "mlp-4", "mlp-regression", "bert-2")

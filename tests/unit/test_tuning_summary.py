@@ -9,14 +9,14 @@ import torch
 from markupsafe import escape
 from scipy.stats import t as student
 from sklearn.metrics import matthews_corrcoef
-from tests.tolerances import EXACT, Z
+from tests.support.tolerances import EXACT, Z
 
 from smidgen.errors import DataError
-from smidgen.record import Record
 from smidgen.report import About, render_many
-from smidgen.report.across import Spread
-from smidgen.study.task_scores import accuracy, matthews, pearson, scores_of
-from smidgen.study.tuning_summary import (
+from smidgen.report.many_records.aggregate import Spread
+from smidgen.runtime.record import Record
+from smidgen_studies.methods.task_scores import accuracy, matthews, pearson, scores_of
+from smidgen_studies.statistics import (
     Outcomes,
     TaskGap,
     on_tasks_like_these,

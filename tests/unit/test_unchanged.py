@@ -7,7 +7,7 @@ import torch
 
 import smidgen
 from smidgen.errors import DataError
-from smidgen.problem import model_outputs
+from smidgen.outputs.problem import model_outputs
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

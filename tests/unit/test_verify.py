@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
-from tests.tolerances import Z
+from tests.support.tolerances import Z
 from torch import nn
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.verification import covariance_score
+from smidgen.workflows.verify import covariance_score
 
 
 def test_all_maps_of_all_cases_agree(case, unchanged):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import (
+from tests.support.cases import (
     SELECTORS,
     Case,
     OneBlock,
@@ -14,14 +14,13 @@ from tests.cases import (
     padded_tokens,
     vectors,
 )
-from tests.tolerances import EXACT, Z
+from tests.support.tolerances import EXACT, Z
 from torch.utils.data import DataLoader
 
 import smidgen
-from smidgen.blocks import blocks
+from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import ArgumentError, DataError
-from smidgen.operators import STRUCTURES
-from smidgen.posterior import JOINT
+from smidgen.weights.blocks import blocks
 
 IDLE_MAPS_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 SAMPLES = 200

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
@@ -20,14 +21,13 @@ from smidgen.cli import (
     predict,
     ramp,
     report,
-    study,
     train_sparse,
     tune,
     verify,
 )
 from smidgen.cli.console import Interrupted, note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
-from smidgen.progress import SWITCH
+from smidgen.runtime.progress import SWITCH
 
 # What typer returns when the user pressed Ctrl-C.
 _INTERRUPTED = 130
@@ -58,7 +58,8 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _example in _COMMANDS.items():
     app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
-app.add_typer(study.app, name="study")
+for _found in entry_points(group="smidgen.commands"):
+    app.add_typer(_found.load(), name=_found.name)
 
 
 def _tell_version(asked: bool) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.atomic import write_text
 from smidgen.errors import StoreError
-from smidgen.record import Record
+from smidgen.runtime.files import write_text
+from smidgen.runtime.record import Record
 
 out = Console(highlight=False)
 _HEADINGS = {
@@ -57,7 +57,7 @@ def refuse(message: str) -> None:
 def show_record(record: Record) -> None:
     """Print the table of a record and its verdict."""
     from smidgen.report import score_rows, verdict
-    from smidgen.report.tables import columns_of
+    from smidgen.report.one_record.tables import columns_of
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)

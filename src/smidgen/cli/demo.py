@@ -36,7 +36,7 @@ def demo(
     refuse_taken_files(json_file, overwrite=overwrite)
     _require_encoder()
     from smidgen.report import write
-    from smidgen.study.demo import QUICK, DemoSettings, run_demo
+    from smidgen.workflows.demo import QUICK, DemoSettings, run_demo
 
     settings = replace(QUICK if quick else DemoSettings(), percent=percent, seed=seed)
     record = run_demo(settings, say=Steps())

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 import smidgen
-from smidgen.cli import texts
 from smidgen.cli.console import out, refuse_taken_files, show_record
+from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 
 
@@ -37,7 +37,7 @@ def evaluate(
     json_file: texts.Json = None,
 ) -> None:
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
-    from smidgen.study.evaluation import evaluate_posterior
+    from smidgen.workflows.evaluation import evaluate_posterior
 
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)

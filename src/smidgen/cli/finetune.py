@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smidgen.cli import texts
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
+from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
-from smidgen.fit.stopping import Criterion, Epoch
+from smidgen.fit.epochs import Criterion, Epoch
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable

@@ -8,16 +8,18 @@ from typing import Annotated, Any
 import typer
 
 import smidgen
-from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
-from smidgen.fit.scope import Scope
-from smidgen.fit.tuning import What
-from smidgen.likelihood import Gaussian
-from smidgen.posterior import Posterior
-from smidgen.store import refuse_taken_posterior
-from smidgen.study.posterior_notes import posterior_summary
-from smidgen.study.resumed_swag import collect, keep
-from smidgen.swag import SwagPosterior
+from smidgen.cli.options import select as choosing
+from smidgen.cli.options import swag
+from smidgen.cli.options import text as texts
+from smidgen.fit.calibration.groups import Scope
+from smidgen.fit.calibration.precision import What
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.store import refuse_taken_posterior
+from smidgen.posterior.swag import SwagPosterior
+from smidgen.workflows.posterior_notes import posterior_summary
+from smidgen.workflows.swag import collect, keep
 
 Tune = Annotated[What, typer.Option(help="What to choose on held-out data.")]
 GivenScope = Annotated[

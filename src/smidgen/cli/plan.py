@@ -9,8 +9,10 @@ import typer
 from rich.markup import escape
 
 import smidgen
-from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import out, refuse_taken_files, write_json
+from smidgen.cli.options import select as choosing
+from smidgen.cli.options import swag
+from smidgen.cli.options import text as texts
 
 Described = Annotated[
     str, typer.Argument(help="A model folder, a hub id, or a config.json without weights.")

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import smidgen
-from smidgen.cli import texts
 from smidgen.cli.console import out, refuse_taken_files, write_json
+from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 
 _SHOWN, _TEXT_WIDTH = 10, 36
@@ -35,7 +35,7 @@ def predict(
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts with calibrated probabilities and an uncertainty for each."""
-    from smidgen.study.predicting import predicted
+    from smidgen.workflows.predicting import predicted
 
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)

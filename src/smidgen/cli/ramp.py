@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import smidgen
-from smidgen.cli import choosing, swag, texts
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
-from smidgen.cli.lists import numbers, some_of
+from smidgen.cli.options import select as choosing
+from smidgen.cli.options import swag
+from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import numbers, some_of
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
-from smidgen.record import Record
-from smidgen.store import refuse_taken_posterior
-from smidgen.study.schemes import SCHEMES
-from smidgen.study.swag_ramp import SWAG_SCHEMES, SwagRampSettings, swag_ramp
+from smidgen.posterior.store import refuse_taken_posterior
+from smidgen.runtime.record import Record
+from smidgen.workflows.ramp.schemes import SCHEMES
+from smidgen.workflows.ramp.swag import SWAG_SCHEMES, SwagRampSettings, swag_ramp
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import DataLoader
     from transformers import PreTrainedModel
 
-    from smidgen.study.ramp import Ramp, RampSettings
+    from smidgen.workflows.ramp.laplace import Ramp, RampSettings
 
 _BEST = "best"
 _WRITTEN = ("record.json", "report.html", "posterior")
@@ -156,7 +158,7 @@ def ramp(
         given = swag.options(steps, every, rank, rates, trial_steps, samples)
         _show(_swag(inputs, schemes, fractions, given, seed, folder), written, json_file)
         return
-    from smidgen.study.ramp import PERCENTS, RampSettings
+    from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings
 
     settings = RampSettings(
         schemes=some_of("--schemes", schemes, SCHEMES),
@@ -175,7 +177,7 @@ def ramp(
 
 
 def _laplace(inputs: _Inputs, settings: RampSettings) -> Ramp:
-    from smidgen.study import ramp as study
+    from smidgen.workflows.ramp import laplace as study
 
     network, loaders = inputs.loaded()
     batches = (loaders["train"], loaders["validation"], loaders["test"])

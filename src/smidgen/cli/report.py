@@ -13,8 +13,8 @@ from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smidgen.record import Record
     from smidgen.report import About
+    from smidgen.runtime.record import Record
 
 
 def report(
@@ -30,8 +30,8 @@ def report(
     ] = False,
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
-    from smidgen.record import Record
     from smidgen.report import verdict, write
+    from smidgen.runtime.record import Record
 
     refuse_taken_files(page, json_file, overwrite=overwrite)
     found = [Record.load(path) for path in _files(records)]
@@ -59,9 +59,9 @@ def show_many(
         about: What the page says of itself.
     """
     from smidgen.report import About, write_many
-    from smidgen.report.across import gather
-    from smidgen.report.across_page import baseline_of
-    from smidgen.report.findings import findings
+    from smidgen.report.many_records.aggregate import gather
+    from smidgen.report.many_records.findings import findings
+    from smidgen.report.many_records.page import baseline_of
 
     write_many(records, page, about)
     told = about or About()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from smidgen.cli import texts
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
+from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.making import Start
-from smidgen.sparse.removal import Removal
+from smidgen.sparse.build import Start
+from smidgen.sparse.prune import Removal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smidgen.fit import SparseFit, SparseTraining
     from smidgen.integrations.arrays import Arrays
     from smidgen.sparse import SparseNetwork
-    from smidgen.sparse.plain_networks import PlainNetwork
+    from smidgen.sparse.architectures import PlainNetwork
 
 _FILE = (
     "Data: .npz, .csv, IDX images (.gz or not), CIFAR-10 .bin or the folder of its "
@@ -111,7 +111,7 @@ def train_sparse(
     """Train a sparse Bayesian network on numbers or images."""
     options = dict(locals())
     from smidgen.sparse import save_sparse
-    from smidgen.sparse.folder import refuse_taken_network
+    from smidgen.sparse.store import refuse_taken_network
 
     refuse_taken_network(folder, overwrite=overwrite)
     refuse_taken_files(json_file, picture, overwrite=overwrite)
@@ -218,7 +218,7 @@ def _data(
 def _plain(
     kind: Literal["mlp", "resnet"], train: Arrays, classes: int, hidden: str, width: int
 ) -> PlainNetwork:
-    from smidgen.sparse.plain_networks import PlainNetwork
+    from smidgen.sparse.architectures import PlainNetwork
 
     try:
         units = tuple(int(each) for each in hidden.split(",") if each.strip())
@@ -240,7 +240,7 @@ def _network(
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
     """A new model that standardises by the training data, and keeps how."""
     from smidgen.integrations.arrays import moments
-    from smidgen.sparse.plain_networks import Standardise
+    from smidgen.sparse.architectures import Standardise
 
     model = plain.build(seed)
     first = model[0]
@@ -268,7 +268,7 @@ def _scored(
     """Score the draws on data that were held out, and say it."""
     from smidgen import evaluate, predict_sparse_batches
     from smidgen.integrations.arrays import ArrayBatches
-    from smidgen.problem import Problem
+    from smidgen.outputs.problem import Problem
 
     problem = Problem(found.network, found.likelihood)
     scores: dict[str, dict[str, Any]] = {}
@@ -287,8 +287,8 @@ def _scored(
 
 
 def _draw(found: SparseFit, plain: PlainNetwork, picture: Path) -> None:
-    from smidgen.atomic import write_text
-    from smidgen.report.connectivity import connectivity_picture
+    from smidgen.report.drawing.connectivity import connectivity_picture
+    from smidgen.runtime.files import write_text
 
     epochs = [epoch.connectivity for epoch in found.history]
     first = next(iter(found.network.maps.values()))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smidgen.cli import texts
-from smidgen.cli.chain_table import show_chain
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
-from smidgen.fit.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
-from smidgen.fit.stopping import Criterion
-from smidgen.study.bayestune_settings import BayesTuneSettings, Kind
+from smidgen.cli.options import text as texts
+from smidgen.cli.options.chain_table import show_chain
+from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
+from smidgen.fit.epochs import Criterion
+from smidgen.workflows.bayestune_settings import BayesTuneSettings, Kind
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
-    from smidgen.study.bayestune import Finding
+    from smidgen.workflows.bayestune import Finding
 
 _PAGE = "report.html"
 
@@ -88,8 +88,8 @@ def tune(
     """Tune the few weights worth it, keep them as a small delta, and fit a posterior."""
     asked = locals()
     from smidgen.report import write
-    from smidgen.study.bayestune import bayestune
-    from smidgen.study.tuned_folder import open_folder
+    from smidgen.workflows.bayestune import bayestune
+    from smidgen.workflows.tuned_folder import open_folder
 
     settings = BayesTuneSettings(
         **{each.name: asked[each.name] for each in fields(BayesTuneSettings)}
@@ -142,8 +142,8 @@ def _parted(table: TextTable, path: Path, seed: int) -> tuple[TextTable, TextTab
 def _show(found: Finding) -> None:
     """Print what was found, as soon as it is there."""
     from smidgen.fit import Agreement, SparselyFinetuned
-    from smidgen.report.tuned import tuned_weights
-    from smidgen.study.bayestune import Choice
+    from smidgen.report.one_record.tuned import tuned_weights
+    from smidgen.workflows.bayestune import Choice
 
     if isinstance(found, Choice):
         out.print(f"  {tuned_weights(found.subset.size, found.head_size)}")

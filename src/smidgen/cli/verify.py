@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 
 import smidgen
-from smidgen.cli import texts
 from smidgen.cli.console import out, refuse_taken_files, write_json
+from smidgen.cli.options import text as texts
 
 
 def verify(

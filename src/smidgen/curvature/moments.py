@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from smidgen.blocks import MapBlock
-from smidgen.curvature.columns import Columns
-from smidgen.curvature.sums import Sums
+from smidgen.curvature.accumulate import Sums
+from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.operators import Diagonal, Eigenbasis, Operator
 from smidgen.curvature.taps import Trace
-from smidgen.operators import Diagonal, Eigenbasis, Operator
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
+from smidgen.weights.blocks import MapBlock
 
 # Few enough to stay in a processor's cache: squaring is bound by memory.
 _NUMBERS_AT_ONCE = 2**19

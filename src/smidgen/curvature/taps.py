@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.blocks import MapBlock
+from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
-from smidgen.guard import untouched
-from smidgen.jacobian import Jacobian
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
+from smidgen.runtime.guard import untouched
 from smidgen.types import Batch
+from smidgen.weights.blocks import MapBlock
 
 
 @dataclass(eq=False)

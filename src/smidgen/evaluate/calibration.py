@@ -18,7 +18,7 @@ from torch import Tensor
 
 from smidgen.evaluate import checks, scores
 from smidgen.evaluate.intervals import Interval, percentiles, redraw
-from smidgen.predictive import CategoricalPredictive, Predictive
+from smidgen.outputs.predictive import CategoricalPredictive, Predictive
 
 BINNINGS = ("equal-mass", "equal-width")
 _POINTS = 200

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.evaluate import checks
-from smidgen.labelled import labelled
-from smidgen.predictive import (
+from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,
     Predictive,
 )
+from smidgen.outputs.targets import labelled
 
 Kind = TypeVar("Kind", bound=Predictive)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from smidgen.evaluate.calibration import BINNINGS, bootstrap_calibration_error
 from smidgen.evaluate.intervals import Interval, bootstrap_mean
 from smidgen.evaluate.scores import brier, correct, nll, squared_error, with_targets
-from smidgen.predictive import (
+from smidgen.outputs.predictive import (
     CategoricalPredictive,
     GaussianPredictive,
     Predictive,

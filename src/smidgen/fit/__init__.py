@@ -1,20 +1,20 @@
 """Fitting: posteriors, their tuning, and the point estimates they are compared with."""
 
-from smidgen.fit.agreement import Agreement, agreement
-from smidgen.fit.chain import Scales
-from smidgen.fit.collector import SwagCollector
-from smidgen.fit.evidence import log_evidence, tune_by_evidence
+from smidgen.fit.bayestune.agreement import Agreement, agreement
+from smidgen.fit.bayestune.chain import Scales
+from smidgen.fit.bayestune.langevin import langevin
+from smidgen.fit.calibration.evidence import log_evidence, tune_by_evidence
+from smidgen.fit.calibration.precision import tune_precision
+from smidgen.fit.calibration.samples import tune_samples
+from smidgen.fit.calibration.temperature import temperature
 from smidgen.fit.finetune import Finetuned, finetune
-from smidgen.fit.langevin import langevin
 from smidgen.fit.laplace import laplace
-from smidgen.fit.many import laplace_many
-from smidgen.fit.sample_tuning import tune_samples
+from smidgen.fit.laplace_many import laplace_many
 from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
 from smidgen.fit.ssvi import SparseFit, ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
-from smidgen.fit.temperature import temperature
-from smidgen.fit.tuning import tune_precision
+from smidgen.posterior.swag_collector import SwagCollector
 from smidgen.sparse.training import SparseTraining
 
 __all__ = [

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 
 from smidgen.errors import ArgumentError
-from smidgen.fit.preparation import training_length
-from smidgen.fit.stopping import (
+from smidgen.fit.epochs import (
     Criterion,
     Epoch,
     criterion,
     evaluated,
     warm_up_then_fall,
 )
-from smidgen.guard import untouched
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
+from smidgen.fit.preparation import training_length
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 

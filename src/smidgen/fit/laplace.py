@@ -14,15 +14,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import MapBlock, blocks
-from smidgen.costs import refuse_too_large
-from smidgen.curvature.columns import Columns, drawn, exact
-from smidgen.curvature.factors import Approximation, FactorSums
-from smidgen.curvature.joint import JointSums
+from smidgen.curvature.accumulate import Sums, accumulate
+from smidgen.curvature.dense import JointSums
+from smidgen.curvature.ggn_roots import Columns, drawn, exact
+from smidgen.curvature.kronecker import Approximation, FactorSums
 from smidgen.curvature.moments import MomentSums, weight_basis
-from smidgen.curvature.sums import Sums, accumulate
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError, StructureError
-from smidgen.fingerprint import fingerprint
 from smidgen.fit.preparation import (
     check_numbers,
     log_likelihood,
@@ -34,14 +32,16 @@ from smidgen.fit.preparation import (
     with_noise,
     without_mixing,
 )
-from smidgen.guard import untouched
-from smidgen.likelihood import Gaussian
-from smidgen.operators import STRUCTURES
-from smidgen.posterior import Posterior
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.subset import Subset
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.cost import refuse_too_large
+from smidgen.posterior.laplace import Posterior
+from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
+from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.subset import Subset
 
 Noise = Literal["scalar", "per-output"]
 

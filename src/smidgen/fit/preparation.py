@@ -9,20 +9,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import MapBlock
-from smidgen.curvature.factors import APPROXIMATIONS
-from smidgen.curvature.probe import mixing_maps
-from smidgen.curvature.sums import Curvatures
+from smidgen.curvature.accumulate import Curvatures
+from smidgen.curvature.batch_check import mixing_maps
+from smidgen.curvature.kronecker import APPROXIMATIONS
+from smidgen.curvature.operators import STRUCTURES, Operator
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
-from smidgen.guard import untouched
-from smidgen.labelled import labelled
-from smidgen.likelihood import Categorical, Gaussian, Likelihood
-from smidgen.likelihood.gaussian import nll_of_squares
-from smidgen.operators import STRUCTURES, Operator
-from smidgen.problem import Problem
-from smidgen.progress import length_of
-from smidgen.subset import Subset
+from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
+from smidgen.outputs.likelihood.gaussian import nll_of_squares
+from smidgen.outputs.problem import Problem
+from smidgen.outputs.targets import labelled
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import length_of
 from smidgen.types import Batch
+from smidgen.weights.blocks import MapBlock
+from smidgen.weights.subset import Subset
 
 
 def log_likelihood(likelihood: Likelihood, found: Curvatures) -> float | None:

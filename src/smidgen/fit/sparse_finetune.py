@@ -16,21 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.delta import Delta, delta_of
-from smidgen.endless import Endless
 from smidgen.errors import ArgumentError
-from smidgen.fingerprint import fingerprint
+from smidgen.fit.epochs import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
 from smidgen.fit.preparation import training_length
-from smidgen.fit.stopping import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
 from smidgen.fit.subset_adamw import SubsetAdamW
-from smidgen.guard import untouched
-from smidgen.heads import Head, certain_head, head_of
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.subset import Subset, Whole
-from smidgen.trainable import Trainable
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.loader import Endless
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
+from smidgen.weights.delta import Delta, delta_of
+from smidgen.weights.head import Head, certain_head, head_of
+from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.vector import Trainable
 
 
 @dataclass(frozen=True, eq=False)

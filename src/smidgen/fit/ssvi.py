@@ -5,7 +5,7 @@ Minimises −ELBO/N at a temperature, over the active weights only,
     L = (1/B) Σ_b −log p(y_b | x_b, θ) + T β_t KL(q ‖ p) / N,   θ ~ q,
 
 β_t rising from 0 to 1 over the warm-up, and moves the active set as it goes
-(`smidgen.sparse.alternation`). T = 1 is variational inference; less is a cold posterior
+(`smidgen.sparse.rewire`). T = 1 is variational inference; less is a cold posterior
 and is named so. The baselines are the same code: density 1 is dense mean-field VI, a
 deterministic network is sparse training in the manner of RigL (Evci et al., 2020), both
 at once are plain training.
@@ -27,20 +27,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.endless import Endless, generators_of
 from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
+from smidgen.fit.epochs import evaluated
 from smidgen.fit.preparation import training_length, training_size
-from smidgen.fit.stopping import evaluated
-from smidgen.guard import not_recomputing, untouched
-from smidgen.likelihood import Likelihood
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.sparse.addition import Loss
-from smidgen.sparse.alternation import Alternation, Move, Schedule
-from smidgen.sparse.making import Start, sparse_bayesian
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.runtime.guard import not_recomputing, untouched
+from smidgen.runtime.loader import Endless, generators_of
+from smidgen.runtime.progress import track
+from smidgen.sparse.build import Start, sparse_bayesian
+from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.resuming import description, put_back, training_tensors
+from smidgen.sparse.rewire import Alternation, Move, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.subset import Subset
-from smidgen.trainable import Places, parameters_of
+from smidgen.weights.subset import Subset
+from smidgen.weights.vector import Places, parameters_of
 
 
 class SubsetAdamW(torch.optim.Optimizer):

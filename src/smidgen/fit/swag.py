@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.endless import Endless
 from smidgen.errors import ArgumentError, DataError, DivergedError
-from smidgen.fingerprint import fingerprint, quick_fingerprint
-from smidgen.fit.descent import Descent, DescentSettings
+from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.preparation import squared_residuals
-from smidgen.fit.sample_tuning import held_out
-from smidgen.guard import untouched
-from smidgen.likelihood import Gaussian
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.samples import SAMPLES
-from smidgen.subset import Subset
-from smidgen.swag import Spread, SwagPosterior
-from smidgen.swag_costs import refuse_too_large
-from smidgen.trainable import parameters_of
+from smidgen.fit.sgd import Descent, DescentSettings
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.cost_swag import refuse_too_large
+from smidgen.posterior.sampling import SAMPLES
+from smidgen.posterior.swag import Spread, SwagPosterior
+from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.loader import Endless
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
+from smidgen.weights.subset import Subset
+from smidgen.weights.vector import parameters_of
 
 RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 """Learning rates that are tried when validation data are there to choose by."""

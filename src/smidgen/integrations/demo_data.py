@@ -29,9 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
-from smidgen.atomic import write_bytes
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.text import TextTable
+from smidgen.runtime.files import write_bytes
 
 CLEAR = 0.5
 """The smallest distance of a clear sentence's mean rating from zero."""

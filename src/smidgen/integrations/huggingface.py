@@ -24,11 +24,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from smidgen.atomic import new_folder, refuse_taken
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import model_folder
 from smidgen.integrations.text import TextTable
+from smidgen.runtime.files import new_folder, refuse_taken
 
 # Everything save_pretrained of a model and a tokenizer may write.
 _WRITTEN = (

@@ -18,8 +18,8 @@ import torch
 from peft import PeftModel, ShiraConfig, get_peft_model
 from torch import Tensor, nn
 
-from smidgen.delta import Delta
 from smidgen.errors import ArgumentError
+from smidgen.weights.delta import Delta
 
 
 def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:

@@ -9,10 +9,10 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from smidgen.errors import ArgumentError, SmidgenWarning
-from smidgen.fit.collector import SwagCollector
-from smidgen.likelihood import Likelihood
-from smidgen.subset import Subset
-from smidgen.swag import Spread, SwagPosterior
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.posterior.swag import Spread, SwagPosterior
+from smidgen.posterior.swag_collector import SwagCollector
+from smidgen.weights.subset import Subset
 
 
 class SwagCallback(TrainerCallback):  # type: ignore[misc]

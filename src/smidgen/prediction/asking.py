@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.posterior import Posterior
-from smidgen.predictive import Predictive, concatenate
-from smidgen.swag import SwagPosterior
+from smidgen.outputs.predictive import Predictive, concatenate
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.swag import SwagPosterior
 from smidgen.types import Batch
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.guard import untouched
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 _KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)

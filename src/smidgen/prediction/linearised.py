@@ -8,16 +8,16 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from smidgen.blocks import blocks
-from smidgen.curvature.functional import output_moments, shares_of
 from smidgen.errors import ArgumentError
-from smidgen.links import DRAWS, standard_normals
-from smidgen.posterior import Posterior
+from smidgen.outputs.links import DRAWS, standard_normals
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.output_covariance import output_moments, shares_of
 from smidgen.prediction.asking import joined, refuse_loader, require_posterior
-from smidgen.predictive import Predictive
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
+from smidgen.weights.blocks import blocks
 
 
 def predict(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
-from smidgen.guard import untouched
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 

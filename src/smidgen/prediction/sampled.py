@@ -14,12 +14,12 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from smidgen.posterior import WeightPosterior
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.laplace import WeightPosterior
+from smidgen.posterior.sampling import SAMPLES, sampled_outputs
 from smidgen.prediction.asking import joined, refuse_loader, require_posterior
-from smidgen.predictive import Predictive
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.samples import SAMPLES, sampled_outputs
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.guard import untouched
-from smidgen.likelihood import Likelihood
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.sampling import SAMPLES
 from smidgen.prediction.asking import joined, refuse_loader
-from smidgen.predictive import Predictive
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.samples import SAMPLES
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.sparse import SparseNetwork
 from smidgen.types import Batch
 

@@ -1,6 +1,5 @@
 """Selectors: each makes a `Subset` from a model."""
 
-from smidgen.largest import overlap
 from smidgen.select import scores
 from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
@@ -9,6 +8,7 @@ from smidgen.select.named import named
 from smidgen.select.registry import SELECTORS, Selector, choose
 from smidgen.select.sparse_kfac import sparse_kfac
 from smidgen.select.weights import weights
+from smidgen.weights.top_k import overlap
 
 __all__ = [
     "SELECTORS",

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import coverage, share_of
 from smidgen.errors import ArgumentError
-from smidgen.heads import Head, head_of
-from smidgen.largest import largest
 from smidgen.select.top import fraction_share
-from smidgen.subset import Entries, Part, Subset, Whole
+from smidgen.weights.affine import coverage, share_of
+from smidgen.weights.head import Head, head_of
+from smidgen.weights.subset import Entries, Part, Subset, Whole
+from smidgen.weights.top_k import largest
 
 DEFAULT_FRACTION = 0.005
 """The paper's: half a percent."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from smidgen.affine import affine_coverage
 from smidgen.errors import StructureError
-from smidgen.subset import Subset
+from smidgen.weights.affine import affine_coverage
+from smidgen.weights.subset import Subset
 
 
 def last_layer(model: nn.Module) -> Subset:

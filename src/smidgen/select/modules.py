@@ -11,9 +11,9 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from smidgen.affine import AffineMap, affine_coverage
 from smidgen.errors import ArgumentError
-from smidgen.subset import Subset, Whole
+from smidgen.weights.affine import AffineMap, affine_coverage
+from smidgen.weights.subset import Subset, Whole
 
 Ranking = Literal["operator_norm", "random"]
 Order = Literal["max", "min"]

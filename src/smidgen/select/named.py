@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from smidgen.affine import coverage
 from smidgen.errors import SubsetError
-from smidgen.subset import Subset, Whole
+from smidgen.weights.affine import coverage
+from smidgen.weights.subset import Subset, Whole
 
 
 def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:

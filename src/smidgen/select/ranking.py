@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
 from smidgen.select.scores.magnitude import each_magnitude
 from smidgen.select.scores.random import each_random
 from smidgen.types import Shape
+from smidgen.weights.affine import affine_coverage
 
 By = str | Mapping[str, Tensor]
 """'magnitude', 'random', or scores of affine parameters by name."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, as_problem
 from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
 from smidgen.select.modules import Choice, Order, modules
@@ -23,8 +23,8 @@ from smidgen.select.scores import activation, curvature, squared_gradient
 from smidgen.select.sparse_kfac import sparse_kfac
 from smidgen.select.top import fraction_share, percent_share
 from smidgen.select.weights import weights
-from smidgen.subset import Subset
 from smidgen.types import Batch
+from smidgen.weights.subset import Subset
 
 Need = Literal["batches", "generator", "scores", "patterns"]
 Size = Literal["percent", "fraction", "count"]

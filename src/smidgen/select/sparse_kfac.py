@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
 from smidgen.select.ranking import By, ranking
 from smidgen.select.top import percent_share, top
-from smidgen.subset import Part, Subset
+from smidgen.weights.affine import affine_coverage
+from smidgen.weights.subset import Part, Subset
 
 
 def sparse_kfac(

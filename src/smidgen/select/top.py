@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from smidgen.affine import share_of
 from smidgen.errors import ArgumentError
+from smidgen.weights.affine import share_of
 
 
 def top(scores: Tensor, share: float) -> Tensor:

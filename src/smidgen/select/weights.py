@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage, share_of
-from smidgen.largest import largest
 from smidgen.select.ranking import By, ranking
 from smidgen.select.top import fraction_share
-from smidgen.subset import Entries, Subset
+from smidgen.weights.affine import affine_coverage, share_of
+from smidgen.weights.subset import Entries, Subset
+from smidgen.weights.top_k import largest
 
 
 def weights(

@@ -8,11 +8,11 @@ out, its sparse path never. `pattern` and `products` compute with them, `removal
 `addition` say which weights go and come, `alternation` does it.
 """
 
-from smidgen.sparse.alternation import Alternation, Schedule
-from smidgen.sparse.folder import load_sparse, save_sparse
-from smidgen.sparse.making import sparse_bayesian
+from smidgen.sparse.build import sparse_bayesian
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pruning import pruned
+from smidgen.sparse.rewire import Alternation, Schedule
+from smidgen.sparse.store import load_sparse, save_sparse
 
 __all__ = [
     "Alternation",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from smidgen.guard import untouched
+from smidgen.runtime.guard import untouched
 from smidgen.sparse.network import SparseNetwork
 
 

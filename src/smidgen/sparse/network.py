@@ -10,15 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import AffineMap
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.likelihood import Likelihood
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.maps import GaussianMap, Noise
-from smidgen.sparse.plain_networks import PlainNetwork
-from smidgen.sparse.products import Path
-from smidgen.subset import Entries, Part, Subset, Whole
+from smidgen.sparse.layers import GaussianMap, Noise
+from smidgen.sparse.matmul import Path
 from smidgen.types import Shape
+from smidgen.weights.affine import AffineMap
+from smidgen.weights.subset import Entries, Part, Subset, Whole
 
 _MOST_BINS = 1024
 _OWN = ("means", "log_scales", "_extra_state")

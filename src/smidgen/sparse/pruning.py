@@ -5,10 +5,10 @@ from __future__ import annotations
 from copy import deepcopy
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.alternation import moved
 from smidgen.sparse.budgets import Budget, shares
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.removal import SCORES, Removal, kept, log_score
+from smidgen.sparse.prune import SCORES, Removal, kept, log_score
+from smidgen.sparse.rewire import moved
 
 
 def pruned(

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import SmidgenError, StoreError
-from smidgen.fingerprint import fingerprint
-from smidgen.sparse.alternation import refill
-from smidgen.sparse.folder import fill, header_of, tensors_of, weights_of
+from smidgen.runtime.fingerprint import fingerprint
 from smidgen.sparse.network import SparseNetwork
+from smidgen.sparse.rewire import refill
+from smidgen.sparse.store import fill, header_of, tensors_of, weights_of
 
 _OWN, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.alternation import Move
-from smidgen.sparse.removal import SCORES, Removal
+from smidgen.sparse.prune import SCORES, Removal
+from smidgen.sparse.rewire import Move
 
 
 @dataclass(frozen=True)

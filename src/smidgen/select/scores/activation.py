@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import MapBlock
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
 from smidgen.select.scores.passes import scored
 from smidgen.types import Batch
+from smidgen.weights.blocks import MapBlock
 
 
 def activation(

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from smidgen.blocks import MapBlock
-from smidgen.curvature.diagonals import DiagonalSums
-from smidgen.curvature.factors import APPROXIMATIONS, Approximation
+from smidgen.curvature.factor_diagonals import DiagonalSums
+from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
 from smidgen.errors import ArgumentError
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
 from smidgen.select.scores.passes import scored, summed
 from smidgen.types import Batch
+from smidgen.weights.blocks import MapBlock
 
 
 def curvature(

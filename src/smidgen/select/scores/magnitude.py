@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
+from smidgen.weights.affine import affine_coverage
 
 
 def magnitude(model: nn.Module) -> dict[str, Tensor]:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
-from smidgen.blocks import MapBlock, blocks
-from smidgen.curvature.probe import mixing_maps
-from smidgen.curvature.sums import Sums, accumulate
+from smidgen.curvature.accumulate import Sums, accumulate
+from smidgen.curvature.batch_check import mixing_maps
 from smidgen.errors import SmidgenWarning
-from smidgen.guard import untouched
-from smidgen.problem import Problem, as_problem
-from smidgen.progress import track
-from smidgen.subset import Subset, Whole
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.runtime.guard import untouched
+from smidgen.runtime.progress import track
 from smidgen.types import Batch
+from smidgen.weights.affine import affine_coverage
+from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.subset import Subset, Whole
 
 Visit = Callable[[Problem, Sequence[MapBlock], Iterable[Batch]], Mapping[str, Tensor]]
 """Reads all batches and returns a number for each weight of a block, by map name."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from smidgen.affine import affine_coverage
 from smidgen.errors import ArgumentError
+from smidgen.weights.affine import affine_coverage
 
 
 def random(model: nn.Module, generator: torch.Generator | None) -> dict[str, Tensor]:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import MapBlock
-from smidgen.curvature.columns import gradients
+from smidgen.curvature.ggn_roots import gradients
 from smidgen.curvature.moments import MomentSums, weight_basis
-from smidgen.problem import Problem
+from smidgen.outputs.problem import Problem
 from smidgen.select.scores.passes import scored, summed
 from smidgen.types import Batch
+from smidgen.weights.blocks import MapBlock
 
 
 def squared_gradient(

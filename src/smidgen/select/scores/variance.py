@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from smidgen.blocks import blocks
-from smidgen.posterior import JOINT, Posterior
-from smidgen.problem import Problem, as_problem
+from smidgen.curvature.operators import JOINT
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.laplace import Posterior
 from smidgen.select.scores.passes import spread
+from smidgen.weights.blocks import blocks
 
 
 def variance(posterior: Posterior, model: nn.Module | Problem) -> dict[str, Tensor]:

@@ -1,0 +1,183 @@
+"""One pass over the data: what every structure sums of it.
+
+A structure says what to add of a map's inputs and of its δ for each column that goes back
+from the outputs, and how to make operators of the sums.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from smidgen.curvature.ggn_roots import Columns, exact
+from smidgen.curvature.operators import Operator
+from smidgen.curvature.taps import Trace, tapped
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.problem import Problem
+from smidgen.types import Batch, Reduce
+from smidgen.weights.blocks import MapBlock
+
+
+@dataclass(frozen=True, eq=False)
+class Curvatures:
+    """What passes over the data give: operators by name, and counts.
+
+    `squared_residual` is the mean over examples and outputs, for regression;
+    `log_likelihood` that of all data at the trained weights, if all had targets; `idle`
+    are the chosen maps that never ran.
+    """
+
+    operators: dict[str, Operator]
+    num_data: int
+    squared_residual: float
+    log_likelihood: float | None
+    idle: tuple[str, ...]
+
+
+class Sums(ABC):
+    """Running sums over traces: `add` them, then `finish`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        columns: Columns | None = None,
+    ) -> None:
+        assert problem.likelihood is not None
+        self.likelihood: Likelihood = problem.likelihood
+        self.columns = columns or exact(problem.likelihood)
+        self.names = tuple(block.map.name for block in blocks)
+        self.ran: set[str] = set()
+        self.seen, self.squares = 0, 0.0
+        self.log_likelihood: float | None = 0.0
+
+    def add_inputs(self, trace: Trace, name: str) -> None:  # noqa: B027
+        """Add one map's inputs of a batch, after the backward pass of a first column."""
+
+    @abstractmethod
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
+        """Add δ (B, T, n) of every map that ran, for one column."""
+
+    @abstractmethod
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Make the operators, their curvature multiplied by a number."""
+
+    @abstractmethod
+    def running(self) -> list[Tensor]:
+        """List the tensors that are summed, themselves and not copies of them."""
+
+    def add_up(self, reduce: Reduce) -> None:
+        """Add the sums of all processes up, so that each has those of all their data.
+
+        Args:
+            reduce: Adds a tensor up over all processes.
+        """
+        running = self.running()
+        fit, seen = self.log_likelihood, [float(name in self.ran) for name in self.names]
+        like = running[0].new_empty(0, dtype=torch.float64)
+        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
+        for each in running:
+            each.copy_(reduce(each))
+        found = reduce(like.new_tensor(counts)).tolist()
+        self.seen, self.squares = round(found[0]), found[1]
+        self.log_likelihood = None if found[3] else found[2]
+        self.ran = {n for n, ran in zip(self.names, found[4:], strict=True) if ran}
+
+    def add(self, trace: Trace) -> None:
+        """Add one batch: its inputs once, its δ for every column."""
+        # The caller's autocast is for the model's forward pass, not for our sums.
+        with torch.autocast(trace.outputs.device.type, enabled=False):
+            self._add(trace)
+
+    def _add(self, trace: Trace) -> None:
+        count, parts = self.columns.of(trace)
+        for number, part in enumerate(parts):
+            further = number + 1 < count
+            for k, column in enumerate(part):
+                deltas = trace.deltas(column, more=further or k + 1 < len(part))
+                if k == 0:
+                    self.ran.update(deltas)
+                    for name in deltas:
+                        self.add_inputs(trace, name)
+                self.add_deltas(trace, deltas)
+        self.seen += int(trace.kept.sum())
+        self._add_fit(trace)
+
+    def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
+        """Make the operators.
+
+        Args:
+            num_data: Size of the whole data set if the traces are of a sample of it; in
+                labelled tokens where each has an output.
+            decompose: Make the operators; without it there are only the counts.
+
+        Returns:
+            The curvature, for unit noise.
+
+        Raises:
+            ArgumentError: If num_data is below 1.
+            DataError: If no example had a target.
+        """
+        if num_data is not None and num_data < 1:
+            raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
+        if not self.seen:
+            raise DataError("no example has a label (all are -100). Pass labelled data.")
+        if num_data is not None and num_data < self.seen:
+            raise ArgumentError(
+                f"num_data must be at least the {self.seen} examples (or labelled tokens) "
+                f"that the batches have, got {num_data}."
+            )
+        total = num_data or self.seen
+        scale = total / self.seen
+        return Curvatures(
+            self.operators(scale) if decompose else {},
+            total,
+            self.squares / (self.seen * self.likelihood.outputs),
+            None if self.log_likelihood is None else self.log_likelihood * scale,
+            tuple(name for name in self.names if name not in self.ran),
+        )
+
+    def _add_fit(self, trace: Trace) -> None:
+        """Add how well the trained weights fit: squared residuals and log-likelihood."""
+        if trace.targets is None:
+            self.log_likelihood = None
+            return
+        outputs, targets = trace.outputs.detach()[trace.kept], trace.targets[trace.kept]
+        if isinstance(self.likelihood, Gaussian):
+            self.squares += float(self.likelihood.squares(outputs, targets).sum())
+        if self.log_likelihood is not None:
+            found = self.likelihood.log_prob(outputs.double(), targets)
+            self.log_likelihood += float(found.sum())
+
+
+def accumulate(
+    sums: Sums,
+    problem: Problem,
+    batches: Iterable[Batch],
+    blocks: Sequence[MapBlock],
+    reduce: Reduce | None = None,
+) -> Sums:
+    """Run one pass over the data into some sums.
+
+    Args:
+        sums: What to add to.
+        problem: The problem, with its likelihood settled.
+        batches: Any iterable of batches, read once.
+        blocks: The chosen weights of each map.
+        reduce: Adds a tensor up over all processes, if each has a part of the batches.
+
+    Returns:
+        The same sums.
+    """
+    with tapped(problem, blocks) as taps:
+        for batch in batches:
+            # Not kept in a name: the next pass must not find these activations alive.
+            sums.add(taps.run(batch))
+    if reduce is not None:
+        sums.add_up(reduce)
+    return sums

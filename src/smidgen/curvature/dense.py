@@ -1,0 +1,54 @@
+"""The whole GGN of a small subset, over all its maps together.
+
+H = Σ J Jᵀ over examples and columns, with J the chosen weights' derivatives of all maps
+side by side: D numbers an example, never the width of the model. Nothing is approximated
+but the GGN itself, at D² floats and D³ operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from smidgen.curvature.accumulate import Sums
+from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.kronecker import gram
+from smidgen.curvature.operators import JOINT, Dense, Operator
+from smidgen.curvature.taps import Trace
+from smidgen.outputs.problem import Problem
+from smidgen.weights.blocks import MapBlock
+
+
+class JointSums(Sums):
+    """Running sum of J Jᵀ over the chosen weights of all blocks."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        columns: Columns | None = None,
+    ) -> None:
+        super().__init__(problem, blocks, columns)
+        size = sum(block.size for block in blocks)
+        shape = (size, size)
+        self.matrix = torch.zeros(shape, dtype=torch.float64, device=problem.device)
+
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
+        """Add J Jᵀ of every example."""
+        found = [
+            trace.jacobian(name, deltas[name])
+            if name in deltas
+            else trace.without_runs(name, (trace.examples,))
+            for name in self.names
+        ]
+        self.matrix += gram(torch.cat([each.flat() for each in found], -1))
+
+    def running(self) -> list[Tensor]:
+        """List the one matrix."""
+        return [self.matrix]
+
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Decompose the matrix."""
+        return {JOINT: Dense.from_matrix(self.matrix * scale)}

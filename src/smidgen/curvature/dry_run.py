@@ -1,0 +1,199 @@
+"""A rehearsal: one tapped forward pass on tensors that have a shape and no numbers.
+
+It tells what a pass over a batch keeps for its backward pass, and how many positions each
+map sees, before anything is computed and without any weight: on a model's skeleton (meta
+tensors) as well as on a loaded one. torch's fake tensors pretend to be on the device of the
+real work, so that attention takes the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_map_only
+
+from smidgen.errors import DataError
+from smidgen.outputs.problem import Problem
+from smidgen.runtime.guard import untouched
+from smidgen.types import Batch
+from smidgen.weights.affine import AffineMap, coverage
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Memory that the graph keeps, seen after `turn` runs of maps."""
+
+    turn: int
+    memory: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a map: its turn, positions for each example, and where its input lies.
+
+    `weights` is n·m, the multiplications at each position.
+    """
+
+    turn: int
+    map: str
+    weights: int
+    positions: int
+    memory: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a pass over one batch would keep.
+
+    Args:
+        examples: Examples in the batch: B.
+        outputs: Outputs of each: C.
+        runs: The runs of all affine maps, in their order.
+        kept: What autograd keeps from the first map on.
+        output_numbers: Numbers in all outputs: B·C, or B·T·C with one for each token.
+    """
+
+    examples: int
+    outputs: int
+    runs: tuple[Run, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    output_numbers: int = 0
+
+    def graph(self, maps: Collection[str]) -> dict[int, int]:
+        """Bytes by memory that the graph keeps above the lowest of some maps."""
+        lowest = self._lowest(maps)
+        return {each.memory: each.bytes for each in self.kept if each.turn >= lowest}
+
+    def work(self, maps: Collection[str], backward: int) -> int:
+        """Multiplications of a forward pass and of backward passes down to some maps."""
+        lowest = self._lowest(maps)
+        return sum(
+            self.examples
+            * run.positions
+            * run.weights
+            * (1 + backward * (run.turn > lowest))
+            for run in self.runs
+        )
+
+    def _lowest(self, maps: Collection[str]) -> int:
+        turns = (run.turn for run in self.runs if run.map in maps)
+        return min(turns, default=len(self.runs))
+
+    def positions(self, name: str) -> int:
+        """Positions of a map for each example, over all its runs; T."""
+        return sum(run.positions for run in self.runs if run.map == name)
+
+    def inputs(self, name: str) -> dict[int, int]:
+        """Bytes by memory of a map's inputs at full width."""
+        return {run.memory: run.bytes for run in self.runs if run.map == name}
+
+
+@dataclass(eq=False)
+class _Notes:
+    """What is written down while the pass runs; storages are held so that ids last."""
+
+    weights: set[int]
+    runs: list[Run] = field(default_factory=list)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+
+    def memory(self, tensor: Tensor) -> tuple[int, int]:
+        storage = tensor.untyped_storage()
+        self.held.append(storage)
+        return storage._cdata, storage.nbytes()
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        memory, size = self.memory(tensor)
+        if memory not in self.weights:
+            self.kept.setdefault(memory, Kept(len(self.runs) - 1, memory, size))
+        return tensor
+
+
+def rehearse(problem: Problem, batch: Batch) -> Rehearsal:
+    """Run one forward pass of a batch without computing it.
+
+    Args:
+        problem: The problem; its model may be on meta tensors.
+        batch: A batch; only its shapes are read.
+
+    Returns:
+        What the pass would keep.
+
+    Raises:
+        DataError: If the model's forward pass asks for numbers.
+    """
+    model = problem.model
+    try:
+        with untouched(model), torch.enable_grad(), FakeTensorMode():
+            tensors = {n: _pretended(p) for n, p in model.named_parameters()}
+            notes = _Notes({each.untyped_storage()._cdata for each in tensors.values()})
+            tensors |= {n: _pretended(b) for n, b in model.named_buffers()}
+            packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
+            with _noted(model, notes), packing:
+                shown = tree_map_only(Tensor, _pretended, batch)
+                outputs = problem.outputs_with(tensors, shown)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(
+            f"a pass of {type(model).__name__} cannot be rehearsed without its numbers "
+            f"({type(error).__name__}: {reason[:160]})."
+        ) from error
+    examples = len(outputs)
+    runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
+    kept = tuple(notes.kept.values())
+    return Rehearsal(examples, outputs.shape[-1], runs, kept, outputs.numel())
+
+
+@contextmanager
+def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
+    """Write down the runs of all affine maps, and start the graph at the lowest."""
+    handles = []
+    try:
+        for each in coverage(model).maps:
+            for path in each.modules:
+                module = model.get_submodule(path)
+                see = partial(_see, notes, each)
+                handles.append(module.register_forward_hook(see, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _see(
+    notes: _Notes,
+    affine: AffineMap,
+    _: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: dict[str, Tensor],
+    out: Tensor,
+) -> Tensor:
+    x = args[0] if args else next(iter(kwargs.values()))
+    memory, size = notes.memory(x)
+    positions = out.numel() // affine.outputs
+    if affine.window:
+        # Patches are copied out of the image.
+        memory, size = -len(notes.runs) - 1, positions * affine.inputs * x.itemsize
+    turn = len(notes.runs)
+    notes.runs.append(
+        Run(turn, affine.name, affine.outputs * affine.inputs, positions, memory, size)
+    )
+    if torch.is_grad_enabled() and not out.requires_grad:
+        return out.detach().requires_grad_().clone()
+    return out
+
+
+def _pretended(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape, type and place; what is nowhere yet goes to the CPU."""
+    device = "cpu" if tensor.is_meta else tensor.device
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

@@ -1,0 +1,148 @@
+"""Exact GGN factors of the chosen blocks in one pass over the data (DESIGN 4.2).
+
+With M unpadded positions of N examples, `expand` has A = (1/M) Σ x xᵀ and G = Σ δ δᵀ
+over positions; `reduce` has x̄ the mean and δ̄ the sum over the positions of an example,
+A = (1/N) Σ x̄ x̄ᵀ and G = Σ δ̄ δ̄ᵀ. δ runs over the square-root columns of the likelihood's
+Hessian: one backward pass for two classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from smidgen.curvature.accumulate import Curvatures, Sums, accumulate
+from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.operators import Kronecker, Operator
+from smidgen.curvature.taps import Trace
+from smidgen.errors import ArgumentError
+from smidgen.outputs.problem import Problem
+from smidgen.types import Batch, Shape
+from smidgen.weights.blocks import MapBlock
+
+Approximation = Literal["expand", "reduce"]
+APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
+
+
+@dataclass(eq=False)
+class _BlockSums:
+    """Running sums of one block, in fp64; `count` divides the columns' sum."""
+
+    rows: Tensor
+    columns: Tensor
+    count: Tensor
+
+
+class FactorSums(Sums):
+    """Running sums of the factors A and G of all blocks."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        blocks: Sequence[MapBlock],
+        approximation: Approximation,
+        columns: Columns | None = None,
+    ) -> None:
+        super().__init__(problem, blocks, columns)
+        self.reduces = approximation == "reduce"
+        zero = torch.zeros((), dtype=torch.float64, device=problem.device)
+        self.blocks = {
+            block.map.name: _BlockSums(
+                zero.new_zeros(self._shape(block.row_count)),
+                zero.new_zeros(self._shape(block.column_count)),
+                zero.clone(),
+            )
+            for block in blocks
+        }
+
+    @staticmethod
+    def _shape(side: int) -> Shape:
+        """What is kept of a factor."""
+        return side, side
+
+    @staticmethod
+    def _product(tensor: Tensor) -> Tensor:
+        """What vectors (..., d) add to it."""
+        return gram(tensor)
+
+    def add_inputs(self, trace: Trace, name: str) -> None:
+        """Add to A: over the positions that count, or over their means."""
+        self._refuse_joined_outputs(trace)
+        sums = self.blocks[name]
+        x, used = trace.inputs(name), trace.used(name)
+        lengths = torch.full((len(x),), x.shape[1], device=x.device)
+        if used is not None:
+            x, lengths = x * used[..., None].to(x.dtype), used.sum(1)
+        if self.reduces:
+            # Positions that do not count are zero in x, so the sum leaves them out.
+            x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
+            sums.count += int((lengths > 0).sum())
+        else:
+            sums.count += int(lengths.sum())
+        sums.columns += self._product(x)
+
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
+        """Add to G: over positions, or over their sums."""
+        for name, delta in deltas.items():
+            delta = delta.sum(1, keepdim=True) if self.reduces else delta
+            self.blocks[name].rows += self._product(delta)
+
+    def running(self) -> list[Tensor]:
+        """List both factors' sums of all blocks, and what divides them."""
+        return [
+            each
+            for block in self.blocks.values()
+            for each in (block.rows, block.columns, block.count)
+        ]
+
+    def _refuse_joined_outputs(self, trace: Trace) -> None:
+        if self.reduces and trace.slots > 1 and self.columns.together:
+            raise ArgumentError(
+                "approximation must be 'expand' for fisher_draws with one output for each "
+                "token, which go back together, got 'reduce'."
+            )
+
+    def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return G (rows) and A (columns) of one map."""
+        sums = self.blocks[name]
+        return sums.rows * scale, sums.columns / sums.count.clamp_min(1)
+
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Decompose the factors."""
+        return {
+            name: Kronecker.from_factors(*self.factors(name, scale)) for name in self.names
+        }
+
+
+def kronecker_factors(
+    problem: Problem,
+    batches: Iterable[Batch],
+    blocks: Sequence[MapBlock],
+    *,
+    approximation: Approximation = "reduce",
+    num_data: int | None = None,
+) -> Curvatures:
+    """Accumulate the factors of all blocks in one pass and decompose them.
+
+    Args:
+        problem: The problem, with its likelihood settled.
+        batches: Any iterable of batches, read once.
+        blocks: The chosen rows and columns of each map.
+        approximation: How positions that share weights are treated.
+        num_data: Size of the whole data set if `batches` is a sample of it.
+
+    Returns:
+        The curvature of each map, for unit noise.
+    """
+    sums = FactorSums(problem, blocks, approximation)
+    return accumulate(sums, problem, batches, blocks).finish(num_data)
+
+
+def gram(tensor: Tensor) -> Tensor:
+    """Σ v vᵀ over all leading axes: products in the tensor's type, the sum in fp64."""
+    flat = tensor.reshape(-1, tensor.shape[-1])
+    return (flat.T @ flat).double()

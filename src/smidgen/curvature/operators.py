@@ -1,0 +1,270 @@
+"""The curvature of chosen weights, in the form that is cheap to keep and to invert.
+
+An operator has an orthogonal basis of D weights and a curvature h_d for each of its
+coordinates. A prior precision τ makes that h_d + τ, so a new τ costs a division
+(DESIGN 4.3). `Kronecker` is G ⊗ A in its eigenbasis, where h = g_i a_j; `Eigenbasis` keeps
+that basis and measures h; `Diagonal` measures it in the weights themselves; `Dense` is the
+whole matrix of several maps together, in its eigenbasis.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from smidgen.curvature.jacobian import Jacobian
+from smidgen.types import Shape
+
+Kind = TypeVar("Kind", bound="Operator")
+
+
+JOINT = "all maps"
+"""Name of the one operator that spans all layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operator(ABC):
+    """Curvature of D chosen weights; all its fields are tensors.
+
+    `joint` says that one operator spans all maps, `scattered` that it can hold single
+    entries and not only crossings of rows and columns.
+    """
+
+    structure: ClassVar[str]
+    joint: ClassVar[bool] = False
+    scattered: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def values(self) -> Tensor:
+        """Curvature of each coordinate, (D,)."""
+
+    @property
+    @abstractmethod
+    def floats(self) -> int:
+        """How many floats the structure keeps."""
+
+    @abstractmethod
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Write the Jacobian of this operator's maps in its basis, (..., D)."""
+
+    @abstractmethod
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Turn coordinates (..., D) back into the weights' own basis."""
+
+    @abstractmethod
+    def marginals(self, values: Tensor) -> Tensor:
+        """Diagonal, in the weights, of the matrix with these values (D,) in the basis."""
+
+    @staticmethod
+    @abstractmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """Shapes of the fields, in their order, for D weights of an n × m grid."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type everything is computed in."""
+        return self.values.dtype
+
+    def inverse_weights(self, precisions: Tensor) -> Tensor:
+        """Variance of each coordinate under each prior precision, (D, P)."""
+        curvature = self.values
+        return (curvature[:, None] + precisions.to(curvature)).reciprocal_()
+
+    def dense(self) -> Tensor:
+        """The curvature as a (D, D) matrix; for checks on small maps only."""
+        eye = torch.eye(len(self.values), dtype=self.dtype, device=self.values.device)
+        basis = self.weights(eye)
+        return basis.T * self.values @ basis
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [each.name for each in fields(self)]
+        return all(torch.equal(getattr(self, n), getattr(other, n)) for n in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to(self: Kind, dtype: torch.dtype, device: torch.device | str = "cpu") -> Kind:
+        """Return a copy in another type or on another device."""
+        parts = (getattr(self, each.name).to(device, dtype) for each in fields(self))
+        return type(self)(*parts)
+
+
+class _TwoSided(Operator):
+    """What operators share whose basis is one of rows times one of columns."""
+
+    row_vectors: Tensor
+    column_vectors: Tensor
+
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Compute J' = U_Gᵀ J U_A."""
+        (jacobian,) = jacobians
+        return jacobian.rotated(self.row_vectors, self.column_vectors)
+
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Compute U_G C U_Aᵀ."""
+        sides = len(self.row_vectors), len(self.column_vectors)
+        grid = coordinates.unflatten(-1, sides)
+        return (self.row_vectors @ grid @ self.column_vectors.T).flatten(-2)
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """Compute (U_G ∘ U_G) V (U_A ∘ U_A)ᵀ."""
+        grid = values.unflatten(-1, (len(self.row_vectors), len(self.column_vectors)))
+        rows, columns = self.row_vectors.square(), self.column_vectors.square()
+        return (rows @ grid @ columns.T).flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker(_TwoSided):
+    """G ⊗ A as eigenvectors and eigenvalues: A = U_A diag(a) U_Aᵀ, G = U_G diag(g) U_Gᵀ."""
+
+    row_vectors: Tensor
+    row_values: Tensor
+    column_vectors: Tensor
+    column_values: Tensor
+    structure: ClassVar[str] = "kron"
+
+    @classmethod
+    def from_factors(cls, rows: Tensor, columns: Tensor) -> Kronecker:
+        """Decompose the factors G (rows) and A (columns) in fp64, clamped at zero."""
+        row_values, row_vectors = _eigh(rows)
+        column_values, column_vectors = _eigh(columns)
+        return cls(row_vectors, row_values, column_vectors, column_values)
+
+    @property
+    def values(self) -> Tensor:
+        """Products of the eigenvalues, g_i a_j."""
+        return torch.outer(self.row_values, self.column_values).flatten()
+
+    @property
+    def floats(self) -> int:
+        """Floats of the two factors: n² + m²."""
+        return self.row_vectors.numel() + self.column_vectors.numel()
+
+    @staticmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """Vectors and values of the rows, then of the columns."""
+        return (rows, rows), (rows,), (columns, columns), (columns,)
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenbasis(_TwoSided):
+    """The eigenbasis of G ⊗ A with the curvature measured in it (EKFAC)."""
+
+    row_vectors: Tensor
+    column_vectors: Tensor
+    moments: Tensor
+    structure: ClassVar[str] = "ekfac"
+
+    @property
+    def values(self) -> Tensor:
+        """Second moments of the coordinates."""
+        return self.moments
+
+    @property
+    def floats(self) -> int:
+        """Two bases and the moments: n² + m² + n·m."""
+        return sum(getattr(self, each.name).numel() for each in fields(self))
+
+    @staticmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """Vectors of the rows, of the columns, and the moments."""
+        return (rows, rows), (columns, columns), (size,)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Operator):
+    """The diagonal of the curvature, in the weights themselves."""
+
+    moments: Tensor
+    structure: ClassVar[str] = "diag"
+    scattered: ClassVar[bool] = True
+
+    @property
+    def values(self) -> Tensor:
+        """Second moments of the weights' gradients."""
+        return self.moments
+
+    @property
+    def floats(self) -> int:
+        """One float for each weight."""
+        return self.moments.numel()
+
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Compute J itself."""
+        (jacobian,) = jacobians
+        return jacobian.flat()
+
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """The coordinates are the weights."""
+        return coordinates
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """The values are those of the weights."""
+        return values
+
+    @staticmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """The moments."""
+        return ((size,),)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Operator):
+    """The whole curvature of a small subset over all its maps, H = U diag(h) Uᵀ."""
+
+    vectors: Tensor
+    eigenvalues: Tensor
+    structure: ClassVar[str] = "full"
+    joint: ClassVar[bool] = True
+    scattered: ClassVar[bool] = True
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Dense:
+        """Decompose a curvature matrix in fp64, clamped at zero."""
+        values, vectors = _eigh(matrix)
+        return cls(vectors, values)
+
+    @property
+    def values(self) -> Tensor:
+        """The eigenvalues."""
+        return self.eigenvalues
+
+    @property
+    def floats(self) -> int:
+        """One float for each pair of weights."""
+        return self.vectors.numel()
+
+    def coordinates(self, *jacobians: Jacobian) -> Tensor:
+        """Compute J U, the maps' Jacobians side by side."""
+        flat = torch.cat([each.flat() for each in jacobians], -1)
+        return flat.to(self.dtype) @ self.vectors
+
+    def weights(self, coordinates: Tensor) -> Tensor:
+        """Compute C Uᵀ."""
+        return coordinates @ self.vectors.T
+
+    def marginals(self, values: Tensor) -> Tensor:
+        """Compute (U ∘ U) v."""
+        return self.vectors.square() @ values
+
+    @staticmethod
+    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
+        """The vectors and the values."""
+        return (size, size), (size,)
+
+
+STRUCTURES: dict[str, type[Operator]] = {
+    each.structure: each for each in (Kronecker, Eigenbasis, Diagonal, Dense)
+}
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    symmetric = (matrix + matrix.T).double() / 2
+    values, vectors = torch.linalg.eigh(symmetric)
+    return values.clamp_min(0), vectors

@@ -1,0 +1,1 @@
+"""BayesTune: the scales of Laplace priors, inferred by Langevin sampling."""

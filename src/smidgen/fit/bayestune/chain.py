@@ -1,0 +1,374 @@
+"""A chain over weights that remembers, of each, the mean of its prior's scale.
+
+How the weights move is a `Mover`'s business; this part reads the batches, takes the
+likelihood's gradient, gathers samples with burn-in and thinning, and can be left and taken
+up again bitwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import DataError
+from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.outputs.problem import Problem
+from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.runtime.loader import Endless
+from smidgen.runtime.progress import track
+from smidgen.types import Batch
+from smidgen.weights.affine import share_of
+from smidgen.weights.top_k import overlap
+
+# Distances of the prior check, in units of 1/β.
+_DISTANCES = (1e-3, 1e-2, 1e-1, 1.0)
+_BARS = " ▁▂▃▄▅▆▇█"
+# Of the scales drawn while the chain runs: powers of ten, from here on.
+_LOWEST_POWER, _POWERS = -12, 12
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the chain looked like at one sample.
+
+    `nll` is that of the step's batch, `scale` and `displacement` are means over all
+    weights that are ranked.
+    """
+
+    step: int
+    nll: float
+    scale: float
+    displacement: float
+
+
+@dataclass(frozen=True)
+class PriorCheck:
+    """Weights further than `distance` from their pretrained values: found and foreseen.
+
+    `chain` is the share found, `prior` that of weights without data under the law which
+    the chain samples: the prior rounded off below a step's length and to the power of
+    1/γ². `stated` is that of the prior as it is stated, which no chain samples.
+    """
+
+    distance: float
+    chain: float
+    prior: float
+    stated: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """The mean scale of every weight's prior along a chain, and how the chain went.
+
+    Args:
+        halves: Mean scales by parameter name, of the first and of the second half.
+        counts: How many samples each half has.
+        prior: The prior.
+        traces: One row for each sample.
+        check: Shares of weights far from their pretrained values, at four distances.
+        displacement: Mean |θ − θ̄| by parameter name, if it was asked for.
+    """
+
+    halves: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
+    counts: tuple[int, int]
+    prior: ScalePrior
+    traces: tuple[Trace, ...]
+    check: tuple[PriorCheck, ...]
+    displacement: Mapping[str, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """Say how much there is of what, and not what it is."""
+        count = sum(each.numel() for each in self.halves[0].values())
+        return f"Scales({count:,} weights, {sum(self.counts)} samples)"
+
+    @property
+    def means(self) -> dict[str, Tensor]:
+        """Mean scales over all samples: what selectors rank by."""
+        first, second = self.halves
+        share = self.counts[1] / sum(self.counts)
+        return {name: first[name].lerp(second[name], share) for name in first}
+
+    def overlap(self, fraction: float = 0.005) -> float:
+        """The share of the top fraction that both halves of the chain choose.
+
+        The halves are of one trajectory: a chain that moves little agrees with itself,
+        whatever the data say. `fit.agreement` compares chains on other data.
+
+        Args:
+            fraction: The share of the weights that is chosen.
+
+        Returns:
+            In [0, 1]; by chance it would be `chance(fraction)`.
+        """
+        return overlap(*self.halves, share_of(self.size, fraction))
+
+    def chance(self, fraction: float = 0.005) -> float:
+        """The overlap of two choices that have nothing to do with each other."""
+        return share_of(self.size, fraction) / self.size
+
+    @property
+    def size(self) -> int:
+        """How many weights are ranked."""
+        return sum(each.numel() for each in self.halves[0].values())
+
+    @property
+    def acceptance(self) -> float:
+        """How well the prior foresees the weights' displacements, in [0, 1].
+
+        One minus the largest difference, over the check's distances, of the shares found
+        and foreseen. Below a half most weights are not where the prior that is sampled
+        would have them, and the prior is to be rejected.
+        """
+        return 1 - max(abs(each.chain - each.prior) for each in self.check)
+
+    def to_dict(self, fraction: float = 0.005) -> dict[str, Any]:
+        """The diagnostics as JSON takes them, without the scales themselves.
+
+        Args:
+            fraction: The share of the weights whose overlap is told.
+
+        Returns:
+            Numbers, lists and dicts.
+        """
+        return {
+            "prior": asdict(self.prior),
+            "samples": sum(self.counts),
+            "fraction": fraction,
+            "overlap_of_halves": self.overlap(fraction),
+            "chance": self.chance(fraction),
+            "acceptance": self.acceptance,
+            "check": [asdict(each) for each in self.check],
+            "traces": [asdict(each) for each in self.traces],
+        }
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long a chain is: samples come every `thin` steps after `burn_in`."""
+
+    steps: int
+    burn_in: int
+    thin: int
+
+    @property
+    def samples(self) -> int:
+        """How many samples it gives."""
+        return (self.steps - self.burn_in) // self.thin
+
+    def sample_at(self, step: int) -> int | None:
+        """The number of the sample taken after a step, from 0, or None."""
+        after = step - self.burn_in
+        return after // self.thin - 1 if after > 0 and not after % self.thin else None
+
+
+class Mover(Protocol):
+    """Moves weights by their gradients, and knows the scale of each."""
+
+    def move(self, step: int) -> None:
+        """Move all tensors by their `.grad`; steps are numbered from 1."""
+
+    def scales(self, name: str, displacement: Tensor) -> Tensor:
+        """The scales of a parameter's weights, flat, given where they are."""
+
+    def foreseen(self, distances: Sequence[float]) -> list[float]:
+        """P(Δ > distance) of weights without data under what is sampled."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What `resume` needs."""
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from another's state."""
+
+
+class Chain:
+    """The running sums of a chain.
+
+    Args:
+        problem: The settled problem.
+        tensors: The moving weights, by name.
+        ranked: Names of those whose scales are wanted.
+        prior: The prior.
+        course: Its length.
+        mover: How the weights move.
+        keep_displacement: Sum |θ − θ̄| as well.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        ranked: Iterable[str],
+        prior: ScalePrior,
+        course: Course,
+        mover: Mover,
+        *,
+        keep_displacement: bool,
+    ) -> None:
+        self.problem, self.tensors, self.ranked = problem, tensors, tuple(ranked)
+        self.prior, self.course, self.mover = prior, course, mover
+        self.base = {n: p.detach() for n, p in problem.model.named_parameters()}
+        self.sums: dict[str, dict[str, Tensor]] = {
+            part: {name: torch.zeros_like(tensors[name]) for name in self.ranked}
+            for part in ("first", "second", "displacement")
+            if part != "displacement" or keep_displacement
+        }
+        self.traces: list[Trace] = []
+        self.beyond = torch.zeros(len(_DISTANCES), dtype=torch.float64)
+        self.label = "sampling scales"
+
+    def run(
+        self,
+        batches: Endless,
+        about: Mapping[str, Any],
+        checkpoint: str | Path | None,
+        every: int,
+        *,
+        progress: bool,
+    ) -> Scales:
+        """Take all steps, or those that an interrupted run has left."""
+        done = 0
+        if checkpoint is not None:
+            done = self._resume(read_checkpoint(checkpoint, about), batches)
+        steps = range(done + 1, self.course.steps + 1)
+        for step in track(steps, lambda: self.label, show=progress):
+            nll = self.step(next(batches), step)
+            number = self.course.sample_at(step)
+            if number is not None:
+                self.sample(step, number, nll)
+            if checkpoint is not None and (not step % every or step == self.course.steps):
+                write_checkpoint(checkpoint, self._state(batches, step), about)
+        return self._scales()
+
+    def step(self, batch: Batch, step: int) -> float:
+        """Move the weights by one batch.
+
+        Args:
+            batch: The batch.
+            step: Its number, from 1.
+
+        Returns:
+            Its mean NLL before the move.
+
+        Raises:
+            DataError: If it has no label, or the loss is not finite.
+        """
+        nll = self.problem.within(
+            batch, self.tensors, lambda outputs: self._backward(batch, outputs)
+        )
+        with torch.no_grad():
+            self.mover.move(step)
+        for tensor in self.tensors.values():
+            tensor.grad = None
+        return nll
+
+    def _backward(self, batch: Batch, outputs: Tensor) -> float:
+        found = self.problem.mean_nll(batch, outputs)
+        if found is None:
+            raise DataError("a chain needs labels, and a batch has none but −100.")
+        loss, _ = found
+        loss.backward()
+        return float(loss.detach())
+
+    def sample(self, step: int, number: int, nll: float) -> None:
+        """Add the scales of the weights as they are to the sums.
+
+        Args:
+            step: The step just taken.
+            number: The sample's number, from 0.
+            nll: The NLL of the step's batch.
+
+        Raises:
+            DataError: If a weight is not finite.
+        """
+        half = "first" if number < self.course.samples // 2 else "second"
+        totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
+        for name in self.ranked:
+            displacement = (self.tensors[name].detach() - self.base[name]).abs_().flatten()
+            if not torch.isfinite(displacement.sum()):
+                raise DataError(
+                    f"the weights of {name!r} are not finite after {step} steps. Lower "
+                    "learning_rate, or check the data."
+                )
+            scales = self.mover.scales(name, displacement)
+            self.sums[half][name].view(-1).add_(scales)
+            if "displacement" in self.sums:
+                self.sums["displacement"][name].view(-1).add_(displacement)
+            for i, distance in enumerate(_DISTANCES):
+                far = (displacement > distance / self.prior.rate).sum()
+                self.beyond[i] += far.cpu()
+            totals += torch.stack([scales.sum(), displacement.sum()]).double().cpu()
+            count += displacement.numel()
+            pictured.append(scales[:: max(1, len(scales) // 1000)])
+        scale, moved = (totals / count).tolist()
+        self.traces.append(Trace(step, nll, scale, moved))
+        self.label = f"sampling scales, {_picture(torch.cat(pictured))}"
+
+    def _scales(self) -> Scales:
+        first = self.course.samples // 2
+        counts = {"first": first, "second": self.course.samples - first}
+        counts["displacement"] = self.course.samples
+        for part, sums in self.sums.items():
+            for each in sums.values():
+                each.div_(counts[part])
+        total = self.course.samples * sum(self.tensors[n].numel() for n in self.ranked)
+        distances = [each / self.prior.rate for each in _DISTANCES]
+        found = [float(each) / total for each in self.beyond]
+        foreseen = self.mover.foreseen(distances)
+        return Scales(
+            halves=(self.sums["first"], self.sums["second"]),
+            counts=(counts["first"], counts["second"]),
+            prior=self.prior,
+            traces=tuple(self.traces),
+            check=tuple(
+                PriorCheck(*each, self.prior.beyond(each[0]))
+                for each in zip(distances, found, foreseen, strict=True)
+            ),
+            displacement=self.sums.get("displacement"),
+        )
+
+    def _state(self, batches: Endless, step: int) -> dict[str, Tensor]:
+        rows = [astuple(each) for each in self.traces]
+        found = {
+            "step": torch.tensor(step),
+            "random": torch.get_rng_state(),
+            "traces": torch.tensor(rows, dtype=torch.float64).reshape(-1, 4),
+            "beyond": self.beyond,
+        }
+        parts = {"weights": self.tensors, "mover": self.mover.state(), **self.sums}
+        for part, each in {**parts, "loader": batches.state()}.items():
+            found.update({f"{part}/{name}": tensor for name, tensor in each.items()})
+        return found
+
+    def _resume(self, state: Mapping[str, Tensor] | None, batches: Endless) -> int:
+        if state is None:
+            return 0
+
+        def part(wanted: str) -> dict[str, Tensor]:
+            start = f"{wanted}/"
+            return {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
+
+        with torch.no_grad():
+            for wanted, known in {"weights": self.tensors, **self.sums}.items():
+                for name, tensor in part(wanted).items():
+                    known[name].copy_(tensor)
+        self.mover.resume(part("mover"))
+        batches.resume(part("loader"))
+        torch.set_rng_state(state["random"])
+        self.beyond = state["beyond"]
+        rows = state["traces"].tolist()
+        self.traces = [Trace(int(step), *rest) for step, *rest in rows]
+        return int(state["step"])
+
+
+def _picture(scales: Tensor) -> str:
+    """Draw how many scales there are of each power of ten."""
+    powers = scales.double().clamp(min=1e-300).log10().clamp(_LOWEST_POWER, -1e-9)
+    counts = torch.histc(powers, _POWERS, min=_LOWEST_POWER, max=0)
+    heights = (counts / counts.max().clamp(min=1) * (len(_BARS) - 1)).ceil().int()
+    bars = "".join(_BARS[each] for each in heights.tolist())
+    return f"λ 1e{_LOWEST_POWER}▕{bars}▏1"

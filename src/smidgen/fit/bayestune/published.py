@@ -1,0 +1,129 @@
+"""BayesTune's released update: Adam with noise, on the weights and on their scales.
+
+Everything is divided by N̂ = 10¹², which is not the size of any data set:
+
+    g_θ = ∇L (norm clipped to 1) + (θ − θ̄)/|θ − θ̄|/(λ N̂) + √(2/(N̂ η)) ξ
+    g_λ = ((2 − α)/λ + β − |θ − θ̄|/λ²)/N̂ + √(2/(N̂ η_λ)) ξ
+
+go through AdamW (decay 0.01 of matrices) and Adam. Adam divides drift and noise by the same
+size, so this is no Langevin chain: with the released numbers a scale is a random walk.
+Written from the description in `docs/methods/bayestune.md`, to compare with. Unlike there
+the rate does not follow a schedule (theirs is at 4 to 10 percent of its nominal value), the
+head has no prior, affine maps alone move by default, and chains are as long as they are
+asked to be, not 20,000 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.fit.bayestune.scale_prior import ScalePrior
+
+_DATA_SIZE = 1e12
+_SCALE_RATE = 0.01
+_FIRST_SCALE, _LEAST_SCALE = 1e-4, 1e-8
+_DECAY, _CLIP = 0.01, 1.0
+
+
+class Published:
+    """The joint update of weights and scales as it was released.
+
+    Args:
+        tensors: The moving weights.
+        base: Pretrained values of those that have a prior.
+        prior: The prior.
+        burn_in: Steps before the first sample. As in the released settings the first
+            five sixths of them are plain AdamW.
+        rate: η of the weights.
+        seed: Of the noise.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        base: Mapping[str, Tensor],
+        prior: ScalePrior,
+        burn_in: int,
+        rate: float,
+        seed: int,
+    ) -> None:
+        self.tensors, self.base, self.prior, self.rate = tensors, base, prior, rate
+        self.plain = burn_in * 5 // 6
+        self.raw = {n: torch.full_like(tensors[n], _FIRST_SCALE) for n in base}
+        matrices = [t for t in tensors.values() if t.dim() > 1]
+        others = [t for t in tensors.values() if t.dim() <= 1]
+        self.weights = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": _DECAY},
+                {"params": others, "weight_decay": 0.0},
+            ],
+            lr=rate,
+            fused=True,
+        )
+        self.widths = torch.optim.Adam(self.raw.values(), lr=_SCALE_RATE, fused=True)
+        self.generator = torch.Generator(next(iter(tensors.values())).device)
+        self.generator.manual_seed(seed)
+
+    def move(self, step: int) -> None:
+        """Take one step from the gradients of the mean loss."""
+        nn.utils.clip_grad_norm_(list(self.tensors.values()), _CLIP)
+        if step > self.plain:
+            for name, tensor in self.tensors.items():
+                if tensor.grad is not None:
+                    self._join(name, tensor)
+            self.widths.step()
+        self.weights.step()
+
+    def scales(self, name: str, displacement: Tensor) -> Tensor:
+        """The scales as they are."""
+        return self.raw[name].flatten().clamp(min=_LEAST_SCALE)
+
+    def foreseen(self, distances: Sequence[float]) -> list[float]:
+        """The prior's own tails: what this update samples has no known law."""
+        return [self.prior.beyond(each) for each in distances]
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next step depends on."""
+        found = {"generator": self.generator.get_state()}
+        found.update({f"raw/{name}": each for name, each in self.raw.items()})
+        for label, optimiser in self._optimisers().items():
+            for number, each in optimiser.state_dict()["state"].items():
+                found.update({f"{label}/{number}/{k}": v for k, v in each.items()})
+        return found
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from another's state."""
+        self.generator.set_state(state["generator"])
+        for name, each in self.raw.items():
+            each.copy_(state[f"raw/{name}"])
+        for label, optimiser in self._optimisers().items():
+            found: dict[int, dict[str, Tensor]] = {}
+            for key, value in state.items():
+                if key.startswith(f"{label}/"):
+                    _, number, field = key.split("/")
+                    found.setdefault(int(number), {})[field] = value
+            groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": found, "param_groups": groups})
+
+    def _join(self, name: str, tensor: Tensor) -> None:
+        """Add prior and noise to a weight's gradient, and make that of its scales."""
+        assert tensor.grad is not None
+        tensor.grad.add_(self._noise(tensor, self.rate))
+        if name not in self.base:
+            return
+        displacement, raw = tensor - self.base[name], self.raw[name]
+        scales = raw.clamp(min=_LEAST_SCALE)
+        tensor.grad.addcdiv_(displacement.sign(), scales, value=1 / _DATA_SIZE)
+        drift = (2 - self.prior.shape) / scales + self.prior.rate
+        drift.sub_(displacement.abs_().div_(scales.square_()))
+        raw.grad = drift.div_(_DATA_SIZE).add_(self._noise(raw, _SCALE_RATE))
+
+    def _noise(self, like: Tensor, rate: float) -> Tensor:
+        drawn = torch.empty_like(like, requires_grad=False)
+        return drawn.normal_(0, (2 / (_DATA_SIZE * rate)) ** 0.5, generator=self.generator)
+
+    def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"weights": self.weights, "widths": self.widths}

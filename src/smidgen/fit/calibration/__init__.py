@@ -1,0 +1,1 @@
+"""Choosing precision and temperature."""

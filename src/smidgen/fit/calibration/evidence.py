@@ -1,0 +1,130 @@
+"""The marginal likelihood of a Laplace posterior, in closed form, and its best precision.
+
+log p(D) ≈ log p(D | θ*) − ½ Σ_d log((h_d/σ² + τ)/τ) − ½ τ‖θ*‖²
+
+with θ* the chosen trained weights, whose prior is N(0, 1/τ). Operators are independent, so
+each precision has a sum of its own. It needs no held-out data and no pass: the eigenvalues
+are there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.curvature.operators import JOINT
+from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.fit.calibration.golden_section import lowest
+from smidgen.fit.calibration.groups import Scope, distinct, labels_of
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.laplace import Posterior
+from smidgen.weights.blocks import blocks
+
+_RANGE = (-14.0, 23.0)
+"""Natural logs of the precisions that are searched: 1e-6 to 1e10."""
+_POINTS = 149
+
+
+def log_evidence(posterior: Posterior, model: nn.Module | Problem) -> float:
+    """Log marginal likelihood of the training data under a posterior's precision.
+
+    Args:
+        posterior: A posterior fitted to labelled data.
+        model: The model it was fitted to.
+
+    Returns:
+        The log marginal likelihood in nats, of all training data.
+
+    Raises:
+        ArgumentError: If the posterior was fitted without labels.
+    """
+    if posterior.log_likelihood is None:
+        raise ArgumentError(
+            "posterior must be fitted to labelled data to have an evidence; its training "
+            "batches had no labels. Fit it again with them."
+        )
+    problem = as_problem(model)
+    posterior.require(problem.model)
+    norms = _squared_norms(posterior, problem)
+    total = posterior.log_likelihood
+    for name in posterior.operators:
+        precision = torch.tensor([posterior.precision_of(name)], dtype=torch.float64)
+        total += float(_gain(posterior, name, norms[name], precision))
+    return total
+
+
+def tune_by_evidence(
+    posterior: Posterior, model: nn.Module | Problem, *, scope: Scope = "scalar"
+) -> Posterior:
+    """Choose the prior precision that makes the training data likeliest.
+
+    Args:
+        posterior: The posterior; it needs neither labels nor held-out data.
+        model: The model it was fitted to.
+        scope: One precision, one for each group, or one for each layer.
+
+    Returns:
+        The posterior with that precision. Its temperature stays.
+    """
+    problem = as_problem(model)
+    posterior.require(problem.model)
+    joins = labels_of(scope, posterior, problem)
+    norms = _squared_norms(posterior, problem)
+    chosen = {
+        label: _best(posterior, [n for n in joins if joins[n] == label], norms)
+        for label in distinct(list(joins.values()))
+    }
+    if len(chosen) == 1:
+        return replace(posterior, precision=next(iter(chosen.values())), tuning=None)
+    values = {name: chosen[label] for name, label in joins.items()}
+    return replace(posterior, precision=values, tuning=None)
+
+
+def _best(posterior: Posterior, names: list[str], norms: dict[str, float]) -> float:
+    """Scan, then search between the neighbours: more than one peak is possible."""
+
+    def loss(logs: Tensor) -> Tensor:
+        gains = [_gain(posterior, name, norms[name], logs.exp()) for name in names]
+        return -torch.stack(gains).sum(0)
+
+    logs = torch.linspace(*_RANGE, _POINTS, dtype=torch.float64)
+    place = int(loss(logs).argmin())
+    if place in (0, _POINTS - 1):
+        warnings.warn(
+            f"the evidence of {', '.join(names[:3])} is best at the edge of the precisions "
+            f"searched, {float(logs[place].exp()):.1g}: its weights are almost zero, or "
+            "the data say nothing about them.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
+    low, high = max(0, place - 1), min(_POINTS - 1, place + 1)
+    return float(lowest(loss, logs[low : low + 1], logs[high : high + 1]).exp())
+
+
+def _gain(posterior: Posterior, name: str, norm: float, precisions: Tensor) -> Tensor:
+    """What one operator adds to the log evidence, for precisions (P,): (P,)."""
+    values = posterior.operators[name].values.double().cpu() / posterior.likelihood.scale
+    logs = torch.stack([(values / each).log1p().sum() for each in precisions])
+    return -0.5 * (logs + precisions * norm)
+
+
+def _squared_norms(posterior: Posterior, problem: Problem) -> dict[str, float]:
+    """Σ θ² over the chosen weights of each operator."""
+    subset, found = posterior.subset, {}
+    for block in blocks(problem.model, subset):
+        found[block.map.name] = sum(
+            float(
+                problem.model.get_parameter(name)
+                .detach()
+                .flatten()[subset.indices(name).to(problem.device)]
+                .double()
+                .square()
+                .sum()
+            )
+            for name in block.map.shapes
+            if name in subset.parts
+        )
+    return {JOINT: sum(found.values())} if JOINT in posterior.operators else found

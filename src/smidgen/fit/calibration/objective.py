@@ -1,0 +1,153 @@
+"""Held-out NLL as a function of the outputs' covariance and of one free scale.
+
+The scale is the temperature of a classifier, found by a search, or the noise variance of a
+regression, whose best value is closed-form. Everything takes P covariances at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, pi
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import DataError
+from smidgen.fit.calibration.golden_section import lowest
+from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.links import standard_normals
+
+_DRAWS = 64
+# Temperatures are searched from 1/100 to 100.
+_LARGEST = log(100.0)
+# So often the bracket shrinks: to 5e-6 of a nat, where the NLL is flat to 1e-11.
+_SHRUNK = 30
+Curve = Callable[[Tensor], Tensor]
+"""From temperatures (P,) to mean NLLs (P,)."""
+# Draws of the logits are made for a few precisions at a time.
+_MOST_DRAWN = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """Held-out outputs (N, C) and targets, and how they are scored.
+
+    `top` is how many classes of each example have a covariance; None for all. In place of
+    covariances, None stands for a point estimate, which has none.
+    """
+
+    likelihood: Likelihood
+    outputs: Tensor
+    targets: Tensor
+    link: str
+    temperature: float = 1.0
+    top: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def own_scale(self) -> float:
+        """The scale without a choice: the temperature, or the likelihood's noise."""
+        if isinstance(self.likelihood, Gaussian):
+            return self.likelihood.noise
+        return self.temperature
+
+    def nll(self, covariance: Tensor | None, scale: float | None = None) -> Tensor:
+        """Mean NLL under each covariance, (P,), at one scale or the likelihood's own."""
+        wanted = self.own_scale if scale is None else scale
+        if isinstance(self.likelihood, Gaussian):
+            unit = self._unit(covariance)
+            return self._gaussian(unit, unit.new_full((len(unit),), wanted))
+        return self._by_pieces(covariance, lambda curve, count: curve(_all(wanted, count)))
+
+    def best(self, covariance: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The best scale under each covariance and the mean NLL at it, (P,) each.
+
+        Args:
+            covariance: Covariances (P, N, K, K); for regression of unit noise.
+
+        Returns:
+            Scales and NLLs.
+
+        Raises:
+            DataError: If a regression has no residual at all.
+        """
+        if isinstance(self.likelihood, Gaussian):
+            unit = self._unit(covariance)
+            noise = (self._squares() / (unit + 1)).mean((-2, -1))
+            if not (noise > 0).all():
+                raise DataError("all residuals are zero: there is no noise to fit.")
+            return noise, self._gaussian(unit, noise)
+        found = self._by_pieces(covariance, best_temperatures)
+        return found[0], found[1]
+
+    def _unit(self, covariance: Tensor | None) -> Tensor:
+        """Variances of the outputs where each has noise one, (P, N, C)."""
+        assert isinstance(self.likelihood, Gaussian)
+        if covariance is None:
+            return self.outputs.new_zeros(1, *self.outputs.shape)
+        return covariance.diagonal(dim1=-2, dim2=-1) / self.likelihood.ratios(self.outputs)
+
+    def _squares(self) -> Tensor:
+        assert isinstance(self.likelihood, Gaussian)
+        return self.likelihood.squares(self.outputs, self.targets)
+
+    def _gaussian(self, unit: Tensor, noise: Tensor) -> Tensor:
+        """Under variance σ²(u + 1): relative noises multiply to one."""
+        variance = noise[:, None, None] * (unit + 1)
+        terms = self._squares() / variance + variance.log() + log(2 * pi)
+        return 0.5 * terms.sum(-1).mean(-1)
+
+    @property
+    def normals(self) -> Tensor:
+        """The draws of a link that samples: the same for every candidate."""
+        return standard_normals(_DRAWS, max(1, (self.top or self.likelihood.outputs) - 1))
+
+    def _curve(self, covariance: Tensor) -> Curve:
+        return self.likelihood.nll_of_temperature(
+            self.outputs,
+            covariance,
+            self.targets,
+            link=self.link,
+            normals=self.normals,
+            top=self.top,
+        )
+
+    def _point_curve(self, temperatures: Tensor) -> Tensor:
+        score, outputs = self.likelihood.log_prob, self.outputs.double()
+        found = [-score(outputs / each, self.targets).mean() for each in temperatures]
+        return torch.stack(found)
+
+    def _by_pieces(
+        self, covariance: Tensor | None, score: Callable[[Curve, int], Tensor]
+    ) -> Tensor:
+        if covariance is None:
+            return score(self._point_curve, 1)
+        rows, classes = self.outputs.shape
+        draws = _DRAWS if self.link == "sampling" else 1
+        drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
+        pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
+        return torch.cat([score(self._curve(each), len(each)) for each in pieces], -1)
+
+
+def _all(scale: float, count: int) -> Tensor:
+    return torch.full((count,), scale, dtype=torch.float64)
+
+
+def best_temperatures(curve: Curve, count: int) -> Tensor:
+    """Search P curves of NLL over temperature, from 1/100 to 100.
+
+    The NLL is convex in 1/T for a point estimate, so its curve has one valley.
+
+    Args:
+        curve: From temperatures (P,) to mean NLLs (P,).
+        count: P.
+
+    Returns:
+        Temperatures, and the NLLs at them, (2, P).
+    """
+    high = _all(_LARGEST, count)
+    found = lowest(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()
+    return torch.stack([found, curve(found)])

@@ -1,0 +1,121 @@
+"""When fine-tuning stops, and how its rate falls: shared by all that fine-tunes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood import Categorical, Likelihood
+from smidgen.outputs.problem import Problem
+from smidgen.runtime.guard import untouched
+from smidgen.types import Batch
+
+Criterion = Literal["accuracy", "nll"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to on the validation data.
+
+    `nll` is NaN where there are none; `accuracy` is None there, and where outputs are not
+    of classes.
+    """
+
+    number: int
+    train_nll: float
+    nll: float
+    accuracy: float | None
+
+    def to_row(self) -> tuple[float, ...]:
+        """As a checkpoint holds it."""
+        hits = nan if self.accuracy is None else self.accuracy
+        return self.number, self.train_nll, self.nll, hits
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Epoch:
+        """Take it back from a checkpoint."""
+        number, train_nll, nll, hits = row
+        return cls(int(number), train_nll, nll, None if isnan(hits) else hits)
+
+    def gains(self, best: Epoch, stop_on: Criterion) -> bool:
+        """Whether it is better than the best before it."""
+        if stop_on == "nll" or self.accuracy is None or best.accuracy is None:
+            return self.nll < best.nll
+        return self.accuracy > best.accuracy
+
+
+def evaluated(
+    problem: Problem, batches: Iterable[Batch], replaced: Mapping[str, Tensor] | None = None
+) -> tuple[float, float | None]:
+    """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
+
+    Args:
+        problem: The settled problem.
+        batches: Labelled batches.
+        replaced: Other values of some parameters, by name.
+
+    Returns:
+        The two numbers.
+
+    Raises:
+        DataError: If there is no label.
+    """
+    assert problem.likelihood is not None
+    classes = isinstance(problem.likelihood, Categorical)
+    nll, hits, seen = 0.0, 0.0, 0
+    with untouched(problem.model), torch.no_grad():
+        for batch in batches:
+            outputs = problem.outputs(batch, replaced).flatten(0, -2)
+            targets, kept = problem.read(batch, outputs)
+            if targets is None:
+                raise DataError("validation needs labels, and a batch has none.")
+            outputs, targets = outputs[kept], targets[kept]
+            nll -= float(problem.likelihood.log_prob(outputs, targets).double().sum())
+            if classes:
+                hits += float((outputs.argmax(-1) == targets).sum())
+            seen += len(targets)
+    if not seen:
+        raise DataError("the validation loader yielded no labelled example.")
+    return nll / seen, hits / seen if classes else None
+
+
+def criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
+    """Settle what a gain is: accuracy for classes, NLL for all else.
+
+    Args:
+        stop_on: What was asked for, if anything.
+        likelihood: What the outputs mean.
+
+    Returns:
+        The criterion.
+
+    Raises:
+        ArgumentError: If this likelihood has no such number.
+    """
+    classes = isinstance(likelihood, Categorical)
+    if stop_on is None:
+        return "accuracy" if classes else "nll"
+    if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
+        raise ArgumentError(
+            f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
+            f"got {stop_on!r}."
+        )
+    return stop_on
+
+
+def warm_up_then_fall(steps: int) -> Callable[[int], float]:
+    """The rate's factor by step: up over a tenth of all, then linearly to zero."""
+    warm = max(1, steps // 10)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return max(0.0, (steps - step) / max(1, steps - warm))
+
+    return factor

@@ -1,0 +1,1 @@
+"""What outputs mean: problems, likelihoods, links, predictives, targets."""

@@ -1,0 +1,18 @@
+"""`Likelihood`: what outputs mean, from targets to predictives. One file for each."""
+
+from smidgen.outputs.likelihood.base import Likelihood
+from smidgen.outputs.likelihood.bernoulli import Bernoulli
+from smidgen.outputs.likelihood.categorical import Categorical, is_extreme
+from smidgen.outputs.likelihood.description import KINDS, described, from_description
+from smidgen.outputs.likelihood.gaussian import Gaussian
+
+__all__ = [
+    "KINDS",
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "Likelihood",
+    "described",
+    "from_description",
+    "is_extreme",
+]

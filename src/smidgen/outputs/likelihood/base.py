@@ -1,0 +1,189 @@
+"""What every likelihood can tell about outputs f (B, C).
+
+The Hessian of −log p in f is Λ; its square-root columns are what a curvature pass
+back-propagates (DESIGN 4.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.predictive import Predictive
+
+
+@dataclass(frozen=True)
+class Likelihood(ABC):
+    """What the outputs of a model mean. `outputs` is C, the number of outputs."""
+
+    outputs: int
+    kind: ClassVar[str]
+    links: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
+
+    @abstractmethod
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw one target for each row from p(y | f), on the CPU's generator."""
+
+    @abstractmethod
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Gradient of −log p(y | f) in f, (B, C), for unit noise."""
+
+    @abstractmethod
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-probability of each target, (B,)."""
+
+    @abstractmethod
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return targets in the form `log_prob` takes, or raise `DataError`."""
+
+    @abstractmethod
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> Predictive:
+        """Turn Gaussian outputs into a predictive.
+
+        Args:
+            outputs: Mean outputs, (B, C).
+            covariance: Covariance of the directions, (B, K, K).
+            link: A resolved link.
+            temperature: Divides the mean of logits.
+            normals: Standard normals (S, C−1) if the link samples, (S, m−1) with `top`.
+            top: How many classes m of each example are followed; None for all.
+
+        Returns:
+            The predictive.
+        """
+
+    @abstractmethod
+    def mixture(self, outputs: Tensor, temperature: float) -> Predictive:
+        """Turn outputs under S samples of the weights into a predictive.
+
+        Args:
+            outputs: The samples' outputs, (S, B, C), in fp64.
+            temperature: Divides every sample's logits.
+
+        Returns:
+            The predictive of their equal mixture.
+        """
+
+    @abstractmethod
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL of a predictive as a function of its temperature."""
+
+    @property
+    def scale(self) -> float:
+        """What the Hessian is divided by: the noise variance, 1 without noise."""
+        return 1.0
+
+    def resolved_link(self, link: str, top: int | None = None) -> str:
+        """Settle "auto", or refuse a link that cannot serve.
+
+        Args:
+            link: "auto" or the name of a link.
+            top: How many classes of each example to follow, if not all.
+
+        Returns:
+            The link's name.
+
+        Raises:
+            ArgumentError: If these outputs have no such link, or are no classes.
+        """
+        if top is not None:
+            raise ArgumentError(
+                f"top is for outputs that are classes, and these are {self.kind}, got "
+                f"{top!r}. Leave it out."
+            )
+        if link not in ("auto", *self.links):
+            allowed = " or ".join(repr(each) for each in ("auto", *self.links))
+            raise ArgumentError(
+                f"link must be {allowed} for {self.kind} outputs, got {link!r}. Leave it "
+                "out."
+            )
+        return self.links[0] if link == "auto" and self.links else link
+
+    @property
+    def root_count(self) -> int:
+        """How many square-root columns the Hessian has."""
+        return self.outputs
+
+    def direction_count(self, link: str, top: int | None = None) -> int:
+        """How many directions a resolved link needs."""
+        return self.outputs
+
+    def directions(self, link: str) -> Tensor:
+        """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
+        return torch.eye(self.outputs, dtype=torch.float64)
+
+    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+        """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
+        directions = self.directions(link)
+        return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)
+
+    def check_outputs(self, logits: Tensor) -> None:
+        """Refuse outputs that are not finite numbers of shape (B, C).
+
+        Args:
+            logits: The outputs.
+
+        Raises:
+            DataError: If they are not.
+        """
+        if logits.dim() != 2 or logits.shape[1] != self.outputs:
+            raise DataError(
+                f"outputs must have shape (batch, {self.outputs}), got "
+                f"{tuple(logits.shape)}. Pass forward= that returns such outputs."
+            )
+        if not torch.isfinite(logits).all():
+            raise DataError(
+                "the model's outputs contain NaN or infinity. Check its weights and "
+                "the inputs of this batch."
+            )
+
+
+def one_row_each(targets: Tensor, logits: Tensor) -> Tensor:
+    """Shape targets as the outputs; a vector will do for one output.
+
+    Args:
+        targets: The targets.
+        logits: The outputs, (B, C).
+
+    Returns:
+        Targets (B, C).
+
+    Raises:
+        DataError: If they have another shape.
+    """
+    if targets.shape == logits.shape[:1] and logits.shape[1] == 1:
+        targets = targets[:, None]
+    if targets.shape != logits.shape:
+        raise DataError(
+            f"targets must have shape {tuple(logits.shape)}, as the outputs, got "
+            f"{tuple(targets.shape)}."
+        )
+    return targets

@@ -1,0 +1,205 @@
+"""One of C classes: Λ = diag(π) − ππᵀ, of rank C − 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood.base import Likelihood
+from smidgen.outputs.links import (
+    at_temperatures,
+    centred,
+    directions,
+    resolve,
+    targets_at_temperatures,
+)
+from smidgen.outputs.predictive import CategoricalPredictive, mixture_information
+from smidgen.outputs.top_classes import TopClasses
+
+# Weight samples of more classes keep no covariance between every two of them.
+_PAIRED_CLASSES = 64
+_EXTREME = log(10.0)
+
+
+def is_extreme(temperature: float) -> bool:
+    """Whether it is one that no well-sized validation set would ask for."""
+    return abs(log(temperature)) > _EXTREME
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of C classes; targets are class numbers."""
+
+    kind: ClassVar[str] = "categorical"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 2:
+            raise ArgumentError(
+                f"a categorical likelihood needs 2 outputs or more, got {self.outputs}. "
+                "Use Bernoulli for one logit, Gaussian for regression."
+            )
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C).
+
+        With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
+        L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
+
+        Returns:
+            The columns.
+        """
+        probs = logits.softmax(-1)
+        # q_{j-1}: the mass of class j and all after it, summed from the small end.
+        tail = probs.flip(-1).cumsum(-1).flip(-1)
+        before, after = tail[:, :-1], tail[:, 1:]
+        head = probs[:, :-1]
+        tiny = torch.finfo(probs.dtype).tiny
+        diagonal = (head * after / before.clamp_min(tiny)).sqrt()
+        below = (head / (after * before).clamp_min(tiny)).sqrt()
+        columns = -probs[:, None, :] * below[:, :, None]
+        columns = columns.triu(1)
+        columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        return columns.transpose(0, 1)
+
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a class."""
+        probs = logits.double().softmax(-1).cpu()
+        drawn = torch.multinomial(probs, 1, generator=generator)
+        return drawn.squeeze(-1).to(logits.device)
+
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Compute π − e_y."""
+        chosen = torch.nn.functional.one_hot(targets, self.outputs)
+        return logits.softmax(-1) - chosen
+
+    def resolved_link(self, link: str, top: int | None = None) -> str:
+        """Settle "auto" by the number of classes, or refuse."""
+        return resolve(link, self.outputs, top)
+
+    @property
+    def root_count(self) -> int:
+        """The rank of the Hessian, C − 1."""
+        return self.outputs - 1
+
+    def direction_count(self, link: str, top: int | None = None) -> int:
+        """C for the diagonal probit, else one fewer than the classes that are followed."""
+        return (top or self.outputs) - (link != "diagonal-probit")
+
+    def directions(self, link: str) -> Tensor:
+        """All logits for the diagonal probit, else the differences to class 0."""
+        return directions(link, self.outputs)
+
+    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+        """With `top`, the differences of an example's likeliest classes: (m−1, B, C)."""
+        if top is None:
+            return super().followed(link)
+        return lambda outputs: TopClasses.of(outputs, top).directions(outputs)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> CategoricalPredictive:
+        """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
+        at = _at_temperatures(link, outputs, covariance, normals, top)
+        if link != "diagonal-probit":
+            covariance = centred(covariance)
+        classes = None if top is None else TopClasses.of(outputs, top).numbers
+        return CategoricalPredictive(
+            at(temperature), outputs, covariance, temperature, classes
+        )
+
+    def mixture(self, outputs: Tensor, temperature: float) -> CategoricalPredictive:
+        """Mean class probabilities over samples (S, B, C)."""
+        log_probs = (outputs / temperature).log_softmax(-1)
+        count = len(outputs)
+        covariance = None
+        if self.outputs <= _PAIRED_CLASSES:
+            deviations = outputs - outputs.mean(-1, keepdim=True)
+            deviations = deviations - deviations.mean(0)
+            covariance = torch.einsum("sbc,sbd->bcd", deviations, deviations) / (count - 1)
+        weights = outputs.new_full((count,), 1 / count)
+        return CategoricalPredictive(
+            log_probs.logsumexp(0) - log(count),
+            outputs.mean(0),
+            covariance,
+            temperature,
+            information=mixture_information(log_probs.movedim(0, -2), weights),
+        )
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the mean NLL; what the temperature does not change is done once."""
+        if top is None:
+            own = targets_at_temperatures(
+                link, outputs, covariance, targets, normals=normals
+            )
+            return lambda temperature: -own(temperature).mean(-1)
+        at = _at_temperatures(link, outputs, covariance, normals, top)
+
+        def nll(temperature: float | Tensor) -> Tensor:
+            found = at(temperature)
+            chosen = targets.expand(found.shape[:-1])[..., None]
+            return -found.gather(-1, chosen).squeeze(-1).mean(-1)
+
+        return nll
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-softmax at the target class, (B,)."""
+        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return class numbers (B,) as int64.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The class numbers.
+
+        Raises:
+            DataError: If they are not class numbers of this model.
+        """
+        if targets.is_floating_point() or targets.shape != logits.shape[:1]:
+            raise DataError(
+                f"labels must be {len(logits)} class numbers, got {targets.dtype} of shape "
+                f"{tuple(targets.shape)}. Pass Problem(model, likelihood=...) if they are "
+                "not classes."
+            )
+        wrong = targets[(targets < 0) | (targets >= self.outputs)]
+        if wrong.numel():
+            raise DataError(
+                f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
+                f"has {self.outputs} classes; map the labels to them."
+            )
+        return targets.long()
+
+
+def _at_temperatures(
+    link: str, outputs: Tensor, covariance: Tensor, normals: Tensor, top: int | None
+) -> Callable[[float | Tensor], Tensor]:
+    """Prepare a link for all classes, or for the likeliest of each example."""
+    if top is None:
+        return at_temperatures(link, outputs, covariance, normals=normals)
+    followed = TopClasses.of(outputs, top)
+    return followed.at_temperatures(outputs, covariance, normals=normals)

@@ -1,0 +1,152 @@
+"""Regression with Gaussian noise: Λ = I / σ²."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, log, pi
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood.base import Likelihood, one_row_each
+from smidgen.outputs.predictive import GaussianPredictive
+
+_ROUNDING = 1e-9
+
+
+def nll_of_squares(squares: float, noise: float) -> float:
+    """Mean NLL of an output of mean squared residual `squares`, under variance σ²."""
+    return 0.5 * (squares / noise + log(2 * pi * noise))
+
+
+def squares_of_nll(nll: float, noise: float) -> float:
+    """Mean squared residual of an output: `nll_of_squares` the other way round."""
+    return (2 * nll - log(2 * pi * noise)) * noise
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """Regression: targets (B, C) are outputs plus noise of variance σ², or σ²ρ_c.
+
+    Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
+    the noise never needs another pass. `relative` are the ρ_c of the outputs, where they
+    differ in their noise; they shape the curvature and are fixed before it is summed.
+    Their geometric mean is one: of others, σ² takes the rest.
+    """
+
+    noise: float = 1.0
+    relative: tuple[float, ...] | None = None
+    kind: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise ArgumentError(f"noise is a variance and must be > 0, got {self.noise}.")
+        given = self.relative
+        if given is not None and (len(given) != self.outputs or min(given) <= 0):
+            raise ArgumentError(
+                f"relative must be {self.outputs} numbers > 0, got {given}."
+            )
+        if given is not None:
+            rest = sum(map(log, given)) / len(given)
+            # What is one but for rounding stays, or a stored value would not come back.
+            if abs(rest) > _ROUNDING:
+                scaled = tuple(each * exp(-rest) for each in given)
+                object.__setattr__(self, "relative", scaled)
+                object.__setattr__(self, "noise", self.noise * exp(rest))
+
+    @property
+    def scale(self) -> float:
+        """The noise variance σ²."""
+        return self.noise
+
+    def ratios(self, like: Tensor) -> Tensor:
+        """Relative noise of each output, ρ_c, (C,)."""
+        given = self.relative or (1.0,) * self.outputs
+        return torch.tensor(given, dtype=like.dtype, device=like.device)
+
+    def squares(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Squared residuals for relative noise one, (B, C), in fp64."""
+        return (targets - outputs).double().square() / self.ratios(outputs.double())
+
+    def root_columns(self, logits: Tensor) -> Tensor:
+        """One column per output, 1/√ρ_c, for unit noise: (C, B, C)."""
+        root = self.ratios(logits).rsqrt().diag()
+        return root[:, None, :].expand(-1, logits.shape[0], -1)
+
+    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw outputs with unit noise."""
+        drawn = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
+        return logits + drawn.to(logits) * self.ratios(logits).sqrt()
+
+    def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Compute (f − y)/ρ."""
+        return (logits - targets) / self.ratios(logits)
+
+    def predictive(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        *,
+        link: str,
+        temperature: float,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> GaussianPredictive:
+        """A normal distribution for each output; link and temperature do not apply."""
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return GaussianPredictive(outputs, variance, self._noise_of(outputs))
+
+    def mixture(self, outputs: Tensor, temperature: float) -> GaussianPredictive:
+        """Mean and variance of the function over samples (S, B, C)."""
+        mean = outputs.mean(0)
+        return GaussianPredictive(mean, outputs.var(0), self._noise_of(mean))
+
+    def _noise_of(self, outputs: Tensor) -> Tensor:
+        """The noise variance of every output, (B, C)."""
+        return (self.noise * self.ratios(outputs)).expand_as(outputs).clone()
+
+    def nll_of_temperature(
+        self,
+        outputs: Tensor,
+        covariance: Tensor,
+        targets: Tensor,
+        *,
+        link: str,
+        normals: Tensor,
+        top: int | None = None,
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Refuse: a regression has a noise variance where classes have a temperature.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError("a regression has no temperature. Tune its noise instead.")
+
+    def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over outputs of the log-density, (B,)."""
+        noise = self.noise * self.ratios(logits)
+        terms = (targets - logits).square() / noise + (2 * pi * noise).log()
+        return -0.5 * terms.sum(-1)
+
+    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return finite numbers (B, C); for one output (B,) will do.
+
+        Args:
+            logits: The outputs, (B, C).
+            targets: The targets of the kept rows.
+
+        Returns:
+            The targets, in the outputs' type.
+
+        Raises:
+            DataError: If they are anything else.
+        """
+        targets = one_row_each(targets, logits)
+        if not torch.isfinite(targets).all():
+            raise DataError(
+                "targets must be finite numbers, got NaN or infinity. Leave those rows out."
+            )
+        return targets.to(logits.dtype)

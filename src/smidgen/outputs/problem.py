@@ -1,0 +1,379 @@
+"""`Problem`: a model, how to read its batches, and what its outputs mean."""
+
+from __future__ import annotations
+
+import inspect
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from smidgen.outputs.targets import labelled
+from smidgen.types import Batch, Forward
+
+Result = TypeVar("Result")
+
+_DIVERGED = (
+    "the training {} not finite. Lower learning_rate, or check the data of this batch."
+)
+_TARGET_KEYS = ("labels", "label", "targets", "target")
+
+
+def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor.
+
+    Args:
+        model: The model.
+        batch: A mapping is passed by keyword without its targets; of a tuple or list
+            the first item is passed.
+
+    Returns:
+        The outputs: `.logits`, `["logits"]`, the first of a tuple, or the tensor.
+
+    Raises:
+        DataError: If no tensor of outputs can be found in what the model returns.
+    """
+    if isinstance(batch, Mapping):
+        inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
+        if "use_cache" in inspect.signature(model.forward).parameters:
+            inputs["use_cache"] = False
+        found = model(**inputs)
+    elif isinstance(batch, (tuple, list)):
+        if len(batch) > 2:
+            raise DataError(
+                f"a batch must be a mapping, a tensor or (inputs, targets), got "
+                f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
+            )
+        found = model(batch[0])
+    else:
+        found = model(batch)
+    if isinstance(found, Mapping) and "logits" in found:
+        found = found["logits"]
+    elif not isinstance(found, Tensor) and hasattr(found, "logits"):
+        found = found.logits
+    elif isinstance(found, (tuple, list)):
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise DataError(
+            f"the model returned {type(found).__name__}, without logits. Pass "
+            "Problem(model, forward=...) with a function that returns them."
+        )
+    return found
+
+
+def batch_targets(batch: Batch) -> Tensor | None:
+    """Find the targets of a batch: its labels, or the second of a pair."""
+    if isinstance(batch, Mapping):
+        for key in _TARGET_KEYS:
+            if batch.get(key) is not None:
+                return torch.as_tensor(batch[key])
+        return None
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return torch.as_tensor(batch[1])
+    return None
+
+
+def batch_mask(batch: Batch) -> Tensor | None:
+    """Find which positions (B, T) are not padding, if the batch says so."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything a pass over data needs to know; fit and predict take it for a model.
+
+    Args:
+        model: A trained model; never changed.
+        likelihood: What its outputs mean; inferred from the first batch if left out.
+        forward: Computes outputs (B, C) from the model and a batch.
+        targets: Finds the targets of a batch, or None.
+        mask: Finds which positions (B, T) are not padding, or None.
+    """
+
+    model: nn.Module
+    likelihood: Likelihood | None = None
+    forward: Forward = model_outputs
+    targets: Callable[[Batch], Tensor | None] = batch_targets
+    mask: Callable[[Batch], Tensor | None] = batch_mask
+
+    def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Compute outputs on detached weights: no weight gets a gradient.
+
+        Args:
+            batch: The batch.
+            replaced: Other values of some parameters, by name, for this call only.
+
+        Returns:
+            The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
+            only what a tap makes require gradients.
+        """
+        return self.outputs_with(self._tensors(replaced or {}), batch)
+
+    def _tensors(self, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Detached weights, some of them replaced, and copied buffers."""
+        tensors = {n: p.detach() for n, p in self.model.named_parameters()}
+        tensors.update(replaced)
+        # Copies: a forward pass that counts in a buffer must not count in the caller's.
+        tensors.update({n: b.clone() for n, b in self.model.named_buffers()})
+        return tensors
+
+    def within(
+        self,
+        batch: Batch,
+        replaced: Mapping[str, Tensor],
+        work: Callable[[Tensor], Result],
+    ) -> Result:
+        """Do something with the outputs while other parameters are in place.
+
+        A backward pass belongs here: a network that recomputes activations in it
+        (gradient checkpointing) must find the same parameters.
+
+        Args:
+            batch: The batch.
+            replaced: Other values of some parameters, by name, for this call only.
+            work: Takes the outputs, (R, C), one row for each example or token.
+
+        Returns:
+            What `work` returns.
+        """
+        tensors = self._tensors(replaced)
+        swapped = {f"model.{name}": value for name, value in tensors.items()}
+        call = _Call(
+            self.model, lambda m, b: work(_rows(self.forward(m, b)).flatten(0, -2))
+        )
+        found: Result = functional_call(call, swapped, (_moved(batch, self.device),))
+        return found
+
+    def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
+
+        Args:
+            tensors: What takes the place of each parameter and buffer, by name.
+            batch: The batch; it is moved to where those are.
+
+        Returns:
+            The outputs.
+        """
+        device = next(iter(tensors.values()), torch.empty(0)).device
+        swapped = {f"model.{name}": value for name, value in tensors.items()}
+        call = _Call(self.model, self.forward)
+        return _rows(functional_call(call, swapped, (_moved(batch, device),)))
+
+    def training_outputs(self, batch: Batch) -> Tensor:
+        """Compute outputs (R, C) on the model's own weights, for training them."""
+        found = _rows(self.forward(self.model, _moved(batch, self.device)))
+        return found.flatten(0, -2)
+
+    def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Check the targets against the outputs and find the rows that have one.
+
+        Args:
+            batch: The batch.
+            outputs: Its outputs, one row each, (R, C).
+
+        Returns:
+            The targets (R, ...), zero in rows without one, or None; and which rows are
+            kept, (R,).
+
+        Raises:
+            ArgumentError: If the likelihood has not been settled.
+            DataError: If outputs or targets are not of this likelihood.
+        """
+        if self.likelihood is None:
+            raise ArgumentError(
+                "the problem has no likelihood yet. Call settled() with the first "
+                "batch, or pass Problem(model, likelihood=...)."
+            )
+        self.likelihood.check_outputs(outputs)
+        everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
+        targets = self.targets(batch)
+        if targets is None:
+            return None, everything
+        if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs):
+            targets = targets.flatten(0, 1)
+        if len(targets) != len(outputs):
+            raise DataError(
+                f"targets must be as many as the outputs, {len(outputs)}, got "
+                f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
+            )
+        targets = targets.to(outputs.device)
+        # A regression's whole numbers may be −100 and mean it.
+        real = isinstance(self.likelihood, Gaussian)
+        kept = everything if real else labelled(targets)
+        checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
+        # Rows without a target get a harmless one, so that rows still line up.
+        found = checked.new_zeros(len(outputs), *checked.shape[1:])
+        found[kept] = checked
+        return found, kept
+
+    def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
+        """Compute what training lowers: the mean NLL of a batch's labelled rows.
+
+        Args:
+            batch: The batch.
+            outputs: Its outputs, one row each, (R, C).
+
+        Returns:
+            The loss, for autograd, and the number of labelled rows; None without any.
+
+        Raises:
+            DataError: If the batch has no labels at all.
+            DivergedError: If outputs or loss are not finite.
+        """
+        if not torch.isfinite(outputs.detach()).all():
+            raise DivergedError(_DIVERGED.format("outputs are"))
+        targets, kept = self.read(batch, outputs.detach())
+        if targets is None:
+            raise DataError(
+                "training needs labels, and a batch has none. Name them "
+                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
+            )
+        rows = int(kept.sum())
+        if not rows:
+            return None
+        assert self.likelihood is not None
+        loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
+        if not torch.isfinite(loss):
+            raise DivergedError(_DIVERGED.format("loss is"))
+        return loss, rows
+
+    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:
+        """Infer the likelihood from the first batch, and give all batches back.
+
+        Args:
+            batches: Any iterable, also one that can be read only once.
+
+        Returns:
+            The problem with a likelihood, the first batch, and an iterator over all.
+
+        Raises:
+            DataError: If there is no batch at all.
+        """
+        iterator = iter(batches)
+        try:
+            first = next(iterator)
+        except StopIteration:
+            raise DataError(
+                "the data loader yielded no batch. Check the dataset's length and "
+                "drop_last."
+            ) from None
+        everything = chain([first], iterator)
+        self._refuse_unshifted(first)
+        if self.likelihood is not None:
+            return self, first, everything
+        with torch.no_grad():
+            outputs = self.outputs(first)
+        found = _inferred(self.model, outputs, self.targets(first))
+        return replace(self, likelihood=found), first, everything
+
+    def _refuse_unshifted(self, batch: Batch) -> None:
+        """Refuse a language model whose label t is the target of output t − 1."""
+        name = type(self.model).__name__
+        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
+        if causal and self.forward is model_outputs and self.targets(batch) is not None:
+            raise DataError(
+                f"{name} predicts the next token, so its labels must be shifted against "
+                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
+                "place of the model, here and wherever it is fitted, tuned or predicted."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter lives."""
+        return next(self.model.parameters(), torch.empty(0)).device
+
+    @property
+    def working_type(self) -> torch.dtype:
+        """The type predictions are computed in: the model's, but at least fp32."""
+        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def as_problem(model: nn.Module | Problem) -> Problem:
+    """Take a model for a problem with the default ways of reading batches."""
+    if isinstance(model, Problem):
+        return model
+    if isinstance(model, nn.Module):
+        return Problem(model)
+    raise ArgumentError(
+        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}."
+    )
+
+
+class _Call(nn.Module):
+    """Lets `functional_call` swap the weights under a user's own forward."""
+
+    def __init__(
+        self, model: nn.Module, compute: Callable[[nn.Module, Batch], Any]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+
+    def forward(self, batch: Batch) -> Any:
+        return self.compute(self.model, batch)
+
+
+def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
+    """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
+    tokens = targets is not None and targets.shape == outputs.shape[:2]
+    if outputs.dim() != 2 and not (outputs.dim() == 3 and tokens):
+        raise DataError(
+            "outputs must have shape (batch, classes), or (batch, tokens, classes) with a "
+            f"label for each token, got {tuple(outputs.shape)}. Pass Problem(model, "
+            "forward=...) that returns one row for each example."
+        )
+    count = outputs.shape[-1]
+    config = getattr(model, "config", None)
+    kind = getattr(config, "problem_type", None)
+    floating = targets is not None and targets.is_floating_point()
+    if kind == "multi_label_classification":
+        return Bernoulli(count)
+    if kind == "regression" or (hasattr(config, "num_labels") and count == 1):
+        return Gaussian(count)
+    if hasattr(config, "num_labels"):
+        return Bernoulli(count) if floating else Categorical(count)
+    if floating or count == 1:
+        if targets is None or bool(((targets == 0) | (targets == 1)).all()):
+            raise ArgumentError(
+                f"likelihood cannot be told from {count} outputs and these targets. Pass "
+                f"Problem(model, smidgen.Bernoulli({count})) or smidgen.Gaussian({count})."
+            )
+        return Gaussian(count)
+    return Categorical(count)
+
+
+def _rows(outputs: Tensor) -> Tensor:
+    """Give every example a row, in at least fp32: a bf16 softmax is too coarse."""
+    if outputs.dim() == 1:
+        outputs = outputs[:, None]
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    if isinstance(batch, Tensor):
+        # A tensor of inference mode cannot take part in autograd; its copy can.
+        return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
+    if isinstance(batch, Mapping):
+        # Of its own kind where a copy is known to be one: others might share their values.
+        found = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
+        for key, value in batch.items():
+            found[key] = _moved(value, device)
+        return found
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_moved(each, device) for each in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_moved(each, device) for each in batch)
+    if hasattr(batch, "to"):
+        # A copy: that of a graph changes itself.
+        return copy(batch).to(device)
+    return batch

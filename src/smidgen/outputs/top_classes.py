@@ -1,0 +1,89 @@
+"""`TopClasses`: which classes of each example get a covariance, when there are many.
+
+Of C classes the m likeliest of an example are followed: the differences f_c − f_top of
+the others among them to the likeliest are Gaussian, m − 1 backward passes and not C − 1.
+All remaining classes keep their distance to the likeliest: they share its noise. So they
+act as one class, whose logit is their log-sum-exp, and all work after the backward passes
+follows m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, log
+
+import torch
+from torch import Tensor
+
+from smidgen.outputs.links import deeper, noise_draws, with_first_class
+
+
+@dataclass(frozen=True, eq=False)
+class TopClasses:
+    """The m likeliest classes of each example, the likeliest first.
+
+    `numbers` are class numbers, (B, m).
+    """
+
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, count: int) -> TopClasses:
+        """Take the largest logits of each row (B, C); of equals, the first classes."""
+        # A stable sort, so that one row gives one answer on every device.
+        order = logits.sort(stable=True, dim=-1, descending=True).indices
+        # A copy: a view would hold the order of all classes as long as the prediction.
+        return cls(order[:, :count].clone())
+
+    def directions(self, outputs: Tensor) -> Tensor:
+        """The differences f_c − f_top as combinations of the outputs: (m−1, B, C)."""
+        others = self.numbers[:, 1:].T[..., None]
+        found = outputs.new_zeros(len(others), *outputs.shape)
+        found.scatter_(-1, others, 1)
+        first = self.numbers[:, :1].expand(len(others), -1, -1)
+        return found.scatter_(-1, first, -1)
+
+    def grouped(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Part logits, as distances to the likeliest class.
+
+        Args:
+            logits: Logits of all classes, (..., B, C).
+
+        Returns:
+            Those of the other followed classes, (..., B, m−1), and those of the remaining
+            ones, (..., B, C), with −∞ for followed classes.
+        """
+        numbers = self.numbers.expand(*logits.shape[:-1], -1)
+        distances = logits - logits.gather(-1, numbers[..., :1])
+        remaining = distances.scatter(-1, numbers, -inf)
+        return distances.gather(-1, numbers[..., 1:]), remaining
+
+    def at_temperatures(
+        self, logits: Tensor, covariance: Tensor, *, normals: Tensor
+    ) -> Callable[[float | Tensor], Tensor]:
+        """Prepare the sampling link for many temperatures.
+
+        Args:
+            logits: Mean logits, (B, C).
+            covariance: Covariance of the directions, (..., B, m−1, m−1).
+            normals: Standard normals, (S, m−1).
+
+        Returns:
+            A function from temperatures (...), one for each covariance of many, to
+            log-probabilities of all classes, (..., B, C). For one its memory is that of
+            B·S·m + B·C numbers.
+        """
+        noise = noise_draws(covariance, normals)
+        count = log(len(normals))
+
+        def sampled(temperature: float | Tensor) -> Tensor:
+            means, remaining = self.grouped(logits / deeper(temperature, 2))
+            drawn = with_first_class(means[..., None, :] + noise)
+            rest = remaining.logsumexp(-1, keepdim=True)
+            total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (..., B, S)
+            followed = (drawn - total[..., None]).logsumexp(-2) - count
+            fixed = remaining + (-total).logsumexp(-1, keepdim=True) - count
+            return fixed.scatter(-1, self.numbers.expand_as(followed), followed)
+
+        return sampled

@@ -1,0 +1,1 @@
+"""What a posterior would cost, said before the work."""

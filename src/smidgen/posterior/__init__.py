@@ -1,0 +1,1 @@
+"""What every fit returns: posteriors, their draws, output covariance, cost and store."""

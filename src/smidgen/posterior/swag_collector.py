@@ -1,0 +1,74 @@
+"""SWAG's statistics from anybody's training loop: call `collect` now and then."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from smidgen.errors import ArgumentError
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.posterior.swag import Snapshots, Spread, SwagPosterior
+from smidgen.runtime.fingerprint import fingerprint
+from smidgen.weights.subset import Subset
+from smidgen.weights.vector import Places, parameters_of
+
+
+class SwagCollector:
+    """Collects snapshots of the chosen weights of a model that somebody else trains.
+
+    The moments are of the subset; all other weights are taken as they are when
+    `posterior` is called, so freeze them, or call it when training is over.
+
+    Args:
+        model: The model in training; it is only read.
+        subset: The weights to be stochastic.
+        rank: Deviations kept, K.
+        spread: "low-rank", "diagonal" or "none".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        subset: Subset,
+        *,
+        rank: int = 20,
+        spread: Spread = "low-rank",
+    ) -> None:
+        self.model, self.subset = model, subset
+        self._parameters = parameters_of(model, subset)
+        self._places = Places(subset, self._parameters)
+        now = self._places.gathered(self._parameters)
+        self.snapshots = Snapshots(subset.size, rank, spread, now)
+
+    def collect(self) -> None:
+        """Take the chosen weights as they are now for one more snapshot."""
+        self.snapshots.add(self._places.gathered(self._parameters))
+
+    def posterior(self, likelihood: Likelihood, *, num_data: int = 0) -> SwagPosterior:
+        """Make the posterior; the model must not be trained any further.
+
+        Args:
+            likelihood: What the model's outputs mean.
+            num_data: How many examples it was trained on, to be noted.
+
+        Returns:
+            The posterior of the model as it is now.
+
+        Raises:
+            ArgumentError: If the likelihood is none, or there are too few snapshots.
+        """
+        if not isinstance(likelihood, Likelihood):
+            raise ArgumentError(
+                "likelihood must be smidgen.Categorical, Bernoulli or Gaussian, got "
+                f"{type(likelihood).__name__}."
+            )
+        mean, variance, deviations = self.snapshots.moments()
+        return SwagPosterior(
+            subset=self.subset,
+            likelihood=likelihood,
+            mean=mean,
+            variance=variance,
+            deviations=deviations,
+            fingerprint=fingerprint(self.model),
+            num_data=num_data,
+            snapshots=self.snapshots.count,
+        )

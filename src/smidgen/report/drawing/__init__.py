@@ -1,0 +1,1 @@
+"""Colours, SVG and pictures of connectivity."""

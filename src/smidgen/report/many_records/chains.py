@@ -1,0 +1,105 @@
+"""How chains over the weights went: their traces, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from smidgen.report.drawing.palette import Look, key
+from smidgen.report.drawing.svg import drawing, inline, sheet
+from smidgen.report.one_record.figures import draw_line, place_axes, tidy
+from smidgen.runtime.record import Record
+
+_TRACES = {
+    "nll": "NLL of a batch",
+    "scale": "mean scale λ",
+    "displacement": "mean displacement |Δ|",
+}
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00")
+_DASHES = ((), (4.5, 1.8), (1.4, 1.0))
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What a page shows of chains.
+
+    Args:
+        figures: One SVG for each trace, by what it is of.
+        legend: A key and a name for each kind of chain.
+        rows: The diagnostics of each chain, and its name.
+    """
+
+    figures: dict[str, Markup]
+    legend: list[tuple[Markup, str]]
+    rows: list[dict[str, Any]]
+
+
+def chains_of(records: Sequence[Record], name: str) -> Chains | None:
+    """Draw the chains of some records; those of one kind of cell look alike.
+
+    Args:
+        records: Records, of one data set.
+        name: Stands before the names of the figures.
+
+    Returns:
+        What to show, if a record has a chain.
+    """
+    found = [each for each in records if (each.results.get("chain") or {}).get("traces")]
+    if not found:
+        return None
+    kinds = dict.fromkeys(_kind(each) for each in found)
+    looks = {kind: _look(place) for place, kind in enumerate(kinds)}
+    lines = [(looks[_kind(each)], each.results["chain"]["traces"]) for each in found]
+    return Chains(
+        {
+            text: Markup(_figure(lines, trace, text, f"{name}-{trace}"))
+            for trace, text in _TRACES.items()
+        },
+        [(Markup(key(look, marker=False)), kind) for kind, look in looks.items()],
+        [
+            {"name": f"{_kind(each)}, seed {each.seed}", **each.results["chain"]}
+            for each in found
+        ],
+    )
+
+
+def _kind(record: Record) -> str:
+    return str(record.config.get("cell", "chain"))
+
+
+def _look(place: int) -> Look:
+    """Every colour once unbroken, then dashed, then dotted."""
+    again, first = divmod(place, len(_COLOURS))
+    return Look(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
+
+
+def _figure(
+    lines: Sequence[tuple[Look, Sequence[Mapping[str, float]]]],
+    trace: str,
+    text: str,
+    name: str,
+) -> str:
+    with drawing():
+        figure = sheet(240, 200)
+        axes = place_axes(figure, left=46, top=18, width=186, height=142)
+        for look, samples in lines:
+            steps = [sample["step"] for sample in samples]
+            draw_line(axes, steps, [sample[trace] for sample in samples], look)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        values = [sample[trace] for _, samples in lines for sample in samples]
+        if trace != "nll" and max(values) >= 10 * min(values) > 0:
+            # Chains that move by other rules differ by powers of ten.
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_locator(LogLocator(numticks=5))
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+            axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("step")
+        tidy(axes)
+        return inline(figure, name, f"{text} along the chain")

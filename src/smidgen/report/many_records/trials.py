@@ -1,0 +1,130 @@
+"""Tables of trials: what was tried on validation data, and what it came to.
+
+Trials of one method that were told the same settings are one table: of one setting a row,
+of two a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smidgen.report.one_record.tables import nll, percent, significant
+
+WORDS = {
+    "learning_rate": "rate",
+    "temperature": "T",
+    "scale": "first scale",
+    "weight_decay": "weight decay",
+}
+Trial = Mapping[str, Any]
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class TrialTable:
+    """Trials laid out: columns are values of one setting, rows of another or one row.
+
+    `trials` are row by row, None where there was none; `best` is of them all.
+    """
+
+    method: str
+    label: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    trials: tuple[tuple[Trial | None, ...], ...]
+    best: Trial | None
+
+
+def trial_tables(trials: Sequence[Trial]) -> list[TrialTable]:
+    """Lay trials out as tables.
+
+    Args:
+        trials: The trials of one data set, as records hold them.
+
+    Returns:
+        One table for each method and set of settings that were told.
+    """
+    groups: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial["method"], *trial["told"]), []).append(trial)
+    return [_table(group) for group in groups.values()]
+
+
+def shown(trial: Trial | None) -> str:
+    """A trial as the text of a cell: its validation NLL and accuracy, and its scales'."""
+    if trial is None:
+        return ""
+    if trial["validation_nll"] is None:
+        return "no finite loss"
+    words = [nll(trial["validation_nll"])]
+    if trial["validation_accuracy"] is not None:
+        words.append(percent(trial["validation_accuracy"]))
+    if trial.get("median_scale") is not None:
+        words.append(f"σ/σ₀ {significant(trial['median_scale'])}")
+    return ", ".join(words)
+
+
+def edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which choices lie at an end of what was tried.
+
+    Args:
+        choices: Choices as records hold them, by the label of what was trained.
+
+    Returns:
+        A sentence for each choice that does, or one that none does.
+    """
+    found: dict[str, list[str]] = {}
+    for label, choice in choices.items():
+        for name in choice["at_edge"]:
+            tried = choice["tried"][name]
+            value = choice["values"][name]
+            end = "largest" if value == tried[-1] else "smallest"
+            words = f"{WORDS.get(name, name)} = {value:g}, the {end} of {len(tried)} tried"
+            found.setdefault(words, []).append(label)
+    if not choices or not any(each["tried"] for each in choices.values()):
+        return []
+    if not found:
+        return ["No chosen setting lies at an end of what was tried."]
+    return [
+        f"At an end of what was tried, so better may lie beyond: {words} ({_some(labels)})."
+        for words, labels in found.items()
+    ]
+
+
+def _some(labels: Sequence[str]) -> str:
+    more = len(labels) - _MOST_NAMED
+    named = ", ".join(labels[:_MOST_NAMED])
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _table(group: Sequence[Trial]) -> TrialTable:
+    axes = {
+        name: sorted({trial["values"][name] for trial in group})
+        for name in group[0]["told"]
+    }
+    varied = [name for name, values in axes.items() if len(values) > 1]
+    column = varied[0] if varied else group[0]["told"][0]
+    row = varied[1] if len(varied) > 1 else None
+    by_place = {
+        (trial["values"][column], row and trial["values"][row]): trial for trial in group
+    }
+    lines: Sequence[float | None] = axes[row] if row else [None]
+    known = [trial for trial in group if trial["validation_nll"] is not None]
+    return TrialTable(
+        method=group[0]["method"],
+        label=group[0]["label"],
+        columns=tuple(_said(column, value) for value in axes[column]),
+        rows=tuple(
+            _said(row, value) if row and value is not None else "" for value in lines
+        ),
+        trials=tuple(
+            tuple(by_place.get((value, line)) for value in axes[column]) for line in lines
+        ),
+        best=min(known, key=lambda trial: trial["validation_nll"], default=None),
+    )
+
+
+def _said(name: str, value: float) -> str:
+    return f"{WORDS.get(name, name)} {value:g}"

@@ -1,0 +1,252 @@
+"""The page: one HTML file that needs nothing else, from a record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from smidgen.errors import DataError, SmidgenError
+from smidgen.posterior.laplace import spanned
+from smidgen.report import fields as reading
+from smidgen.report.drawing.palette import Look, key, looks
+from smidgen.report.many_records.chains import chains_of
+from smidgen.report.one_record import figures, tables
+from smidgen.report.one_record.subset_picture import subset_picture
+from smidgen.report.one_record.tuned import tuned_of
+from smidgen.report.one_record.verdict import LEADS, verdict
+from smidgen.report.ramp.page import MEANINGS, ramp_parts
+from smidgen.runtime.files import write_text
+from smidgen.runtime.record import Record
+
+_LIST_OF_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
+_LONGEST_VALUE = 300
+
+
+def render(record: Record) -> str:
+    """Write a record as one self-contained HTML page.
+
+    Args:
+        record: The record; parts of its results that are absent are left out.
+
+    Returns:
+        The page, which loads nothing from anywhere.
+
+    Raises:
+        DataError: If the results are not laid out as smidgen writes them.
+        SmidgenError: If a value is one that JSON cannot hold.
+    """
+    try:
+        return _render(record)
+    except SmidgenError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the results of this record cannot be shown ({error!r}). Make it again "
+            "with 'smidgen evaluate', 'smidgen ramp' or 'smidgen demo'."
+        ) from error
+
+
+def _render(record: Record) -> str:
+    template = environment().get_template("page.html.j2")
+    method_looks = looks([method["name"] for method in reading.methods(record)])
+    return template.render(
+        record=record,
+        title=_title(record),
+        verdict=[_split(line) for line in verdict(record)],
+        keys={name: Markup(key(look)) for name, look in method_looks.items()},
+        columns=tables.columns_of(record),
+        rows=tables.score_rows(record),
+        best=tables.best_method(record),
+        reliability=_reliability(record, method_looks),
+        risk_coverage=_risk_coverage(record, method_looks),
+        detection=_detection(record, method_looks),
+        disagreement=_disagreement(record, method_looks),
+        subset=_subset(record),
+        precision=_precision(record, method_looks),
+        tuned=tuned_of(record),
+        chains=chains_of([record], "chain"),
+        ramp=ramp_parts(record, method_looks),
+        meanings=MEANINGS,
+        measured=_measured(record),
+        shown=_shown(record),
+        embedded=_embedded(record),
+    )
+
+
+def write(record: Record, path: str | Path) -> Path:
+    """Write the page of a record, whole or not at all.
+
+    Args:
+        record: The record.
+        path: The file; its folder is made if need be.
+
+    Returns:
+        The path.
+    """
+    return write_text(path, render(record))
+
+
+def environment() -> Environment:
+    """Make what fills the templates in; names that are not there are errors."""
+    folder = resources.files("smidgen.report") / "templates"
+    environment = Environment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=tables.count,
+        nll=tables.nll,
+        percent=tables.percent,
+        share=tables.share,
+        significant=tables.significant,
+    )
+    return environment
+
+
+def _title(record: Record) -> str:
+    title = record.config.get("title") or record.config.get("model")
+    return str(title) if title else "A smidgen of Bayes"
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    """Part a line of the verdict into its lead, its claim and the numbers behind it."""
+    lead, _, rest = line.partition(": ")
+    if lead not in LEADS:
+        lead, rest = "", line
+    claim, stop, numbers = rest.partition(". ")
+    return lead, claim[:1].upper() + claim[1:] + stop.strip(), numbers
+
+
+def _reliability(record: Record, method_looks: Mapping[str, Look]) -> list[dict[str, Any]]:
+    drawn = figures.reliability(reading.by_method(record, "reliability"), method_looks)
+    return [
+        {"row": row, "svg": Markup(drawn[row.name])}
+        for row in tables.score_rows(record)
+        if row.name in drawn
+    ]
+
+
+def _risk_coverage(
+    record: Record, method_looks: Mapping[str, Look]
+) -> dict[str, Any] | None:
+    curves = reading.by_method(record, "risk_coverage")
+    if not curves:
+        return None
+    method = reading.primary(record)
+    if reading.ramp(record) and method is not None:
+        # The schemes' curves lie on each other; the table beside has them all.
+        drawn = (reading.MAP, reading.TEMPERATURE, method["name"])
+        curves = {name: curve for name, curve in curves.items() if name in drawn}
+    svg = Markup(figures.risk_coverage(curves, method_looks))
+    return {"svg": svg, "rows": tables.area_rows(record)}
+
+
+def _detection(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
+    found = reading.by_method(record, "detection")
+    if not found:
+        return None
+    drawn = figures.shift_detection(found, method_looks)
+    return {
+        "figures": {name: Markup(svg) for name, svg in drawn.items()},
+        "rows": tables.detection_rows(record),
+    }
+
+
+def _disagreement(
+    record: Record, method_looks: Mapping[str, Look]
+) -> dict[str, Any] | None:
+    found = reading.by_method(record, "disagreement")
+    if not found:
+        return None
+    svg = Markup(figures.human_disagreement(found, method_looks))
+    return {"svg": svg, "rows": tables.disagreement_rows(record)}
+
+
+def _subset(record: Record) -> dict[str, Any] | None:
+    subset = record.results.get("subset")
+    if not subset or not subset.get("maps"):
+        return None
+    picture = subset_picture(subset["maps"])
+    return {**subset, "picture": picture, "count": len(subset["maps"])}
+
+
+def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
+    curve = record.results.get("precision_curve")
+    if not curve:
+        return None
+    method = reading.primary(record)
+    look = method_looks[method["name"] if method else "sparse-kfac"]
+    own = {"precision": replace(look, dash=(1.6, 1.2)), "precision-temperature": look}
+    if not curve.get("nll_with_temperature"):
+        own["precision"] = look
+    all_looks = {**method_looks, **own}
+    legend = (
+        ("precision", "precision alone", "nll"),
+        ("precision-temperature", "precision with a temperature", "nll_with_temperature"),
+        ("map", "MAP", "map_nll"),
+        ("temperature", "temperature scaling", "temperature_nll"),
+    )
+    return {
+        "svg": Markup(figures.precision_curve(curve, all_looks)),
+        "legend": [
+            (Markup(key(all_looks[name], marker=False)), text)
+            for name, text, part in legend
+            if curve.get(part)
+        ],
+        "chosen": curve.get("chosen_precision"),
+        "several": spanned((curve.get("chosen_precisions") or {}).values()),
+        "temperature": curve.get("chosen_temperature"),
+    }
+
+
+def _measured(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
+    run: dict[str, Any] = {"kind": record.kind, "status": record.status}
+    run |= {"seed": record.seed, "date": record.created, "schema": record.schema}
+    parts: dict[str, Mapping[str, Any]] = {
+        "Data": record.results.get("data") or {},
+        "Configuration": record.config,
+        "Run": run,
+        "Versions": record.versions,
+        "Machine": record.machine,
+    }
+    return [
+        (heading, [(str(name), _value(found)) for name, found in part.items()])
+        for heading, part in parts.items()
+        if part
+    ]
+
+
+def _value(found: object) -> str:
+    """Show a value of the configuration on a line or two."""
+    if found is None:
+        return "none"
+    if isinstance(found, int) and not isinstance(found, bool):
+        return tables.count(found)
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _shown(record: Record) -> str:
+    """Indent the record for people, lists of numbers on one line."""
+    return _LIST_OF_NUMBERS.sub(
+        lambda match: " ".join(match.group().split()), record.to_json()
+    )
+
+
+def _embedded(record: Record) -> Markup:
+    """Write the record so that no string in it can end the script element."""
+    text = json.dumps(json.loads(record.to_json()), separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)

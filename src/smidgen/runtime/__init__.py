@@ -1,0 +1,1 @@
+"""The floor everything stands on: files, checkpoints, guards, progress, memory, records."""

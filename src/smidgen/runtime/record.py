@@ -1,0 +1,135 @@
+"""`Record`: what was run, with what, on what, and the numbers it gave."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from smidgen.errors import StoreError
+from smidgen.runtime.files import write_text
+
+SCHEMA = 1
+BASELINES = ("map", "temperature")
+"""Methods that all others are compared with: the point estimate, and with a temperature."""
+_SOURCES = ("smidgen", "smidgen_studies")
+_PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
+
+
+@cache
+def _source() -> str:
+    """A hash of this very code: between releases a version says too little."""
+    digest = sha256()
+    for package in _SOURCES:
+        # By name: this file may move to another folder without hashing less.
+        spec = find_spec(package)
+        for place in (spec and spec.submodule_search_locations) or ():
+            for path in sorted(Path(place).rglob("*.py")):
+                digest.update(
+                    path.relative_to(place).as_posix().encode() + path.read_bytes()
+                )
+    return digest.hexdigest()[:12]
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "source": _source()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run as plain JSON: nothing in it needs a model to be read.
+
+    Args:
+        kind: What was run: "demo", "evaluate", "ramp", "tune", "cell" of a study, …
+        config: Every choice that shaped the run.
+        results: The numbers.
+        seed: The seed of the run, if it had one.
+        status: "complete", or what happened instead.
+    """
+
+    kind: str
+    config: Mapping[str, Any]
+    results: Mapping[str, Any]
+    seed: int | None = None
+    status: str = "complete"
+    versions: Mapping[str, str] = field(default_factory=_versions)
+    machine: Mapping[str, Any] = field(default_factory=_machine)
+    created: str = field(default_factory=_now)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Write as indented JSON; NaN and infinity are refused.
+
+        Returns:
+            The text.
+
+        Raises:
+            StoreError: If a value is not finite or not plain.
+        """
+        try:
+            return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"the record holds a value JSON cannot: {error}.") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file whole or not at all, making its folder if need be."""
+        return write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """Read a record.
+
+        Args:
+            path: The JSON file.
+
+        Returns:
+            The record.
+
+        Raises:
+            StoreError: If the file is missing, is not a record or has another schema.
+        """
+        if not Path(path).exists():
+            raise StoreError(f"{path} must be a record, got no such file.")
+        try:
+            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            schema = fields["schema"]
+            if schema == SCHEMA:
+                return cls(**fields)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{path} is not a smidgen record ({error!r}). Make one with 'smidgen "
+                "evaluate --json' or 'smidgen demo'."
+            ) from error
+        raise StoreError(
+            f"{path} has record schema {schema}, this smidgen reads {SCHEMA}. Use the "
+            "version that wrote it."
+        )

@@ -1,1 +1,0 @@
-"""Engines: where the cells of a study are done."""

@@ -1,0 +1,1 @@
+"""Which weights: subsets, affine layers, blocks, heads, vectors of weights, deltas."""

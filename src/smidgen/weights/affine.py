@@ -1,0 +1,274 @@
+"""The affine maps a = W x + b of a model: Linear, GPT-2's Conv1D, and Conv2d by patches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import StructureError
+from smidgen.types import Shape
+from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
+
+Group = Literal["attention", "mlp"]
+
+# As in the paper: attention = the query, key, value and output maps, MLP = all others.
+# Tables of embeddings make outputs only through a map tied to them, left out itself.
+_NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
+_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class AffineMap:
+    """One affine map: W is n × m, n outputs and m inputs.
+
+    `modules` are all the module paths that run it (more than one when weights are
+    tied); `transposed` says that W is stored m × n, as GPT-2's Conv1D does. A convolution
+    is the map from patches to channels: `window` is its channels and kernel, m their
+    product.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    weight: str
+    bias: str | None
+    outputs: int
+    inputs: int
+    transposed: bool
+    window: Shape = ()
+
+    @property
+    def group(self) -> Group:
+        """Whether the paper counts this map to attention or to the MLPs."""
+        return "attention" if _ATTENTION.search(self.name) else "mlp"
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Names and shapes of its parameters."""
+        n, m = self.outputs, self.inputs
+        stored: Shape = (n, *self.window) if self.window else (n, m)
+        shapes: dict[str, Shape] = {self.weight: (m, n) if self.transposed else stored}
+        if self.bias is not None:
+            shapes[self.bias] = (n,)
+        return shapes
+
+    def matrix(self, model: nn.Module) -> Tensor:
+        """Return W as n × m, detached."""
+        return self.as_matrix(model.get_parameter(self.weight).detach())
+
+    def as_matrix(self, stored: Tensor) -> Tensor:
+        """Write a tensor of the weight's stored shape as n × m."""
+        return stored.T if self.transposed else stored.flatten(1)
+
+    def parts(self, rows: Tensor, columns: Tensor) -> dict[str, Part]:
+        """Choose the crossing of rows and columns of W, and the bias of those rows."""
+        first, second = (columns, rows) if self.transposed else (rows, columns)
+        parts: dict[str, Part] = {self.weight: Block(first, second)}
+        if self.bias is not None:
+            parts[self.bias] = Entries(rows)
+        return parts
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which modules of a model are affine maps, and why the others are left out.
+
+    `output_map` is the map that comes last, in the order of the modules; None where it may
+    not be what makes the outputs, and `without_output_map` says why.
+    """
+
+    maps: tuple[AffineMap, ...]
+    left_out: dict[str, str]
+    output_map: AffineMap | None = None
+    without_output_map: str = ""
+
+    @property
+    def universe(self) -> dict[str, Shape]:
+        """Names and shapes of all parameters of the maps."""
+        return {n: shape for each in self.maps for n, shape in each.shapes.items()}
+
+    def last(self) -> Subset | None:
+        """All weights of the output map: the last layer, if there is one."""
+        if self.output_map is None:
+            return None
+        return Subset(self.universe, {name: Whole() for name in self.output_map.shapes})
+
+    def crossings(self, share: float) -> Subset:
+        """As many rows and columns of every map as a share is, the first ones.
+
+        They stand in for chosen ones where sizes are counted and no weight is at hand.
+
+        Args:
+            share: The share of rows and of columns, in (0, 1].
+
+        Returns:
+            A block of every map.
+        """
+        parts: dict[str, Part] = {}
+        for each in self.maps:
+            rows = torch.arange(share_of(each.outputs, share))
+            columns = torch.arange(share_of(each.inputs, share))
+            parts.update(each.parts(rows, columns))
+        return Subset(self.universe, parts)
+
+    def __str__(self) -> str:
+        rows = [(m.name, f"{m.outputs} × {m.inputs}, {m.group}") for m in self.maps]
+        rows += [(name, f"left out: {why}") for name, why in self.left_out.items()]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def share_of(total: int, share: float) -> int:
+    """How many of `total` a share in (0, 1] keeps: at least one, and rounded up."""
+    # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
+    return max(1, ceil(share * total - 1e-9))
+
+
+def coverage(model: nn.Module) -> Coverage:
+    """List the affine maps of a model and what is left out, with the reason.
+
+    Args:
+        model: Any PyTorch module; it is only looked at.
+
+    Returns:
+        Maps in the order of the modules, and left-out modules that hold parameters.
+    """
+    canonical = {id(p): name for name, p in model.named_parameters()}
+    owners: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(path)
+    found: dict[int, AffineMap] = {}
+    left_out: dict[str, str] = {}
+    modules = dict(model.named_modules())
+    for path, module in modules.items():
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
+            continue
+        why = _objection(module, path, modules, owners)
+        if why is not None:
+            left_out[path] = why
+        elif id(own["weight"]) not in found:
+            found[id(own["weight"])] = _map(path, own, canonical, owners, module)
+    maps = tuple(found.values())
+    return Coverage(maps, left_out, *_output_map(maps, left_out, modules))
+
+
+def affine_coverage(model: nn.Module) -> Coverage:
+    """List the affine maps of a model that must have one.
+
+    Args:
+        model: Any PyTorch module; it is only looked at.
+
+    Returns:
+        The coverage, with at least one map.
+
+    Raises:
+        StructureError: If the model has no affine map.
+    """
+    found = coverage(model)
+    if not found.maps:
+        raise StructureError(
+            f"{type(model).__name__} has no affine map (Linear, Conv1D, Conv2d) to choose "
+            "from. Print smidgen.coverage(model) to see why each module is left out."
+        )
+    return found
+
+
+def _output_map(
+    maps: tuple[AffineMap, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
+) -> tuple[AffineMap | None, str]:
+    """The map that comes last, or None and why there is none that makes the outputs."""
+    if not maps:
+        return None, "it has no affine map"
+    place = {path: number for number, path in enumerate(modules)}
+    last = max(maps, key=lambda each: place[each.modules[-1]])
+    for path, why in left_out.items():
+        own = modules[path]
+        matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
+        makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
+        if makes_outputs and place[path] > place[last.modules[-1]]:
+            after = f"{path!r} comes after the last affine map {last.name!r}"
+            return None, f"{after} and is none that can be chosen ({why})"
+    return last, ""
+
+
+def _map(
+    path: str,
+    own: dict[str, nn.Parameter],
+    canonical: dict[int, str],
+    owners: dict[int, list[str]],
+    module: nn.Module,
+) -> AffineMap:
+    weight, bias = own["weight"], own.get("bias")
+    transposed = not isinstance(module, (nn.Linear, nn.Conv2d))
+    n, m = weight.shape[0], prod(weight.shape[1:])
+    if transposed:
+        n, m = m, n
+    return AffineMap(
+        name=path,
+        modules=tuple(owners[id(weight)]),
+        weight=canonical[id(weight)],
+        bias=canonical[id(bias)] if bias is not None else None,
+        outputs=n,
+        inputs=m,
+        transposed=transposed,
+        window=tuple(weight.shape[1:]) if isinstance(module, nn.Conv2d) else (),
+    )
+
+
+def _objection(
+    module: nn.Module,
+    path: str,
+    modules: dict[str, nn.Module],
+    owners: dict[int, list[str]],
+) -> str | None:
+    """Say why a module cannot be treated as an affine map, or None if it can."""
+    if not _is_affine(module):
+        return f"{type(module).__name__} is not an affine map"
+    if any(isinstance(each, nn.MultiheadAttention) for each in _above(path, modules)):
+        return "nn.MultiheadAttention uses these weights without calling the map"
+    own = dict(module.named_parameters(recurse=False))
+    if set(own) - {"weight", "bias"} or "weight" not in own:
+        return f"its parameters are {', '.join(own)}, not weight and bias"
+    axes = 4 if isinstance(module, nn.Conv2d) else 2
+    if own["weight"].dim() != axes or not own["weight"].is_floating_point():
+        return "its weight is packed or quantised"
+    if isinstance(module, nn.Conv2d) and module.groups > 1:
+        return f"a convolution in {module.groups} groups is not one affine map"
+    for other in owners[id(own["weight"])]:
+        twin = modules[other]
+        if not _is_affine(twin) or not isinstance(twin, _kind(module)):
+            return f"its weight is tied to {other} ({type(twin).__name__})"
+        if getattr(twin, "bias", None) is not getattr(module, "bias", None):
+            return f"it shares its weight, but not its bias, with {other}"
+    if "bias" in own and owners[id(own["bias"])] != owners[id(own["weight"])]:
+        return "it shares its bias, but not its weight, with another module"
+    return None
+
+
+def _is_affine(module: nn.Module) -> bool:
+    """Whether a module computes W x + b and nothing else."""
+    for plain in (nn.Linear, nn.Conv2d):
+        if isinstance(module, plain):
+            # A subclass with a forward of its own may do otherwise with its weight.
+            return type(module).forward is plain.forward
+    kind = type(module)
+    # By name, so that the core does not import transformers.
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    plain = (nn.Linear, nn.Conv2d)
+    return next((each for each in plain if isinstance(module, each)), type(module))
+
+
+def _above(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield modules[path]

@@ -1,0 +1,154 @@
+"""What a subset chooses of each affine map: rows × columns, or single entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import StructureError
+from smidgen.weights.affine import AffineMap, coverage
+from smidgen.weights.subset import Entries, Part, Subset, Whole
+
+
+@dataclass(frozen=True, eq=False)
+class MapBlock:
+    """The chosen weights of one map, within a grid of its rows and columns.
+
+    With `bias` the grid's first column is the bias, so `columns` may be empty. `entries`
+    are the chosen weights of a scattered block as indices into the grid; None means all.
+    """
+
+    map: AffineMap
+    rows: Tensor
+    columns: Tensor
+    bias: bool
+    entries: Tensor | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Side of the output-gradient factor."""
+        return self.rows.numel()
+
+    @property
+    def column_count(self) -> int:
+        """Side of the input factor; the bias counts as a column of ones."""
+        return self.columns.numel() + self.bias
+
+    @property
+    def size(self) -> int:
+        """How many weights are chosen."""
+        if self.entries is not None:
+            return self.entries.numel()
+        return self.row_count * self.column_count
+
+    def spread(self, values: Tensor) -> dict[str, Tensor]:
+        """Write a number for each chosen weight into its parameters, zero elsewhere.
+
+        Args:
+            values: The numbers, (D,), in the order of the grid.
+
+        Returns:
+            A tensor of the shape of each parameter the block touches.
+        """
+        grid = values
+        if self.entries is not None:
+            grid = values.new_zeros(self.row_count * self.column_count)
+            grid[self.entries.to(values.device)] = values
+        grid = grid.reshape(self.row_count, self.column_count)
+        rows, columns = self.rows.to(values.device), self.columns.to(values.device)
+        shapes, found = self.map.shapes, {}
+        if self.bias:
+            assert self.map.bias is not None
+            found[self.map.bias] = values.new_zeros(shapes[self.map.bias])
+            found[self.map.bias][rows] = grid[:, 0]
+            grid = grid[:, 1:]
+        if columns.numel():
+            matrix = values.new_zeros(self.map.outputs, self.map.inputs)
+            matrix[rows[:, None], columns] = grid
+            stored = matrix.T if self.map.transposed else matrix
+            found[self.map.weight] = stored.reshape(shapes[self.map.weight])
+        return found
+
+
+def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
+    """Read a subset as one block per affine map.
+
+    Args:
+        model: The model it was chosen from.
+        subset: Whole parameters, blocks or entries of affine maps.
+
+    Returns:
+        A block for each map that the subset touches, in the order of the modules.
+
+    Raises:
+        StructureError: If the subset holds parameters that are not affine maps.
+    """
+    found = coverage(model)
+    known = found.universe
+    for name, shape in subset.universe.items():
+        if name in subset.parts and known.get(name, shape) != shape:
+            raise StructureError(
+                f"subset was chosen from another model: there {name!r} has shape {shape}, "
+                f"here {known[name]}. Choose one from this model."
+            )
+        if name in subset.parts and name not in known:
+            raise StructureError(
+                f"a posterior needs parameters of affine maps, got {name!r} of "
+                f"shape {shape}. Print smidgen.coverage(model) to see the maps."
+            )
+    chosen = (_block(each, subset) for each in found.maps)
+    return tuple(block for block in chosen if block is not None)
+
+
+def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
+    weight = subset.parts.get(each.weight)
+    bias = subset.parts.get(each.bias) if each.bias is not None else None
+    bias_rows = _bias_rows(bias, each.outputs)
+    if weight is None:
+        if bias_rows is None:
+            return None
+        return MapBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
+    if isinstance(weight, Entries):
+        return _scattered(each, *_places(each, weight.indices), bias_rows)
+    if isinstance(weight, Whole):
+        rows, columns = torch.arange(each.outputs), torch.arange(each.inputs)
+    elif each.transposed:
+        rows, columns = weight.columns, weight.rows
+    else:
+        rows, columns = weight.rows, weight.columns
+    if bias_rows is None or torch.equal(bias_rows, rows):
+        return MapBlock(each, rows, columns, bias_rows is not None)
+    row, column = torch.cartesian_prod(rows, columns).unbind(1)
+    return _scattered(each, row.contiguous(), column.contiguous(), bias_rows)
+
+
+def _places(each: AffineMap, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column in W of entries of the stored parameter."""
+    if each.transposed:
+        return indices % each.outputs, indices // each.outputs
+    return indices // each.inputs, indices % each.inputs
+
+
+def _scattered(
+    each: AffineMap, row: Tensor, column: Tensor, bias_rows: Tensor | None
+) -> MapBlock:
+    """Find the smallest grid that holds single entries, and where in it they are."""
+    has_bias = bias_rows is not None
+    rows = (row if bias_rows is None else torch.cat([row, bias_rows])).unique()
+    columns = column.unique()
+    width = columns.numel() + has_bias
+    places = torch.searchsorted(rows, row) * width
+    places += torch.searchsorted(columns, column) + has_bias
+    if bias_rows is not None:
+        places = torch.cat([places, torch.searchsorted(rows, bias_rows) * width])
+    if places.numel() == rows.numel() * width:
+        return MapBlock(each, rows, columns, has_bias)
+    return MapBlock(each, rows, columns, has_bias, places.sort().values)
+
+
+def _bias_rows(part: Part | None, outputs: int) -> Tensor | None:
+    if part is None:
+        return None
+    return part.indices if isinstance(part, Entries) else torch.arange(outputs)

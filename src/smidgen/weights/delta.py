@@ -1,0 +1,383 @@
+"""`Delta`: what sparse fine-tuning changed, to be put on a base model and taken off again.
+
+One safetensors file: indices, what is added there, the whole of what was new (a head), and
+a hash of all other weights of the base model. The tuned model *is* base + difference, so
+applying a delta gives its weights bitwise, and removing one gives the base's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.runtime.files import write_bytes
+from smidgen.runtime.fingerprint import fingerprint
+from smidgen.weights.subset import Subset
+from smidgen.weights.vector import Places, parameters_of, put
+
+SCHEMA = 1
+_KEY = "smidgen-delta"
+
+
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """A sparse change of a base model.
+
+    Args:
+        subset: The pretrained weights that changed.
+        difference: What is added to them, (S,), in the order of the subset; fp32, or
+            fp16 for half the size.
+        replaced: Parameters given whole, by name: those the base model has no pretrained
+            values for, such as a new head.
+        fingerprint: Hash of the base model without `replaced` and `left_out`.
+        left_out: Other parameters that the hash leaves out: a head that was taken off.
+
+    Raises:
+        ArgumentError: If the differences are not as many as the chosen weights.
+    """
+
+    subset: Subset
+    difference: Tensor
+    replaced: Mapping[str, Tensor]
+    fingerprint: str
+    left_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if tuple(self.difference.shape) != (self.subset.size,):
+            raise ArgumentError(
+                f"difference must have one number for each of {self.subset.size:,} "
+                f"weights, got shape {tuple(self.difference.shape)}."
+            )
+        object.__setattr__(self, "replaced", MappingProxyType(dict(self.replaced)))
+
+    def __repr__(self) -> str:
+        whole = sum(each.numel() for each in self.replaced.values())
+        return (
+            f"Delta({self.subset.size:,} weights moved, {whole:,} replaced, base "
+            f"{self.fingerprint[:12]}…)"
+        )
+
+    def half(self) -> Delta:
+        """The same with differences in fp16: another tuned model, very near."""
+        return replace(self, difference=self.difference.to(torch.float16))
+
+    def without_head(self) -> Delta:
+        """The same without what is given whole: the model keeps a head of its own."""
+        return replace(self, replaced={}, left_out=self._free())
+
+    def _free(self) -> tuple[str, ...]:
+        """All that may differ in the base."""
+        return tuple(sorted({*self.replaced, *self.left_out}))
+
+    def apply(self, model: nn.Module) -> Applied:
+        """Write the tuned weights into the base model itself.
+
+        Args:
+            model: The base model; only the weights of the delta are written.
+
+        Returns:
+            What can be asked to take them off again.
+
+        Raises:
+            StoreError: If this is not the model the delta belongs to, or a delta is on
+                it already.
+        """
+        _refuse_second(model)
+        found = fingerprint(model, without=self._free())
+        if found != self.fingerprint:
+            raise StoreError(
+                f"the delta belongs to another base model, of hash {self.fingerprint[:12]}…"
+                f"; this one has {found[:12]}…. Load that base."
+            )
+        known = dict(model.named_parameters())
+        for name, value in self.replaced.items():
+            if name not in known or known[name].shape != value.shape:
+                there = tuple(known[name].shape) if name in known else "nothing"
+                raise StoreError(
+                    f"the delta replaces {name!r} by values of shape "
+                    f"{tuple(value.shape)}, and the model has {there} there. Give it a "
+                    "head of that size."
+                )
+        return Applied(self, model)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Have the tuned weights in the base model for a while.
+
+        Args:
+            model: The base model.
+
+        Yields:
+            The model.
+        """
+        there = self.apply(model)
+        try:
+            yield model
+        finally:
+            there.remove()
+
+    def save(self, path: str | Path) -> Path:
+        """Write one safetensors file, whole or not at all."""
+        tensors, header = self.subset.to_tensors()
+        tensors["difference"] = self.difference
+        tensors.update({f"replaced/{n}": t for n, t in self.replaced.items()})
+        about = {
+            "schema": SCHEMA,
+            "fingerprint": self.fingerprint,
+            "left_out": self.left_out,
+            "subset": header,
+        }
+        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        return write_bytes(path, save(plain, metadata={_KEY: json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Delta:
+        """Read a delta that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The delta; `apply` checks the base model.
+
+        Raises:
+            StoreError: If the file is missing, damaged or not a delta.
+        """
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = json.loads((file.metadata() or {})[_KEY])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if about["schema"] != SCHEMA:
+                raise StoreError(
+                    f"{path} has delta schema {about['schema']}, this smidgen reads "
+                    f"{SCHEMA}. Use the version that wrote it."
+                )
+            subset = Subset.from_tensors(tensors, about["subset"])
+            start = "replaced/"
+            replaced = {
+                n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)
+            }
+            known = about["fingerprint"], tuple(about.get("left_out", ()))
+            return cls(subset, tensors["difference"], replaced, *known)
+        except StoreError:
+            raise
+        except (OSError, SafetensorError, KeyError, ValueError, SmidgenError) as error:
+            raise StoreError(
+                f"{path} is not a delta file ({error}). Write one with Delta.save."
+            ) from error
+
+
+# Names, places and values that a delta wrote. It holds no model, so that one can go.
+_Written = list[tuple[str, Tensor | None, Tensor]]
+_ON: WeakKeyDictionary[nn.Module, _Written] = WeakKeyDictionary()
+
+
+class Applied:
+    """A delta that is on a model, with the values that were there before.
+
+    Args:
+        delta: The delta.
+        model: Its base model; it is written to.
+    """
+
+    def __init__(self, delta: Delta, model: nn.Module) -> None:
+        self.model = model
+        known = dict(model.named_parameters())
+        touched = parameters_of(model, delta.subset)
+        places = Places(delta.subset, touched)
+        self._indices = {**places.indices, **dict.fromkeys(delta.replaced)}
+        # In each parameter's own type, so that what is put back is bitwise the same.
+        self._before = self._values(known)
+        base = places.gathered(touched)
+        with torch.no_grad():
+            added = delta.difference.to(base.device, base.dtype)
+            places.scatter(touched, base + added)
+            for name, value in delta.replaced.items():
+                known[name].copy_(value)
+        written = zip(self._indices.items(), self._values(known), strict=True)
+        self._written = [(name, indices, value) for (name, indices), value in written]
+        _ON[model] = self._written
+
+    def remove(self) -> None:
+        """Put the base model's weights back, bitwise; a second call does nothing.
+
+        Raises:
+            StoreError: If the weights are no longer those the delta wrote.
+        """
+        if not self._before:
+            return
+        changed = _changed(self.model, self._written)
+        if changed is not None:
+            raise StoreError(
+                f"the model must be as the delta left it, got other values of {changed!r}: "
+                "the base cannot be put back. Load the base model again."
+            )
+        known = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for (name, indices), value in zip(
+                self._indices.items(), self._before, strict=True
+            ):
+                tensor = known[name]
+                if indices is None:
+                    tensor.copy_(value)
+                else:
+                    put(tensor, indices.to(tensor.device), value.to(tensor))
+        self._before, self._written = [], []
+        _ON.pop(self.model, None)
+
+    def _values(self, known: Mapping[str, Tensor]) -> list[Tensor]:
+        return [_entries(known[name], each) for name, each in self._indices.items()]
+
+
+def _entries(tensor: Tensor, indices: Tensor | None) -> Tensor:
+    """A copy of some entries, or of all."""
+    if indices is None:
+        return tensor.detach().clone()
+    return tensor.detach().flatten()[indices.to(tensor.device)]
+
+
+def _changed(model: nn.Module, written: _Written) -> str | None:
+    """The first parameter that is not as a delta wrote it."""
+    known = dict(model.named_parameters())
+    for name, indices, value in written:
+        now = _entries(known[name], indices) if name in known else None
+        if now is None or not torch.equal(now, value.to(now)):
+            return name
+    return None
+
+
+def _refuse_second(model: nn.Module) -> None:
+    """Refuse a model that has a delta on it, unless other weights were loaded since."""
+    if model in _ON and _changed(model, _ON[model]) is None:
+        raise StoreError(
+            "a delta is on this model already. Call remove() on what apply returned; to "
+            "put two deltas on one base, merge them first."
+        )
+
+
+def delta_of(
+    base: nn.Module, subset: Subset, difference: Tensor, replaced: Mapping[str, Tensor]
+) -> Delta:
+    """Make a delta of a base model.
+
+    Parameters that are replaced are taken out of the subset.
+
+    Args:
+        base: The base model; it is only read.
+        subset: All weights that changed.
+        difference: What was added to them, (S,), in the order of the subset.
+        replaced: Parameters to be given whole, with their new values.
+
+    Returns:
+        The delta.
+
+    Raises:
+        ArgumentError: If the numbers are not as many as the weights, a replaced parameter
+            is not the model's, or nothing but those changed.
+    """
+    if tuple(difference.shape) != (subset.size,):
+        raise ArgumentError(
+            f"difference must have one number for each of {subset.size:,} weights of the "
+            f"subset, got shape {tuple(difference.shape)}. Give them in its order."
+        )
+    known = dict(base.named_parameters())
+    for name, value in replaced.items():
+        if name not in known or known[name].shape != value.shape:
+            there = f"of shape {tuple(known[name].shape)}" if name in known else "missing"
+            raise ArgumentError(
+                f"replaced must hold parameters of the base in their shapes, got {name!r} "
+                f"of shape {tuple(value.shape)}, there {there}. Take them by the names "
+                "of base.named_parameters()."
+            )
+    pieces = difference.split(list(subset.sizes().values()))
+    kept = {
+        name: piece
+        for name, piece in zip(subset.parts, pieces, strict=True)
+        if name not in replaced
+    }
+    if not kept:
+        raise ArgumentError(
+            "subset must hold pretrained weights besides those that are replaced. Pass "
+            "replaced={} to keep differences of all."
+        )
+    parts = {name: subset.parts[name] for name in kept}
+    universe = {n: s for n, s in subset.universe.items() if n not in replaced}
+    return Delta(
+        Subset(universe, parts),
+        torch.cat(list(kept.values())).detach().cpu().clone(),
+        {name: value.detach().cpu().clone() for name, value in replaced.items()},
+        fingerprint(base, without=replaced),
+    )
+
+
+def merge(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> Delta:
+    """Add several deltas of one base up, where they overlap too.
+
+    Args:
+        deltas: Two or more, of one base model. Runs have a head each, and a model can
+            have one: take it off all others with `Delta.without_head`.
+        weights: A factor for each; all 1 if left out.
+
+    Returns:
+        One delta with the weights of all.
+
+    Raises:
+        ArgumentError: If they are of several bases, or replace a parameter differently.
+    """
+    factors = [1.0] * len(deltas) if weights is None else list(weights)
+    if not deltas or len(factors) != len(deltas):
+        raise ArgumentError(
+            f"weights must be as many as the deltas, {len(deltas)}, got {len(factors)}."
+        )
+    first = deltas[0]
+    heads = _one_head(deltas)
+    subset = first.subset
+    for other in deltas[1:]:
+        subset = subset | other.subset
+    kind = torch.float32
+    for delta in deltas:
+        kind = torch.promote_types(kind, delta.difference.dtype)
+    total = torch.zeros(subset.size, dtype=kind)
+    starts, place = {}, 0
+    for name, size in subset.sizes().items():
+        starts[name], place = place, place + size
+    for delta, factor in zip(deltas, factors, strict=True):
+        pieces = delta.difference.to(kind).split(list(delta.subset.sizes().values()))
+        for name, piece in zip(delta.subset.parts, pieces, strict=True):
+            where = torch.searchsorted(subset.indices(name), delta.subset.indices(name))
+            total[starts[name] + where] += factor * piece
+    left_out = tuple(name for name in first._free() if name not in heads)
+    return Delta(subset, total, heads, first.fingerprint, left_out)
+
+
+def _one_head(deltas: Sequence[Delta]) -> dict[str, Tensor]:
+    """What the deltas replace together, where they are of one base and do not differ."""
+    found: dict[str, Tensor] = {}
+    first = deltas[0]
+    for delta in deltas:
+        if delta.fingerprint != first.fingerprint:
+            raise ArgumentError("deltas must be of one base model, got two.")
+        for name in {*delta._free()} ^ {*first._free()}:
+            raise ArgumentError(
+                "deltas must leave the same parameters out of their base's hash, got one "
+                f"with and one without {name!r}. Make them of runs with the same head."
+            )
+        for name, value in delta.replaced.items():
+            if name in found and not torch.equal(found[name], value):
+                raise ArgumentError(
+                    f"deltas must replace the same parameters by the same values, got two "
+                    f"of {name!r}. Take the head off all but one: delta.without_head()."
+                )
+            found[name] = value
+    return found

@@ -1,0 +1,124 @@
+"""A model's head: new weights that have no pretrained values to stay near.
+
+It has no prior, is never ranked, is tuned whole and is given whole in a delta. "last" takes
+the last affine map for it, which is right for classifiers with one new output map and wrong
+where the outputs are made by something else, an output map tied to the embeddings say, or
+where several maps are new: DistilBERT's `pre_classifier` and `classifier`. A model alone
+does not tell which of its weights are new, so those are given by name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from smidgen.errors import ArgumentError
+from smidgen.weights.affine import coverage
+from smidgen.weights.subset import Part, Subset, Whole
+
+Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
+"""Whole parameters, names of modules or of parameters, or a word."""
+
+
+def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
+    """Settle which parameters are the head.
+
+    Args:
+        model: The model; it is only looked at.
+        head: A subset of whole parameters, names of modules or of parameters, "last" or
+            "none".
+
+    Returns:
+        Its parts by parameter name; none for "none".
+
+    Raises:
+        ArgumentError: If the word is another, "last" cannot be told, a name is not the
+            model's, or a parameter is not whole.
+    """
+    if isinstance(head, Subset):
+        return _whole(model, head)
+    if isinstance(head, (tuple, list)):
+        return _named(model, head)
+    if head == "none":
+        return {}
+    if head != "last":
+        raise ArgumentError(
+            f"head must be a Subset, a list of names, 'last' or 'none', got {head!r}. "
+            f"Put names of modules in a list: head=[{head!r}]."
+        )
+    found = coverage(model)
+    last = found.last()
+    if last is None:
+        raise ArgumentError(
+            f"head must be given for this model, got 'last': {found.without_output_map}. "
+            "Pass head=smidgen.select.named(model, ...) with the new weights, or "
+            "head='none' if none are new."
+        )
+    return dict(last.parts)
+
+
+def check_width(model: nn.Module, head: Head, outputs: int) -> None:
+    """Refuse "last" where the last map, in the order of modules, is not as wide as outputs.
+
+    Args:
+        model: The model; it is only looked at.
+        head: What was asked for.
+        outputs: How many outputs the model has.
+
+    Raises:
+        ArgumentError: If it is not: another map must make the outputs.
+    """
+    if head != "last":
+        return
+    last = coverage(model).output_map
+    if last is not None and last.outputs != outputs:
+        raise ArgumentError(
+            f"head must be given for this model, got 'last': its last affine map "
+            f"{last.name!r} has {last.outputs} outputs, the model {outputs}. Pass "
+            "head=smidgen.select.named(model, ...) with the new weights, or head='none'."
+        )
+
+
+def certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
+    """The parts of the last map if that can make so many outputs, or nothing."""
+    last = coverage(model).output_map
+    if last is None or last.outputs != outputs:
+        return {}
+    return {name: Whole() for name in last.shapes}
+
+
+def _whole(model: nn.Module, head: Subset) -> dict[str, Part]:
+    missing = head.parts.keys() - dict(model.named_parameters()).keys()
+    if missing:
+        raise ArgumentError(
+            f"head must hold parameters of the model, got {min(missing)!r}. Make it "
+            "with smidgen.select.named(model, ...)."
+        )
+    for name, part in head.parts.items():
+        if not isinstance(part, Whole):
+            raise ArgumentError(
+                f"head must hold whole parameters, got a part of {name!r}. Make it with "
+                "smidgen.select.named(model, ...)."
+            )
+    return dict(head.parts)
+
+
+def _named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Part]:
+    """The parameters of these names, and all those of modules of these names."""
+    known = [name for name, _ in model.named_parameters()]
+    for name in names:
+        if not any(_within(each, name) for each in known):
+            raise ArgumentError(
+                f"head must name modules or parameters of the model, got {name!r}, which "
+                "has no weights of its own. Take names of model.named_parameters()."
+            )
+    if not names:
+        raise ArgumentError(
+            "head must name a module or more, got none. Pass head='none' if none is new."
+        )
+    return {each: Whole() for each in known if any(_within(each, n) for n in names)}
+
+
+def _within(parameter: str, name: str) -> bool:
+    return parameter == name or parameter.startswith(f"{name}.")

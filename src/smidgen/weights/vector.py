@@ -1,0 +1,156 @@
+"""The weights a subset chooses, as one flat vector that may move while all else stands.
+
+Every method that moves chosen weights (SWAG, Langevin, sparse fine-tuning) shares this
+order: parameters as in the subset's universe, the entries of each ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import SubsetError
+from smidgen.weights.subset import Subset, Whole
+
+
+class Trainable:
+    """Copies of the parameters a subset touches; only the chosen entries ever change.
+
+    A forward pass takes `tensors` in the place of the model's own parameters, so the
+    model is never written to, and what is not chosen stays bitwise what it was.
+
+    Args:
+        model: The model the subset was chosen from.
+        subset: The weights that may move.
+
+    Raises:
+        SubsetError: If the model lacks one of the subset's parameters.
+    """
+
+    def __init__(self, model: nn.Module, subset: Subset) -> None:
+        self.subset = subset
+        self.tensors = {
+            name: _copied(parameter).requires_grad_()
+            for name, parameter in parameters_of(model, subset).items()
+        }
+        self._places = Places(subset, self.tensors)
+
+    @property
+    def values(self) -> Tensor:
+        """The chosen weights, (S,), in at least fp32."""
+        return self._places.gathered(self.tensors)
+
+    def assign(self, values: Tensor) -> None:
+        """Set the chosen weights; they are rounded to each parameter's type."""
+        with torch.no_grad():
+            self._places.scatter(self.tensors, values)
+
+    def gradient(self) -> Tensor:
+        """Take the chosen weights' gradient, (S,), out of the tensors; it leaves none."""
+        # A parameter that took no part in this pass has no gradient: that is zero.
+        gradients = {
+            name: torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+            for name, tensor in self.tensors.items()
+        }
+        for tensor in self.tensors.values():
+            tensor.grad = None
+        return self._places.gathered(gradients)
+
+
+class Places:
+    """Where in each parameter the chosen entries are.
+
+    Args:
+        subset: The subset.
+        like: Parameters by name, for their devices.
+    """
+
+    def __init__(self, subset: Subset, like: Mapping[str, Tensor]) -> None:
+        self.sizes = subset.sizes()
+        # None stands for every entry: no index is kept for it.
+        self.indices = {
+            name: None
+            if isinstance(part, Whole)
+            else subset.indices(name).to(like[name].device)
+            for name, part in subset.parts.items()
+        }
+
+    def gathered(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Line up the chosen entries of the tensors, (S,), in at least fp32."""
+        found = []
+        for name, indices in self.indices.items():
+            flat = tensors[name].detach().flatten()
+            piece = flat if indices is None else flat[indices]
+            found.append(piece.to(torch.promote_types(piece.dtype, torch.float32)))
+        return torch.cat(found)
+
+    def scatter(self, tensors: Mapping[str, Tensor], values: Tensor) -> None:
+        """Write the chosen entries into the tensors, in place."""
+        pieces = values.split(list(self.sizes.values()))
+        for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
+            tensor = tensors[name]
+            given = piece.to(tensor)
+            if indices is None:
+                tensor.copy_(given.view(tensor.shape))
+            else:
+                put(tensor, indices, given)
+
+    def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
+        """The tensors with other values of the chosen entries; views where all are."""
+        found = {}
+        pieces = values.split(list(self.sizes.values()))
+        for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
+            given = piece.to(tensors[name])
+            if indices is None:
+                found[name] = given.view(tensors[name].shape)
+            else:
+                found[name] = _copied(tensors[name])
+                found[name].view(-1)[indices] = given
+        return found
+
+
+def put(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
+    """Write entries of a tensor in place, whatever its strides are.
+
+    Args:
+        tensor: The tensor.
+        indices: Flat indices, counted along its axes and not along its memory.
+        values: As many values, of its type.
+    """
+    if tensor.is_contiguous():
+        tensor.view(-1)[indices] = values
+    else:
+        # Channels-last weights have no flat view in the order of their axes.
+        tensor[torch.unravel_index(indices, tensor.shape)] = values
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy whose entries lie in their order, whatever the strides were."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def parameters_of(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
+    """Find the parameters that a subset touches, in its order.
+
+    Args:
+        model: The model.
+        subset: The subset.
+
+    Returns:
+        The model's own parameters by name.
+
+    Raises:
+        SubsetError: If one is missing or has another shape.
+    """
+    known = dict(model.named_parameters())
+    for name in subset.parts:
+        shape = tuple(known[name].shape) if name in known else None
+        if shape != subset.universe[name]:
+            found = "it is not there" if shape is None else f"here it has {shape}"
+            raise SubsetError(
+                f"subset was chosen from another model: {name!r} of shape "
+                f"{subset.universe[name]}, and {found}. Choose one from this model."
+            )
+    return {name: known[name] for name in subset.parts}

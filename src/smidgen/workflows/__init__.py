@@ -1,0 +1,1 @@
+"""Whole paths from a model to a verdict; the only room that knows every verb."""

@@ -1,0 +1,1 @@
+"""Ramping studies: every size of a subset from one pass."""

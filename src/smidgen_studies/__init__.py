@@ -1,0 +1,1 @@
+"""Studies: an engine that runs many cells, and the experiments of three papers."""

@@ -1,0 +1,119 @@
+"""The images of a cell: its seed's split, test images, and images of another kind.
+
+Validation images are drawn from the training file by the seed; test images are the same
+for all seeds. All are standardised by the training images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from smidgen.errors import DataError
+from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardised
+from smidgen_studies.engine.cell import Job, located, read_settings
+from smidgen_studies.engine.settings import Count
+
+_SCORED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """What a study's file says of one data set; files are under its folder.
+
+    `outside` names images that no training saw, by name. `train_size` and `test_size` are
+    of all there are if left out, and `test_size` is of each outside too.
+    """
+
+    name: str
+    train: str
+    test: str
+    outside: Mapping[str, str] = field(default_factory=dict)
+    validation_size: Count = 10_000
+    train_size: Count | None = None
+    test_size: Count | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """The examples of one seed."""
+
+    train: Arrays
+    validation: Arrays
+    test: Arrays
+    outside: Mapping[str, Arrays]
+
+    def shuffled(self, size: int, seed: int, count: int | None = None) -> ArrayBatches:
+        """Training batches, of the first `count` images, in an order of their own.
+
+        Args:
+            size: Images in a batch.
+            seed: Of the order.
+            count: How many images there are to be; all if left out.
+
+        Returns:
+            The batches.
+
+        Raises:
+            DataError: If there are not so many.
+        """
+        if count is not None and not 0 < count <= len(self.train):
+            raise DataError(
+                f"images must be 1 to {len(self.train)}, got {count}. Lower it."
+            )
+        return ArrayBatches(
+            self.train[: count or len(self.train)], size, shuffle=True, seed=seed
+        )
+
+
+def read_images(job: Job) -> Images:
+    """Read the images of a job and draw its validation images.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The images. They are shared by the cells that a process does one after another.
+
+    Raises:
+        DataError: If a file is missing or holds fewer images than are wanted.
+    """
+    told = json.dumps(dict(job.data), sort_keys=True)
+    return _read(job.root, told, job.seed)
+
+
+def scoring(arrays: Arrays) -> ArrayBatches:
+    """Batches to predict, in order."""
+    return ArrayBatches(arrays, _SCORED_AT_ONCE)
+
+
+# Reading and standardising takes seconds, and cells of a seed follow each other.
+@lru_cache(maxsize=1)
+def _read(root: Path | None, description: str, seed: int) -> Images:
+    told = read_settings(ImageData, json.loads(description), "data")
+    generator = torch.Generator().manual_seed(seed)
+    train, held = _file(root, told, told.train).split(told.validation_size, generator)
+    size = len(train) if told.train_size is None else told.train_size
+    if not 0 < size <= len(train):
+        raise DataError(
+            f"train_size of {told.name!r} must be 1 to {len(train)}, got {size}. Lower it."
+        )
+    others = [
+        _file(root, told, path)[: told.test_size]
+        for path in (told.test, *told.outside.values())
+    ]
+    train, held, test, *outside = standardised(train[:size], held, *others)
+    named = dict(zip(told.outside, outside, strict=True))
+    return Images(train, held, test, named)
+
+
+def _file(root: Path | None, told: ImageData, name: str) -> Arrays:
+    path = located(name, root, told.name)
+    if not path.is_file():
+        raise DataError(f"{path} is not there. Check --data, the folder it is under.")
+    return read_arrays(path)

@@ -1,0 +1,223 @@
+"""Text data of a study: drawn anew for each seed, tokenised for a model.
+
+A data set of a study says:
+
+    train, test        files under the data folder, or with their own path
+    validation         a file; left out, part of `train` is held out
+    text, text_pair, label
+                       columns
+    train_size, validation_size, test_size
+                       how many rows; all of `train` but the held-out tenth if left out
+    top_up             rows of `train` that nobody trained on join a test file that has
+                       fewer rows than `test_size`
+    shuffle_test       a seed, the same for all seeds of a study: files that are sorted by
+                       source have first rows of one kind
+    numbers            labels are numbers, not classes; they are standardised by the
+                       training rows
+    metric             the task's own score: accuracy, matthews or pearson
+    bf16               passes of training and validation in mixed precision; test scores
+                       are of fp32 passes
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
+
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.integrations.huggingface import text_loader
+from smidgen.integrations.text import TextTable, read_text
+from smidgen.outputs.problem import model_outputs
+from smidgen.types import Batch, Forward
+from smidgen_studies.engine.cell import Job, located, read_settings
+from smidgen_studies.engine.settings import Count, Natural
+from smidgen_studies.methods.task_scores import Metric
+
+Loader = DataLoader[dict[str, Tensor]]
+_HELD_OUT = 0.1
+# Single rows that were copied are no news.
+_FEW_REPEATED = 0.01
+
+
+@dataclass(frozen=True)
+class TextData:
+    """What a study's file says of one data set."""
+
+    name: str
+    train: str
+    test: str
+    validation: str | None = None
+    text: str | int = "text"
+    text_pair: str | int | None = None
+    label: str | int = "label"
+    train_size: Count | None = None
+    validation_size: Count | None = None
+    test_size: Count | None = None
+    top_up: bool = False
+    shuffle_test: Natural | None = None
+    numbers: bool = False
+    metric: Metric = "accuracy"
+    batch_size: Count = 16
+    max_length: Count = 128
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.validation is not None and self.validation_size is not None:
+            raise ArgumentError(
+                "validation_size is for rows drawn from the training file, and there is a "
+                f"file for validation, {self.validation!r}; got {self.validation_size}. "
+                "Leave one of them out."
+            )
+
+    def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
+        """Refuse files that hold too few rows, or not the columns; all seeds are alike."""
+        _drawn(self, root, seeds[0])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of one seed; `classes` of the whole file, 1 if labels are numbers."""
+
+    train: TextTable
+    validation: TextTable
+    test: TextTable
+    about: TextData
+    classes: int
+
+    @property
+    def forward(self) -> Forward:
+        """How outputs are computed while a model is trained and chosen."""
+        return _mixed_outputs if self.about.bf16 else model_outputs
+
+    def loaders(
+        self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
+    ) -> dict[str, Loader]:
+        """Make batches of texts of like length, always in the same order."""
+        size = batch_size or self.about.batch_size
+        return {
+            name: self._loader(table.take(table.by_length()), tokenizer, batch_size=size)
+            for name, table in vars(self).items()
+            if isinstance(table, TextTable)
+        }
+
+    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
+        """Make training batches of a new order each time through."""
+        size = self.about.batch_size
+        how: Mapping[str, Any] = {"shuffle": True, "seed": seed, "batch_size": size}
+        return self._loader(self.train, tokenizer, **how)
+
+    def _loader(
+        self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
+    ) -> Loader:
+        length = min(self.about.max_length, tokenizer.model_max_length)
+        return text_loader(table, tokenizer, max_length=length, **how)
+
+
+def draw(job: Job) -> Drawn:
+    """Draw training, validation and test rows of a job's data, by its seed.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The rows; no text is in two of the sets but by the files' own doing. Of training
+        rows with the same text, or the same first text of a pair, only one is drawn.
+
+    Raises:
+        DataError: If the files hold too few rows.
+    """  # noqa: DOC502
+    about = read_settings(TextData, job.data, f"data {job.data.get('name')!r}")
+    return _drawn(about, job.root, job.seed)
+
+
+def _drawn(about: TextData, root: Path | None, seed: int) -> Drawn:
+    def read(name: str, **names: Any) -> TextTable:
+        return read_text(located(name, root, about.name), **columns, **names)
+
+    columns: dict[str, Any] = {
+        "text": about.text,
+        "text_pair": about.text_pair,
+        "label": about.label,
+    }
+    everything = read(about.train)
+    names: Mapping[str, Any] = {"label_names": everything.label_names}
+    test = read(about.test, **names)
+    if about.shuffle_test is not None:
+        test = test.take(_shuffled(range(len(test)), about.shuffle_test))
+    rows, most = _distinct(everything, about.train), about.test_size or len(test)
+    if about.top_up and most > len(test):
+        # Once for all seeds, so that no seed trains on or chooses by another's test rows.
+        spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
+        test = joined(test, everything.take(spare))
+        rows = sorted(set(rows) - set(spare))
+    order = _shuffled(rows, seed)
+    held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
+    if about.validation is not None:
+        validation = read(about.validation, **names)
+        held = 0
+    size = about.train_size or len(order) - held
+    if size < 1 or size + held > len(order):
+        raise DataError(
+            f"{about.train} must hold {size + held} different texts for data "
+            f"{about.name!r}, got {len(order)}. Lower train_size or validation_size."
+        )
+    if about.validation is None:
+        validation = everything.take(order[size : size + held])
+    train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
+    if about.numbers:
+        train, validation, test = _standardised(train, validation, test)
+    classes = 1 if about.numbers else everything.classes(f"label of {about.train}")
+    return Drawn(train, validation, test, about, classes)
+
+
+def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, torch.bfloat16):
+        return model_outputs(model, batch)
+
+
+def _shuffled(rows: Iterable[int], seed: int) -> list[int]:
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _standardised(*tables: TextTable) -> list[TextTable]:
+    """Numbers less their mean, over their standard deviation, in the first table."""
+    known = tables[0].labels or ()
+    middle, width = fmean(known), stdev(known) or 1.0
+    return [
+        replace(each, labels=tuple((y - middle) / width for y in each.labels or ()))
+        for each in tables
+    ]
+
+
+def _distinct(table: TextTable, file: str) -> list[int]:
+    """The first row of each text, so that none is both trained on and held out."""
+    first = {text: i for i, text in reversed(list(enumerate(table.texts)))}
+    repeated = len(table) - len(first)
+    if repeated > _FEW_REPEATED * len(table):
+        warnings.warn(
+            f"{repeated} of {len(table)} rows of {file} have the same first text as "
+            "another and are left out, so that none is both trained on and held out.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
+    return sorted(first.values())
+
+
+def joined(left: TextTable, right: TextTable) -> TextTable:
+    """The rows of a table, and those of another after them."""
+    pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
+    labels = (*(left.labels or ()), *(right.labels or ()))
+    return TextTable((*left.texts, *right.texts), pairs, labels, left.label_names)

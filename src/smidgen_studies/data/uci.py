@@ -1,0 +1,220 @@
+"""Regression on tables of numbers: the UCI sets in their usual splits.
+
+A folder for each set: data.txt, index_features.txt, index_target.txt, and for each split
+index_train_N.txt and index_test_N.txt. A tenth of the training rows is held out; inputs and
+targets are standardised by the others, and scores are of standardised targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from smidgen import evaluate
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem
+from smidgen_studies.engine.cell import Job, located, read_settings
+
+_HELD_OUT = 0.1
+_HIDDEN = 50
+_WEIGHTS = "model.safetensors"
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class TableData:
+    """What a study's file says of one data set."""
+
+    name: str
+    folder: str
+
+    def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
+        """Refuse seeds that are no splits of the folder.
+
+        Args:
+            root: The folder of the data.
+            seeds: The seeds.
+
+        Raises:
+            DataError: If there is no index of one.
+        """
+        folder = located(self.folder, root, self.name)
+        there = [path.name for path in folder.glob("index_*_*.txt")]
+        for seed in seeds:
+            lost = {f"index_train_{seed}.txt", f"index_test_{seed}.txt"}.difference(there)
+            if lost:
+                raise DataError(
+                    f"seeds must be splits of data {self.name!r}, got {seed}, and {folder} "
+                    f"has no {min(lost)}. It has {len(there) // 2} splits: take those."
+                )
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Inputs (N, D) and targets (N, 1) of one split, in fp64."""
+
+    train: Pair
+    validation: Pair
+    test: Pair
+
+    def loader(self, name: str) -> list[Pair]:
+        """One batch of everything: the sets are small."""
+        pair: Pair = getattr(self, name)
+        return [pair]
+
+    def shuffled(self, seed: int, batches: int = 8) -> DataLoader[tuple[Tensor, ...]]:
+        """About so many batches of the training rows, in a new order each time."""
+        return DataLoader(
+            TensorDataset(*self.train),
+            batch_size=max(1, len(self.train[0]) // batches),
+            shuffle=True,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+
+def read_tables(job: Job) -> Tables:
+    """Read the split of a job's data that has its seed for a number.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The rows, standardised by those of training.
+
+    Raises:
+        DataError: If a file is not there, or holds something else.
+    """
+    about = read_settings(TableData, job.data, f"data {job.data.get('name')!r}")
+    folder = located(about.folder, job.root, about.name)
+    try:
+        values = np.loadtxt(folder / "data.txt")
+        features, target, train, test = (
+            _index(folder / f"index_{name}.txt")
+            for name in ("features", "target", f"train_{job.seed}", f"test_{job.seed}")
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{folder} must hold data.txt and the indices of split {job.seed}, got "
+            f"{str(error).rstrip('.')}. Check --data."
+        ) from error
+    order = np.random.default_rng(job.seed).permutation(train)
+    held = max(1, round(_HELD_OUT * len(train)))
+    rows = {"train": order[held:], "validation": order[:held], "test": test}
+    x, y = values[:, features], values[:, target]
+    x, y = (_standardised(each, rows["train"]) for each in (x, y))
+    return Tables(**{n: (torch.tensor(x[i]), torch.tensor(y[i])) for n, i in rows.items()})
+
+
+def _index(path: Path) -> Any:
+    return np.atleast_1d(np.loadtxt(path)).astype(int)
+
+
+def _standardised(values: Any, rows: Any) -> Any:
+    spread = values[rows].std(0)
+    return (values - values[rows].mean(0)) / np.where(spread > 0, spread, 1.0)
+
+
+def network(features: int, seed: int) -> nn.Module:
+    """Make the paper's network: two hidden layers of 50, leaky rectifiers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        made = nn.Sequential(
+            nn.Linear(features, _HIDDEN),
+            nn.LeakyReLU(),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            nn.LeakyReLU(),
+            nn.Linear(_HIDDEN, 1),
+        )
+    return made.double()
+
+
+def save_network(model: nn.Module, folder: Path) -> None:
+    """Leave a network for other cells."""
+    folder.mkdir()
+    save_file(dict(model.state_dict()), folder / _WEIGHTS)
+
+
+def needed_problem(job: Job, tables: Tables) -> Problem:
+    """Load the network that a cell needs.
+
+    Args:
+        job: The job.
+        tables: Its data.
+
+    Returns:
+        The regression, with unit noise for now.
+
+    Raises:
+        ArgumentError: If it needs no cell.
+    """
+    if not job.needs:
+        raise ArgumentError(
+            "this kind of cell must need one of kind 'uci-map', got none. Add needs."
+        )
+    model = network(tables.train[0].shape[1], 0)
+    model.load_state_dict(load_file(job.needs[0].artifact / _WEIGHTS))
+    return Problem(model.eval(), Gaussian(1))
+
+
+def needed_noise(job: Job) -> float:
+    """The noise variance that validation data gave the network a cell needs."""
+    noise: float = job.needs[0].record.results["methods"][0]["noise"]
+    return noise
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One size of a scheme: what it predicts for the test rows, and what it cost."""
+
+    percent: float
+    weights: int
+    fraction: float
+    floats: int
+    validation_nll: float
+    predictive: Predictive
+    settings: Mapping[str, Any]
+
+
+def level_results(
+    name: str, label: str, levels: Sequence[Level], targets: Tensor
+) -> dict[str, Any]:
+    """Score all sizes of a scheme; the method is the one that validation data chose.
+
+    Args:
+        name: Name of the scheme.
+        label: Its name for people.
+        levels: Its sizes.
+        targets: The test targets, (N, 1).
+
+    Returns:
+        The results of a record.
+    """
+    listed = []
+    for level in levels:
+        scores = evaluate.summarise(level.predictive, targets)
+        listed.append(
+            {
+                "scheme": name,
+                "level": level.percent,
+                "weights": level.weights,
+                "fraction": level.fraction,
+                "floats": level.floats,
+                "validation_nll": level.validation_nll,
+                "scores": {score: found.to_dict() for score, found in scores.items()},
+                **level.settings,
+            }
+        )
+    best = min(listed, key=lambda each: each["validation_nll"])
+    chosen = {k: v for k, v in best.items() if k != "scheme"}
+    method = {"name": name, "label": label, **chosen}
+    return {"methods": [method], "levels": listed, "data": {"test": len(targets)}}

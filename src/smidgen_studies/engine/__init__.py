@@ -1,0 +1,1 @@
+"""The engine: studies, cells, their settings and their ledger."""

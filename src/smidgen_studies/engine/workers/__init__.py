@@ -1,0 +1,1 @@
+"""Who runs the cells: local processes or a Ray cluster."""

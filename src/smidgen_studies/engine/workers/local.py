@@ -1,0 +1,183 @@
+"""Cells in processes of this machine, no more than its cores and its memory hold.
+
+Workers live on from cell to cell. One that dies takes its cell with it: that is tried once
+more, in case the system had run out of memory, and then noted as failed. All end when the
+program does, even if it was killed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+import torch
+
+from smidgen.errors import ArgumentError
+from smidgen.integrations.devices import find_device
+from smidgen.runtime.memory import available_bytes
+from smidgen.runtime.progress import SWITCH
+from smidgen_studies.engine.cell import Cell
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.study import Resources
+from smidgen_studies.engine.workers.base import Outcome, Place, do_cell
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_MOST_DEATHS = 2
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    cell: Cell | None = None
+
+
+class LocalEngine:
+    """Processes of this machine.
+
+    Args:
+        place: Where data are and records go.
+        resources: What a worker needs.
+        workers: How many there may be; as many as cores and memory hold if left out.
+    """
+
+    def __init__(
+        self, place: Place, resources: Resources, workers: int | None = None
+    ) -> None:
+        find_device(resources.device, "--device")
+        self.place = replace(place, device=resources.device)
+        self.resources = resources
+        self.most = workers or room_for(resources)
+        if self.most < 1:
+            raise ArgumentError(f"--workers must be 1 or more, got {workers}.")
+        self.workers: list[_Worker] = []
+        self.deaths: dict[str, int] = {}
+
+    @property
+    def busy(self) -> list[_Worker]:
+        """The workers that have a cell."""
+        return [each for each in self.workers if each.cell is not None]
+
+    def has_room(self) -> bool:
+        """Say whether a worker is free, and memory for what it would do."""
+        busy = len(self.busy)
+        if not busy or busy >= self.most:
+            return not busy
+        free = available_bytes()
+        return free is None or free >= self.resources.memory
+
+    def start(self, cell: Cell) -> None:
+        """Give a cell to a worker that has none, or to a new one."""
+        free = next((each for each in self.workers if each.cell is None), None)
+        if free is None:
+            free = self._hired()
+            self.workers.append(free)
+        free.cell = cell
+        try:
+            free.pipe.send(cell)
+        except BrokenPipeError:
+            # It died with nothing to do; `wait` will see and hire another.
+            return
+
+    def wait(self) -> Sequence[Outcome]:
+        """Wait for an outcome; a cell whose worker died is started again once."""
+        found: list[Outcome] = []
+        while not found:
+            ready = wait([each.pipe for each in self.busy])
+            for worker in [each for each in self.workers if each.pipe in ready]:
+                cell = worker.cell
+                assert cell is not None
+                try:
+                    found.append(worker.pipe.recv())
+                    worker.cell = None
+                except (EOFError, ConnectionResetError):
+                    found += self._buried(worker, cell)
+        return found
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        self.workers = []
+
+    def _buried(self, worker: _Worker, cell: Cell) -> list[Outcome]:
+        worker.process.join()
+        worker.pipe.close()
+        self.workers.remove(worker)
+        deaths = self.deaths[cell.key] = self.deaths.get(cell.key, 0) + 1
+        if deaths < _MOST_DEATHS:
+            self.start(cell)
+            return []
+        said = (
+            f"its process ended {deaths} times without a word (exit code "
+            f"{worker.process.exitcode}). If that was for want of memory, give --workers 1."
+        )
+        Ledger(self.place.folder).note_failure(cell, said)
+        return [Outcome(cell.key, said)]
+
+    def _hired(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        threads = self.resources.threads
+        process = context.Process(target=_serve, args=(theirs, self.place, threads))
+        with _environment(threads):
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+
+def room_for(resources: Resources) -> int:
+    """Tell how many workers this machine's cores and free memory hold; one at least."""
+    # Nobody knows how much of another device's memory a cell takes: one worker has it.
+    if find_device(resources.device).type != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    free = available_bytes()
+    by_memory = cores if free is None else int(free // resources.memory)
+    return max(1, min(cores // resources.threads, by_memory))
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """What a process must find when it starts, before it imports anything."""
+    wanted = {**dict.fromkeys(_THREADS, str(threads)), SWITCH: "0"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, place: Place, threads: int) -> None:
+    """Do cells until the pipe is closed: the life of a worker."""
+    # Ctrl-C is for the program, which then ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            cell = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(do_cell(cell, place))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,69 @@
+"""A deep ensemble: the average of several fine-tunes, without and with a temperature.
+
+It needs a cell for each member; with `needs = ["map", "member"]` the point estimate is one
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smidgen.errors import ArgumentError
+from smidgen.integrations.huggingface import load_classifier
+from smidgen.prediction import point_outputs
+from smidgen.workflows.comparison import compare
+from smidgen_studies.data.text import TextData, draw
+from smidgen_studies.engine.cell import Job
+from smidgen_studies.methods.mixtures import mixture_methods
+
+Data = TextData
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Nothing can be told; the members are what it needs."""
+
+    reported_methods = ("ensemble", "ensemble-temperature")
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Average the members' probabilities.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ArgumentError: If there are fewer than two members.
+    """
+    if len(job.needs) < 2:
+        raise ArgumentError(
+            f"an ensemble must need 2 members or more, got {len(job.needs)}. Add to needs."
+        )
+    data = draw(job)
+    outputs: dict[str, list[torch.Tensor]] = {"validation": [], "test": []}
+    labels, size = {}, 0
+    for member in job.needs:
+        model, tokenizer = load_classifier(member.artifact, device=job.device)
+        loaders = data.loaders(tokenizer)
+        size = sum(each.numel() for each in model.parameters())
+        for name, found in outputs.items():
+            logits, labels[name] = point_outputs(model, loaders[name])
+            found.append(logits)
+    held, targets = labels["validation"], labels["test"]
+    assert held is not None
+    assert targets is not None
+    methods = mixture_methods(
+        "ensemble",
+        (torch.stack(outputs["validation"]), held),
+        torch.stack(outputs["test"]),
+        floats=(len(job.needs) - 1) * size,
+        settings={"members": len(job.needs)},
+    )
+    return compare(methods, targets)

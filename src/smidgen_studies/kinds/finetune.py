@@ -1,0 +1,83 @@
+"""A fine-tune of a text model: the point estimate, and with a temperature.
+
+Leaves the model for the cells that need it. `report = false` is for members of an
+ensemble, which are nothing by themselves; `member` tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from smidgen import fit
+from smidgen.fit.epochs import Criterion
+from smidgen.integrations.huggingface import load_classifier, name_classes, save_model
+from smidgen.outputs.problem import Problem
+from smidgen.prediction import point_outputs
+from smidgen.runtime.record import BASELINES
+from smidgen.workflows.comparison import compare, point_methods
+from smidgen_studies.data.text import Loader, TextData, draw
+from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
+from smidgen_studies.methods.text_models import base_of
+
+# Members of an ensemble differ in head, order and dropout; seeds of studies are small.
+_APART = 1000
+
+Data = TextData
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which model, and how it is trained."""
+
+    base: str = "all-MiniLM-L6-v2"
+    epochs: Count = 4
+    patience: Count = 4
+    learning_rate: Positive = 1e-4
+    weight_decay: Unsigned = 0.01
+    stop_on: Criterion = "accuracy"
+    member: Natural = 0
+    report: bool = True
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return BASELINES if self.report else ()
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Fine-tune, save the model and report the baselines."""
+    told = read_settings(Settings, job.settings, "finetune")
+    data = draw(job)
+    seed = job.seed + _APART * told.member
+    base, tokenizer = load_classifier(
+        base_of(told.base), labels=data.classes, seed=seed, device=job.device
+    )
+    name_classes(base, data.train.label_names)
+    loaders = data.loaders(tokenizer)
+    tuned = fit.finetune(
+        Problem(base, forward=data.forward),
+        data.shuffled(tokenizer, seed),
+        loaders["validation"],
+        epochs=told.epochs,
+        patience=told.patience,
+        learning_rate=told.learning_rate,
+        weight_decay=told.weight_decay,
+        stop_on=told.stop_on,
+        seed=seed,
+    )
+    save_model(tuned.model, tokenizer, job.artifact)
+    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
+    results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": sizes}
+    if not told.report:
+        return results
+    return {**_reported(Problem(tuned.model), loaders), **results}
+
+
+def _reported(problem: Problem, loaders: Mapping[str, Loader]) -> dict[str, Any]:
+    logits, targets = point_outputs(problem, loaders["validation"])
+    assert targets is not None
+    scale = fit.temperature(logits, targets)
+    return compare(*point_methods(problem, loaders["test"], temperature=scale))

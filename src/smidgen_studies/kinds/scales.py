@@ -1,0 +1,82 @@
+"""BayesTune's first stage as a cell: a chain, and the weights that it would have tuned.
+
+`update = "langevin"` leaves two choices, by the mean scale and by the mean displacement of
+one chain; `update = "published"` leaves that of the published update. Its seconds are its
+own, so that they are counted once for each method that needs it. The chain reads
+training rows on top of what tuning reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from smidgen import fit, select
+from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_course
+from smidgen_studies.data.text import TextData
+from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.settings import Positive, Several, Share, Unsigned
+from smidgen_studies.methods.tuned_text import start_of
+
+Data = TextData
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which chain, and how long; half of it is burn-in.
+
+    `temperature` and `noise_discount` are those of "langevin"; the published update has
+    its own.
+    """
+
+    update: Update = "langevin"
+    base: str = "all-MiniLM-L6-v2"
+    fraction: Share = 0.005
+    epochs: Positive = 1.5
+    samples: Several = 20
+    learning_rate: Positive = 1e-4
+    temperature: Positive = TEMPERATURE
+    noise_discount: Unsigned = NOISE_DISCOUNT
+    reported_methods = ()
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Run the chain and leave what it chooses."""
+    told = read_settings(Settings, job.settings, "scales")
+    start = start_of(job, told.base)
+    train = start.shuffled()
+    course = asdict(chain_course(told.epochs * len(train), told.samples))
+    ours = told.update == "langevin"
+    how: dict[str, Any] = {"update": told.update, "learning_rate": told.learning_rate}
+    if ours:
+        how |= {"temperature": told.temperature, "noise_discount": told.noise_discount}
+    started = time.process_time()
+    found = fit.langevin(
+        start.problem,
+        train,
+        head=start.head,
+        **course,
+        **how,
+        displacement=ours,
+        seed=job.seed,
+        progress=False,
+    )
+    scores = {"bayestune" if ours else "published": found.means}
+    if found.displacement is not None:
+        scores["displacement"] = dict(found.displacement)
+    rule: dict[str, Any] = {"fraction": told.fraction, "head": start.head}
+    chosen = {
+        name: select.bayestune(start.model, each, **rule) for name, each in scores.items()
+    }
+    seconds = time.process_time() - started
+    job.artifact.mkdir(exist_ok=True)
+    for name, subset in chosen.items():
+        subset.to_file(job.artifact / f"{name}.safetensors")
+    return {
+        "fraction": told.fraction,
+        "cpu_seconds": seconds,
+        "course": course,
+        "chain": found.to_dict(),
+    }

@@ -1,0 +1,312 @@
+"""Sparse training of an image classifier: SSVI and its baselines, on validation or test.
+
+Density 1 is dense VI, `deterministic` sparse training without noise, both at once plain
+training; `pruned` cuts the trained network down as well. With `report = false` the cell is
+a trial: validation data are scored, test data never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from smidgen import evaluate, fit
+from smidgen.errors import ArgumentError, DivergedError
+from smidgen.fit import SparseTraining
+from smidgen.integrations.arrays import Arrays
+from smidgen.outputs.likelihood import Categorical
+from smidgen.prediction import sparse_outputs
+from smidgen.sparse import SparseNetwork, pruned, sparse_bayesian
+from smidgen.sparse.architectures import mlp, small_resnet
+from smidgen.sparse.budgets import Budget
+from smidgen.sparse.build import Start
+from smidgen.sparse.prune import Removal
+from smidgen.workflows.comparison import Method, compare
+from smidgen_studies.data.images import ImageData, Images, read_images, scoring
+from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.settings import Count, Draws, Positive, Share, Unsigned
+from smidgen_studies.methods.mixtures import mixture_methods
+from smidgen_studies.methods.sparse_costs import costs, stored_bytes
+from smidgen_studies.methods.trials import Choice, choose, trial
+
+_DEFAULTS = {
+    "learning_rate": SparseTraining.learning_rate,
+    "temperature": SparseTraining.temperature,
+    "weight_decay": SparseTraining.weight_decay,
+    "scale": 0.1,
+}
+_REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
+_BUDGET: Budget = "erk"
+
+Data = ImageData
+ON_PROCESSOR = True
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which network, and how it is trained.
+
+    What is None is chosen: the value of the trial with the lowest validation NLL among
+    the needed cells. `log_scale_rate` is a rate itself and no multiple of the means', so
+    that methods of different rates can leave their first scales equally far.
+    `images` is how many training images are used, `samples` the draws of a prediction,
+    `scaled` whether there is a second row with a temperature fitted on validation data.
+    """
+
+    density: Share = 1.0
+    deterministic: bool = False
+    removal: Removal | None = None
+    budget: Budget = _BUDGET
+    start: Start = "random"
+    network: Literal["mlp", "resnet"] = "mlp"
+    hidden: tuple[Count, ...] = (256, 256)
+    width: Count = 8
+    learning_rate: Positive | None = None
+    temperature: Unsigned | None = None
+    scale: Positive | None = None
+    weight_decay: Unsigned | None = None
+    log_scale_rate: Unsigned = 0.01
+    epochs: Count = 10
+    batch: Count = 128
+    every: Count = SparseTraining.every
+    images: Count | None = None
+    samples: Draws = 10
+    pruned: tuple[Share, ...] = ()
+    scaled: bool = True
+    report: bool = True
+
+    def __post_init__(self) -> None:
+        if any(each > self.density for each in self.pruned):
+            raise ArgumentError(
+                f"pruned must be at most density, {self.density}, got {list(self.pruned)}."
+            )
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        if not self.report:
+            return ()
+        name, _ = names_of(self)
+        own = [name, *(f"{name}-pruned-{100 * each:g}" for each in self.pruned)]
+        scaled = [f"{each}-temperature" for each in own] if self.scaled else []
+        return (*own, *scaled)
+
+    @property
+    def score(self) -> Removal:
+        """The score of removal: by default SNR, of points magnitude."""
+        return self.removal or _REMOVAL[self.deterministic]
+
+    def training(self, values: Mapping[str, float]) -> SparseTraining:
+        """How to train at a choice."""
+        rate = values["learning_rate"]
+        return SparseTraining(
+            epochs=self.epochs,
+            learning_rate=rate,
+            scale_rate=self.log_scale_rate / rate,
+            temperature=values["temperature"],
+            weight_decay=values["weight_decay"],
+            removal=self.score,
+            every=self.every,
+        )
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Train and score on validation data, and if it is to be reported on test data.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The choice and the training, and a trial's scores or the scored methods.
+
+    Raises:
+        DivergedError: If the loss is not finite; of a trial that is a result.
+    """
+    told = read_settings(Settings, job.settings, "sparse-training")
+    data = read_images(job)
+    given = {name: getattr(told, name) for name in _DEFAULTS}
+    choice = choose(given, job.needs, _DEFAULTS)
+    model = _model(told, data, job.seed)
+    network = _network(told, model, choice.values["scale"], job.seed)
+    training = told.training(choice.values)
+    batches = data.shuffled(told.batch, job.seed, told.images)
+    noted: dict[str, Any] = {"choice": choice.to_dict()}
+    try:
+        found = fit.ssvi(
+            network,
+            batches,
+            training=training,
+            seed=job.seed,
+            checkpoint=job.work / "checkpoint",
+            progress=False,
+        )
+    except DivergedError:
+        if told.report:
+            raise
+        return {**noted, "trial": _trial(told, choice)}
+    noted["training"] = {
+        **vars(training),
+        "images": len(batches.dataset),
+        "train_nll": found.history[-1].train_nll,
+        "state_bytes": found.state_bytes,
+        "seconds": sum(epoch.seconds for epoch in found.history),
+        "median_scale": _median_scale(found.network, choice.values["scale"]),
+    }
+    held = _outputs(found.network, data.validation, told)
+    if not told.report:
+        scores = _validation(held, data.validation.labels)
+        scale = noted["training"]["median_scale"]
+        return {**noted, "trial": _trial(told, choice, *scores, scale=scale)}
+    twin = sparse_bayesian(model, density=1.0, seed=job.seed)
+    return {**noted, **_reported(told, found.network, twin, held, data, training)}
+
+
+def _network(told: Settings, model: nn.Module, scale: float, seed: int) -> SparseNetwork:
+    return sparse_bayesian(
+        model,
+        density=told.density,
+        budget=told.budget,
+        start=told.start,
+        scale=scale,
+        deterministic=told.deterministic,
+        seed=seed,
+    )
+
+
+def _model(told: Settings, data: Images, seed: int) -> nn.Module:
+    shape = tuple(data.train.inputs.shape[1:])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if told.network == "resnet":
+            return small_resnet(shape, data.train.classes, width=told.width)
+        return mlp(shape, data.train.classes, hidden=told.hidden)
+
+
+def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
+    return sparse_outputs(network, scoring(arrays), samples=told.samples, progress=False)
+
+
+def _trial(
+    told: Settings, choice: Choice, *scores: float, scale: float | None = None
+) -> dict[str, Any]:
+    given = [each for each in _DEFAULTS if getattr(told, each) is not None]
+    return {**trial(*names_of(told), given, choice, *scores), "median_scale": scale}
+
+
+def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
+    """NLL and accuracy."""
+    predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
+    nll = evaluate.nll(predictive, labels).mean()
+    return float(nll), float(evaluate.correct(predictive, labels).mean())
+
+
+def _reported(
+    told: Settings,
+    network: SparseNetwork,
+    twin: SparseNetwork,
+    held: Tensor,
+    data: Images,
+    training: SparseTraining,
+) -> dict[str, Any]:
+    """The rows of a network, and of what is left of it after pruning."""
+    name, label = names_of(told)
+    batch = (data.train.inputs[: told.batch], data.train.labels[: told.batch])
+    measured = costs(network, twin, batch, training)
+    whole = stored_bytes(twin)
+    networks = {name: (label, network, held, measured)}
+    for density in told.pruned:
+        # By the budget that SSVI has, so that only the way there differs.
+        cut = pruned(network, density, by=told.score, budget=told.budget)
+        percent = f"{100 * density:g}"
+        networks[f"{name}-pruned-{percent}"] = (
+            f"{label}, pruned to {percent} %",
+            cut,
+            _outputs(cut, data.validation, told),
+            {},
+        )
+    methods: list[Method] = []
+    extras: dict[str, dict[str, Any]] = {}
+    for own, (words, each, outputs, cost) in networks.items():
+        made = _methods(own, each, outputs, data, told)
+        methods += made
+        stored = stored_bytes(each)
+        common = {
+            **cost,
+            "fraction": each.density if each.stochastic else 0.0,
+            "active": each.count,
+            "stored_bytes": stored,
+            "stored_ratio": stored / whole,
+        }
+        for method in made:
+            ending = "" if method.name == own else ", temperature"
+            extras[method.name] = {**common, "label": words + ending}
+    results = compare(methods, data.test.labels)
+    results["methods"] = [_joined(m, extras[m["name"]]) for m in results["methods"]]
+    sizes = {n: len(getattr(data, n)) for n in ("train", "validation", "test")}
+    return {**results, "data": sizes}
+
+
+def _methods(
+    name: str, network: SparseNetwork, held: Tensor, data: Images, told: Settings
+) -> list[Method]:
+    """One row as it is, and one with a temperature, if it is asked for."""
+    likelihood = Categorical(held.shape[-1])
+    values = network.count * (2 if network.stochastic else 1)
+    rows = mixture_methods(
+        name,
+        (held, data.validation.labels),
+        _outputs(network, data.test, told),
+        floats=values,
+        settings={"samples": told.samples},
+    )
+    outside = {
+        other: _outputs(network, arrays, told) for other, arrays in data.outside.items()
+    }
+    found = []
+    for row in rows if told.scaled else rows[:1]:
+        divisor = row.settings["temperature"]
+        assert divisor is not None
+        elsewhere = {
+            other: likelihood.mixture(outputs, float(divisor))
+            for other, outputs in outside.items()
+        }
+        found.append(replace(row, elsewhere=elsewhere))
+    return found
+
+
+def _joined(method: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's entry with its costs, and the first detection as a score of its own."""
+    found = {**method, **extra}
+    for detected in list(method.get("detection", {}).values())[:1]:
+        found["scores"] = {**found["scores"], "ood_auroc": detected}
+    return found
+
+
+def _median_scale(network: SparseNetwork, scale: float) -> float | None:
+    """The median of σ over the first σ, of all active weights; None of points."""
+    ratios = [
+        part.scales.detach() / (scale * network.priors[name])
+        for name, part in network.maps.items()
+        if part.log_scales is not None
+    ]
+    return float(torch.cat(ratios).median()) if ratios else None
+
+
+def names_of(told: Settings) -> tuple[str, str]:
+    """The name of a method in records, and for people."""
+    percent = f"{100 * told.density:g}"
+    if told.density == 1:
+        name, label = ("dense", "Dense") if told.deterministic else ("dense-vi", "Dense VI")
+    elif told.deterministic:
+        name, label = f"sparse-{percent}", f"Sparse {percent} %"
+    else:
+        name, label = f"ssvi-{percent}", f"SSVI {percent} %"
+    if told.score != _REMOVAL[told.deterministic]:
+        name, label = f"{name}-{told.score}", f"{label}, removal by {told.score}"
+    if told.budget != _BUDGET:
+        name, label = f"{name}-{told.budget}", f"{label}, budget {told.budget}"
+    return name, label

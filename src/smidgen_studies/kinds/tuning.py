@@ -1,0 +1,173 @@
+"""One way of fine-tuning a text model, scored by its task's own metric.
+
+Which weights move is the `method`. Its learning rate is told, or it is the one of lowest
+validation NLL among the cells of this kind that it needs: those are trials, with
+`report = false`, and never look at test rows. "displacement", "published" and "bayestune"
+need a cell of kind `scales` besides. Outputs are kept to three digits, in the order of the
+test rows, for paired comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, DivergedError
+from smidgen_studies.data.text import TextData, draw
+from smidgen_studies.engine.cell import Done, Job, read_settings
+from smidgen_studies.engine.settings import Count, Positive, Share
+from smidgen_studies.methods.task_scores import scores_of
+from smidgen_studies.methods.trials import Choice, choose, trial
+from smidgen_studies.methods.tuned_text import start_of, tune
+from smidgen_studies.methods.tuning_methods import LABELS, Method, plain
+
+_DIGITS = 3
+
+Data = TextData
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is tuned, and how.
+
+    `rank` is LoRA's; `fraction` is for methods that choose single weights.
+    """
+
+    method: Method
+    learning_rate: Positive | None = None
+    epochs: Count = 2
+    fraction: Share = 0.005
+    rank: Count = 6
+    base: str = "all-MiniLM-L6-v2"
+    report: bool = True
+
+    @property
+    def reported_methods(self) -> tuple[str, ...]:
+        """Names of the methods that its record has."""
+        return (self.method,) if self.report else ()
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Tune by one method and score it.
+
+    Args:
+        job: The job.
+
+    Returns:
+        Validation history and costs; scores and outputs on test rows if it is no trial.
+
+    Raises:
+        ArgumentError: If it has no learning rate, and no trial to take one from.
+        DivergedError: If the loss is not finite; of a trial that is a result.
+    """
+    told = read_settings(Settings, job.settings, "tuning")
+    if told.method == "constant":
+        return _constant(job)
+    trials = [need for need in job.needs if _tries(need, told.method)]
+    choice = choose({"learning_rate": told.learning_rate}, trials, {})
+    if "learning_rate" not in choice.values:
+        raise ArgumentError(
+            f"method {told.method!r} must have a learning_rate, or need trials: cells of "
+            "kind 'tuning' with report = false. Got neither. Add one."
+        )
+    noted: dict[str, Any] = {"choice": choice.to_dict()}
+    start = start_of(job, told.base)
+    scales = (need for need in job.needs if need.record.config["kind"] == "scales")
+    try:
+        tuned = tune(
+            plain(told.method),
+            start,
+            fraction=told.fraction,
+            rank=told.rank,
+            scales=next(scales, None),
+            work=job.work,
+            epochs=told.epochs,
+            **choice.values,
+        )
+    except DivergedError:
+        if told.report:
+            raise
+        # Of a trial that is a result: this rate is too high.
+        return {**noted, "trial": _trial(told, choice)}
+    results: dict[str, Any] = {
+        **noted,
+        "validation": [asdict(epoch) for epoch in tuned.history],
+        "trained": tuned.trained,
+        "delta_bytes": tuned.delta_bytes,
+        "cpu_seconds": {"choosing": tuned.choosing_seconds, "tuning": tuned.tuning_seconds},
+    }
+    if not told.report:
+        best = tuned.best
+        return {**results, "trial": _trial(told, choice, best.nll, best.accuracy)}
+    about = start.data.about
+    scored = _scored(
+        told.method,
+        about,
+        *start.predicted(tuned.model),
+        noise=tuned.noise if about.numbers else None,
+        costs={"trained": tuned.trained, "stored_bytes": tuned.delta_bytes},
+    )
+    return {**results, **scored}
+
+
+def _tries(need: Done, method: Method) -> bool:
+    """Whether it is a trial of this method, for as long or shorter."""
+    trial = need.record.results.get("trial")
+    return trial is not None and trial["method"] in (method, plain(method))
+
+
+def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
+    return trial(told.method, LABELS[told.method], ["learning_rate"], choice, *scores)
+
+
+def _constant(job: Job) -> Mapping[str, Any]:
+    """The training rows' mean, or their share of ones, for every test row."""
+    data = draw(job)
+    labels = torch.tensor(data.train.labels, dtype=torch.float64)
+    middle, count = float(labels.mean()), len(data.test)
+    noise = None
+    if data.about.numbers:
+        held = torch.tensor(data.validation.labels, dtype=torch.float64)
+        value, noise = middle, float((held - middle).square().mean())
+    else:
+        value = log(middle / (1 - middle))
+    values = torch.full((count,), value, dtype=torch.float64)
+    targets = torch.tensor(data.test.labels, dtype=torch.float64)
+    costs = {"trained": 0}
+    return {
+        "trained": 0,
+        **_scored("constant", data.about, values, targets, noise=noise, costs=costs),
+    }
+
+
+def _scored(
+    method: Method,
+    about: TextData,
+    values: Tensor,
+    targets: Tensor,
+    *,
+    noise: float | None,
+    costs: Mapping[str, int],
+) -> dict[str, Any]:
+    """Scores of what is kept, so that they can be found again from the record."""
+    values, targets = (each.double().round(decimals=_DIGITS) for each in (values, targets))
+    scores = scores_of(about.metric, values, targets, noise)
+    entry = {
+        "name": method,
+        "label": LABELS[method],
+        "scores": {name: {"value": value} for name, value in scores.items()},
+        **costs,
+    }
+    return {
+        "methods": [entry],
+        "metric": about.metric,
+        "noise": noise,
+        "outputs": [round(each, _DIGITS) for each in values.tolist()],
+        "targets": [round(each, _DIGITS) for each in targets.tolist()],
+        "data": {"test": len(targets)},
+    }

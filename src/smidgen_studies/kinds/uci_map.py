@@ -1,0 +1,75 @@
+"""The point estimate of a regression, its noise fitted on validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smidgen import evaluate, fit
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.predictive import GaussianPredictive
+from smidgen.outputs.problem import Problem
+from smidgen.prediction import point_outputs
+from smidgen_studies.data.uci import (
+    Level,
+    TableData,
+    level_results,
+    network,
+    read_tables,
+    save_network,
+)
+from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.settings import Count, Positive, Unsigned
+
+Data = TableData
+ON_PROCESSOR = True
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the network is trained."""
+
+    epochs: Count = 1000
+    patience: Count = 200
+    learning_rate: Positive = 0.01
+    weight_decay: Unsigned = 1e-3
+    reported_methods = ("map",)
+
+
+def run(job: Job) -> Mapping[str, Any]:
+    """Train, save the network and report it."""
+    told = read_settings(Settings, job.settings, "uci-map")
+    tables = read_tables(job)
+    start = network(tables.train[0].shape[1], job.seed)
+    tuned = fit.finetune(
+        Problem(start, Gaussian(1)),
+        tables.shuffled(job.seed),
+        tables.loader("validation"),
+        epochs=told.epochs,
+        patience=told.patience,
+        learning_rate=told.learning_rate,
+        weight_decay=told.weight_decay,
+        seed=job.seed,
+    )
+    save_network(tuned.model, job.artifact)
+    held, _ = point_outputs(tuned.model, tables.loader("validation"))
+    # The noise that minimises the validation NLL is the mean squared residual.
+    noise = (held - tables.validation[1]).square().mean()
+    mean, _ = point_outputs(tuned.model, tables.loader("test"))
+    predictive = GaussianPredictive(
+        mean, torch.zeros_like(mean), noise.expand_as(mean).clone()
+    )
+    known = GaussianPredictive(held, torch.zeros_like(held), noise.expand_as(held).clone())
+    level = Level(
+        percent=0.0,
+        weights=0,
+        fraction=0.0,
+        floats=0,
+        validation_nll=float(evaluate.nll(known, tables.validation[1]).mean()),
+        predictive=predictive,
+        settings={"noise": float(noise), "epochs": tuned.best.number},
+    )
+    return level_results("map", "MAP", [level], tables.test[1])

@@ -1,0 +1,50 @@
+"""Averages of several networks' probabilities, without and with a temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from smidgen.fit.calibration.samples import HeldOut
+from smidgen.outputs.likelihood import Categorical
+from smidgen.workflows.comparison import Method
+
+
+def mixture_methods(
+    name: str,
+    validation: tuple[Tensor, Tensor],
+    test: Tensor,
+    *,
+    floats: int,
+    settings: Mapping[str, Any],
+) -> list[Method]:
+    """Average the probabilities of S networks, as they are and with a temperature.
+
+    Args:
+        name: Name of the first method; the second's ends in "-temperature".
+        validation: Outputs (S, N, C) of held-out examples, and their labels (N,).
+        test: Outputs (S, M, C) of test examples.
+        floats: What is stored beside one network.
+        settings: What else to note.
+
+    Returns:
+        The two methods; the temperature divides the logits before they are averaged.
+    """
+    outputs, targets = validation
+    likelihood = Categorical(outputs.shape[-1])
+    held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)
+    scale, nll = held.best(outputs)
+    return [
+        Method(
+            each,
+            likelihood.mixture(test, divisor),
+            floats=floats,
+            settings={**settings, "temperature": divisor, "validation_nll": found},
+        )
+        for each, divisor, found in (
+            (name, 1.0, held.nll(outputs, 1.0)),
+            (f"{name}-temperature", scale, nll),
+        )
+    ]

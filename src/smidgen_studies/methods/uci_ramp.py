@@ -1,0 +1,80 @@
+"""One choice of a regression's weights, at ever more of them, each with a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.swag import SwagPosterior
+from smidgen.weights.subset import Subset
+from smidgen.workflows.posterior_notes import posterior_settings
+from smidgen.workflows.predicting import predicted
+from smidgen_studies.data.uci import (
+    Level,
+    Tables,
+    level_results,
+    needed_noise,
+    needed_problem,
+    read_tables,
+)
+from smidgen_studies.engine.cell import Job
+from smidgen_studies.methods.uci_choices import HOW, LABELS, By, subsets_by
+
+Fit = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float]]
+"""Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
+
+PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
+"""The paper's."""
+_WHOLE = (100.0,)
+FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
+
+
+def ramped(
+    job: Job, method: str, by: By, percents: Sequence[float], fitted: Fit
+) -> dict[str, Any]:
+    """Fit a posterior for each percentage of a regression's weights, and score them.
+
+    Args:
+        job: The job, which needs a trained network.
+        method: "laplace" or "swag".
+        by: Who chooses the weights.
+        percents: Percents of all weights.
+        fitted: Fits and tunes the posterior of each.
+
+    Returns:
+        The results of a record: every level, and the one validation data choose.
+    """
+    tables = read_tables(job)
+    problem = needed_problem(job, tables)
+    test = tables.loader("test")
+    chosen = subsets_by(
+        problem, tables, by, percents, noise=needed_noise(job), seed=job.seed
+    )
+    levels = []
+    for percent, subset in chosen:
+        posterior, nll = fitted(problem, tables, subset)
+        settings = posterior_settings(posterior)
+        # A regression has noise in place of a temperature.
+        del settings["temperature"]
+        levels.append(
+            Level(
+                percent=percent,
+                weights=subset.size,
+                fraction=subset.fraction,
+                floats=posterior.floats,
+                validation_nll=nll,
+                predictive=predicted(posterior, problem, test),
+                settings={**settings, "noise": posterior.likelihood.scale},
+            )
+        )
+    results = level_results(*names_of(method, by, percents), levels, tables.test[1])
+    return {**results, "chosen_by": {"name": by, **HOW.get(by, {})}}
+
+
+def names_of(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
+    """Name a scheme for records and for people."""
+    if tuple(percents) == _WHOLE:
+        return f"{method}-full", f"{FAMILIES[method]}, all weights"
+    return f"{method}-{by}", f"{FAMILIES[method]}, {LABELS[by]}"

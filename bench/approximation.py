@@ -1,6 +1,6 @@
 """Is `expand` or `reduce` nearer the exact block GGN of a real fine-tuned encoder?
 
-MiniLM fine-tuned on the demo's sentences; per affine map, the exact GGN of a small block,
+MiniLM fine-tuned on the demo's sentences; per affine layer, the exact GGN of a small block,
 Σ_n vec(J_n) vec(J_n)ᵀ with J_n = Σ_t δ_t x_tᵀ, against G ⊗ A. The distance is relative,
 in the Frobenius norm.
 """
@@ -19,7 +19,7 @@ from smidgen.curvature.taps import tapped
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, text_loader
 from smidgen.runtime.record import Record
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 TRAIN, USED, PERCENT, SEED = 800, 320, 1.5, 0
 
@@ -33,7 +33,9 @@ def run() -> Record:
     validation = text_loader(data.validation, tokenizer, **size)
     tuned = smidgen.fit.finetune(model, train, validation, epochs=3, learning_rate=1e-4)
     problem = smidgen.Problem(tuned.model, smidgen.Categorical(2))
-    chosen = blocks(tuned.model, smidgen.select.sparse_kfac(tuned.model, percent=PERCENT))
+    chosen = find_blocks(
+        tuned.model, smidgen.select.sparse_kfac(tuned.model, percent=PERCENT)
+    )
     used = list(text_loader(data.train.take(range(USED)), tokenizer, **size))
     exact = _exact(problem, used, chosen)
     distances = {}

@@ -1,7 +1,7 @@
 """BayesTune's two stages against a plain fine-tuning step of the same model and batch.
 
 MiniLM with a two-class head, 16 × 64 tokens. A plain step is forward, backward, clipping
-and fused AdamW over the weights that the other side moves: a chain over the affine maps is
+and fused AdamW over the weights that the other side moves: a chain over the affine layers is
 compared with AdamW over those. Every round runs all sides once; a ratio is the median over
 rounds of one side's processor time over its plain step's of the same round. Memory is
 counted, not measured: numbers kept beside weights and gradients, for each weight.
@@ -20,13 +20,13 @@ from torch import nn
 
 import smidgen
 from bench.measuring import interleaved, minilm
-from smidgen.fit.bayestune.chain import Chain, Course
+from smidgen.fit.bayestune.chain import Chain, ChainSchedule
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.bayestune.step import Langevin, Settings
-from smidgen.runtime.guard import untouched
+from smidgen.fit.bayestune.step import Langevin, LangevinSettings
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.record import Record
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Trainable
+from smidgen.weights.vector import SubsetVector
 
 BATCH, TOKENS, ROUNDS, WARM = 16, 64, 7, 1
 BURN_IN, THIN, FRACTION = 10_000, 10, 0.005
@@ -38,20 +38,20 @@ def run() -> Record:
     model, batch = minilm(BATCH, TOKENS, generator)
     problem = smidgen.Problem(model, smidgen.Categorical(2))
     everything = smidgen.select.named(model, "*")
-    maps = smidgen.select.named(model, list(smidgen.coverage(model).universe))
+    layers = smidgen.select.named(model, list(smidgen.coverage(model).universe))
     few = smidgen.select.weights(
         model, fraction=FRACTION, by="random", generator=generator
     ) | smidgen.select.last_layer(model)
     sparse, sparse_kept = _sparse(problem, few, batch)
     sides: dict[str, Callable[[], Any]] = {"tuning 0.5 %": sparse}
     memory = {"tuning 0.5 %": sparse_kept}
-    for name, moving in (("maps", maps), ("all weights", everything)):
+    for name, moving in (("maps", layers), ("all weights", everything)):
         plain, memory["plain"] = _plain(problem, moving, batch)
         sides[f"plain, {name}"] = plain
         steps, vectors = _chain(problem, moving, batch)
         memory[f"chain over {name}"] = vectors
         sides.update({f"{kind}, {name}": side for kind, side in steps.items()})
-    with untouched(model), torch.enable_grad():
+    with preserve_model(model), torch.enable_grad():
         times = interleaved(sides, rounds=ROUNDS, warm=WARM, clock=time.process_time)
     ratios = {
         name: median(map(truediv, found, times[_plain_of(name)]))
@@ -82,7 +82,7 @@ def run() -> Record:
         "threads": torch.get_num_threads(),
         "plain": "forward, backward, clipping, fused AdamW over the weights that move",
         "time": "of the processor, over the plain step's of the same weights; tuning and "
-        "plain over the maps: over the plain step's of all weights",
+        "plain over the layers: over the plain step's of all weights",
     }
     return Record("bench", config, results, seed=0)
 
@@ -100,7 +100,7 @@ def _loss(problem: smidgen.Problem, batch: Any, tensors: Any) -> None:
 def _plain(
     problem: smidgen.Problem, subset: Subset, batch: Any
 ) -> tuple[Callable[[], None], float]:
-    tensors = Trainable(problem.model, subset).tensors
+    tensors = SubsetVector(problem.model, subset).tensors
     optimiser = torch.optim.AdamW(tensors.values(), lr=1e-6, fused=True)
 
     def side() -> None:
@@ -115,7 +115,7 @@ def _plain(
 def _sparse(
     problem: smidgen.Problem, subset: Subset, batch: Any
 ) -> tuple[Callable[[], None], float]:
-    tensors = Trainable(problem.model, subset).tensors
+    tensors = SubsetVector(problem.model, subset).tensors
     optimiser = smidgen.fit.SubsetAdamW(tensors, subset, lr=1e-6, clip=1.0)
     kept = 4 * subset.size / sum(p.numel() for p in problem.model.parameters())
 
@@ -131,12 +131,12 @@ def _chain(
     problem: smidgen.Problem, moving: Subset, batch: Any
 ) -> tuple[dict[str, Callable[[], None]], float]:
     """A step while burning in, one with the preconditioner fixed, and a sample."""
-    prior, course = ScalePrior(), Course(2 * BURN_IN, BURN_IN, THIN)
-    tensors = Trainable(problem.model, moving).tensors
+    prior, course = ScalePrior(), ChainSchedule(2 * BURN_IN, BURN_IN, THIN)
+    tensors = SubsetVector(problem.model, moving).tensors
     head = smidgen.coverage(problem.model).last().parts
     ranked = [name for name in tensors if name not in head]
     base = {n: p.detach() for n, p in problem.model.named_parameters() if n in ranked}
-    settings = Settings(1e-6, 1e-5, 0.1)
+    settings = LangevinSettings(1e-6, 1e-5, 0.1)
     movers = [
         Langevin(tensors, base, prior, settings, 1000, burn_in, 0)
         for burn_in in (BURN_IN, 1)

@@ -18,11 +18,11 @@ from torch.func import functional_call
 
 import smidgen
 from bench.measuring import interleaved, minilm
-from smidgen.curvature.kronecker import FactorSums
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.taps import tapped
-from smidgen.posterior.output_covariance import output_moments, shares_of
+from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.runtime.record import Record
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 BATCH, TOKENS, PASS, ROUNDS, WARM = 16, 64, 4, 9, 1
 PRECISIONS = 21
@@ -79,8 +79,8 @@ def _fit(
     problem: smidgen.Problem, subset: smidgen.Subset, batch: Any
 ) -> Callable[[], None]:
     """A pass without the eigendecompositions, which come once, after all batches."""
-    chosen = blocks(problem.model, subset)
-    sums = FactorSums(problem, chosen, "reduce")
+    chosen = find_blocks(problem.model, subset)
+    sums = KroneckerAccumulator(problem, chosen, "reduce")
 
     def side() -> None:
         with tapped(problem, chosen) as taps:
@@ -91,10 +91,10 @@ def _fit(
 
 
 def _predict(
-    problem: smidgen.Problem, posterior: smidgen.Posterior, batch: Any
+    problem: smidgen.Problem, posterior: smidgen.LaplacePosterior, batch: Any
 ) -> Callable[[], Any]:
     """A pass over the batches: what is set up once per pass is shared by them."""
-    chosen = blocks(problem.model, posterior.subset)
-    shares = shares_of(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
+    chosen = find_blocks(problem.model, posterior.subset)
+    shares = covariance_terms(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
     followed = posterior.likelihood.followed("probit")
     return lambda: output_moments(problem, [batch] * PASS, chosen, shares, followed)

@@ -77,7 +77,7 @@ SETTINGS = {
 
 
 class World:
-    """What both sides are given: a model with only affine maps trainable, and batches."""
+    """What both sides are given: a model with only affine layers trainable, and batches."""
 
     def __init__(self, setting: Setting) -> None:
         torch.manual_seed(0)
@@ -212,7 +212,7 @@ class Theirs:
 
 
 def _named(world: World, part: str) -> smidgen.Subset:
-    names = [getattr(each, part) for each in world.coverage.maps]
+    names = [getattr(each, part) for each in world.coverage.layers]
     return smidgen.select.named(world.model, [name for name in names if name is not None])
 
 
@@ -229,7 +229,7 @@ METHODS: dict[str, Callable[[World], Ours | Theirs]] = {
         w,
         "last_layer",
         "kron",
-        last_layer_name=f"model.{w.coverage.maps[-1].name}",
+        last_layer_name=f"model.{w.coverage.layers[-1].name}",
     ),
     "theirs subnetwork": lambda w: Theirs(
         w, "subnetwork", "full", subnetwork_indices=w.positions(w.subnetwork())

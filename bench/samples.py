@@ -1,7 +1,7 @@
 """Weight samples against as many plain forward passes.
 
 MiniLM with a two-class head, one batch of 16 × 64 tokens, 50 samples of a SWAG posterior on
-the maps of its top two layers and the head, and on all maps; a small MLP whose samples run
+the layers of its top two layers and the head, and on all layers; a small MLP whose samples run
 at once, on 20 batches. Draws included. The median over interleaved rounds of ours over
 plain passes of the same round.
 """

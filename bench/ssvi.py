@@ -1,6 +1,6 @@
 """A training step of SSVI against a step of dense VI, on a wide MLP.
 
-Both are `sparse_bayesian` networks under the same loop: local reparametrisation, the KL
+Both are `make_sparse` networks under the same loop: local reparametrisation, the KL
 term, momentum. Every round runs all sides once; a ratio is the median over rounds of one
 side's time over dense VI's of the same round. A move of the active set is timed apart and
 shared among the steps between two moves. State is what training must hold for the weights:
@@ -20,7 +20,7 @@ from torch import nn
 
 from bench.measuring import interleaved
 from smidgen.runtime.record import Record
-from smidgen.sparse import Alternation, Schedule, SparseNetwork, sparse_bayesian
+from smidgen.sparse import Rewiring, Schedule, SparseNetwork, make_sparse
 from smidgen.sparse.architectures import mlp
 from smidgen.sparse.flops import step_flops
 
@@ -35,7 +35,7 @@ class Side:
     def __init__(self, density: float, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
         torch.manual_seed(0)
         model = mlp((INPUTS,), CLASSES, hidden=HIDDEN)
-        self.network: SparseNetwork = sparse_bayesian(model, density=density)
+        self.network: SparseNetwork = make_sparse(model, density=density)
         self.optimiser = torch.optim.SGD(self.network.parameters(), lr=1e-3, momentum=0.9)
         self.batch = batch
 
@@ -53,7 +53,7 @@ class Side:
     def move(self) -> None:
         """One move of the active set, a fifth of it."""
         schedule = Schedule(10**6, every=1, share=0.2)
-        alternation = Alternation(self.network, self.optimiser, schedule)
+        alternation = Rewiring(self.network, self.optimiser, schedule)
         assert alternation.advance(lambda: [self.loss] * PASSES) is not None
 
     def state(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def run() -> Record:
             "state with sparse orders": round(derived / whole, 4),
             "operations": round(counted[name].total / counted["dense VI"].total, 4),
             "operations done": round(counted[name].done / counted["dense VI"].done, 4),
-            "paths": [part.path for part in side.network.maps.values()],
+            "paths": [part.path for part in side.network.layers.values()],
         }
     config = {
         "model": f"MLP {INPUTS}-{'-'.join(map(str, HIDDEN))}-{CLASSES}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
-from smidgen.report.many_records.aggregate import Across, Spread, spread, stratified
+from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
 from smidgen.report.many_records.findings import findings
 from smidgen.report.one_record.tables import nll, signed
 from smidgen.runtime.record import Record
@@ -26,7 +26,7 @@ def found_by(study: str, baseline: str) -> Callable[[], str]:
     return text
 
 
-def _committed(study: str) -> Across:
+def _committed(study: str) -> RecordTable:
     found = across_of(study)
     assert found is not None, f"results/{study} holds no record that scores anything"
     return found
@@ -65,7 +65,7 @@ def _gap(record: Record, first: str, second: str, score: str) -> float:
     return float(scored[first][score] - scored[second][score])
 
 
-def _interval(gap: Spread) -> str:
+def _interval(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
         return signed(gap.value)
     return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
@@ -117,7 +117,7 @@ def uci_table() -> str:
     return "\n".join(lines)
 
 
-def _less_all(across: Across, data: str, family: str, by: str, level: int) -> str:
+def _less_all(across: RecordTable, data: str, family: str, by: str, level: int) -> str:
     found: dict[tuple[str, float], dict[int, float]] = {}
     for record in across.records_of(data):
         for each in record.results.get("levels") or ():
@@ -153,12 +153,12 @@ def bridges_table() -> str:
     return "\n".join(lines)
 
 
-def _less_random(across: Across, family: str, by: str, data: str) -> str:
+def _less_random(across: RecordTable, family: str, by: str, data: str) -> str:
     gap = across.difference(f"{family}-{by}", f"{family}-random", "nll", data)
     return "" if gap is None else _marked(gap)
 
 
-def _marked(gap: Spread, text: str | None = None) -> str:
+def _marked(gap: SeedMean, text: str | None = None) -> str:
     """A difference, bold where its interval leaves zero out."""
     text = text or signed(gap.value)
     return f"**{text}**" if gap.above_zero or gap.below_zero else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from smidgen.report.many_records.aggregate import Across, gather
+from smidgen.report.many_records.aggregate import RecordTable, gather
 from smidgen.runtime.record import Record
 from smidgen_studies.engine.ledger import Ledger, state_of
 from smidgen_studies.engine.study import Study, read_study
@@ -28,7 +28,7 @@ def records_of(study: str) -> tuple[Record, ...]:
 
 
 @cache
-def across_of(study: str) -> Across | None:
+def across_of(study: str) -> RecordTable | None:
     """Put a study's records side by side as its page does, if one scores anything."""
     known = records_of(study)
     if not any(each.results.get("methods") for each in known):

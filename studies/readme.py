@@ -274,7 +274,7 @@ def peers() -> str:
     """The benchmark against laplace-torch."""
     record = Record.load(ROOT / "bench" / "records" / "peers.json")
     lines = [
-        f"{record.config['peer']} ÷ smidgen, KFAC of all affine maps, "
+        f"{record.config['peer']} ÷ smidgen, KFAC of all affine layers, "
         f"{record.config['threads']} threads, each in a process of its own "
         "(`python -m bench peers`):",
         "",

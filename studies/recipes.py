@@ -21,15 +21,15 @@ import torch
 import smidgen
 from smidgen import evaluate, fit, select
 from smidgen.curvature.accumulate import accumulate
-from smidgen.curvature.moments import MomentSums
+from smidgen.curvature.moments import MomentAccumulator
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import GRID, choose
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
 from smidgen.runtime.record import Record
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from studies.finetuned import TASKS, Finetuned, finetuned
 
 PERCENTS = (1.0, 3.0, 10.0, 30.0)
@@ -37,7 +37,7 @@ PERCENTS = (1.0, 3.0, 10.0, 30.0)
 _SCORING_STEP = 5
 
 
-def posteriors_of(made: Finetuned, problem: Problem) -> dict[str, Posterior]:
+def posteriors_of(made: Finetuned, problem: Problem) -> dict[str, LaplacePosterior]:
     """Fit every subset in one pass, and measure the 10 % block's basis in another."""
     train = list(made.loader(made.task.train))
     some = train[::_SCORING_STEP]
@@ -54,11 +54,11 @@ def posteriors_of(made: Finetuned, problem: Problem) -> dict[str, Posterior]:
     found = fit.laplace_many(problem, train, subsets)
     base = found["10 %"]
     settled = Problem(model, base.likelihood)
-    chosen = blocks(model, base.subset)
-    sums = MomentSums(settled, chosen, base.operators)
+    chosen = find_blocks(model, base.subset)
+    sums = MomentAccumulator(settled, chosen, base.operators)
     measured = accumulate(sums, settled, train, chosen).finish().operators
     operators = {n: o.to(torch.float32) for n, o in measured.items()}
-    found["10 % ekfac"] = smidgen.Posterior(
+    found["10 % ekfac"] = smidgen.LaplacePosterior(
         subset=base.subset,
         likelihood=base.likelihood,
         operators=operators,

@@ -153,7 +153,7 @@ def criteria_table() -> str:
 
 
 def budgets_table() -> str:
-    """How maps share the weights, at 5 %."""
+    """How layers share the weights, at 5 %."""
     return _table([_variant(each, "erk") for each in BUDGETS], SCORES)
 
 

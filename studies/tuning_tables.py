@@ -7,7 +7,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from smidgen.report.many_records.aggregate import Spread
+from smidgen.report.many_records.aggregate import SeedMean
 from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.tuning_methods import LABELS
@@ -242,7 +242,7 @@ def _spread(found: Outcomes, task: str, method: str) -> str:
     return f"{fmean(values):.3f}{wide}"
 
 
-def _gap(gap: Spread | None) -> str:
+def _gap(gap: SeedMean | None) -> str:
     if gap is None:
         return ""
     if gap.low is None or gap.high is None:
@@ -251,7 +251,7 @@ def _gap(gap: Spread | None) -> str:
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
-def _ends(gap: Spread) -> str:
+def _ends(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
         return ""
     return f"{signed(gap.low, 3)} to {signed(gap.high, 3)}"

@@ -14,7 +14,7 @@ from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.planning.plan import Plan, plan
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import load, save
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import (
@@ -27,10 +27,10 @@ from smidgen.prediction import (
     predict_sparse_batches,
 )
 from smidgen.runtime.record import Record
-from smidgen.sparse import sparse_bayesian
+from smidgen.sparse import make_sparse
 from smidgen.weights.affine import coverage
-from smidgen.weights.delta import Delta, delta_of
-from smidgen.weights.delta import merge as merge_deltas
+from smidgen.weights.delta import Delta, make_delta
+from smidgen.weights.delta import merge_deltas as merge_deltas
 from smidgen.weights.subset import Subset
 from smidgen.workflows.verify import Verification, verify
 
@@ -42,7 +42,7 @@ __all__ = [
     "Delta",
     "Gaussian",
     "Plan",
-    "Posterior",
+    "LaplacePosterior",
     "Predictive",
     "Problem",
     "Record",
@@ -52,7 +52,7 @@ __all__ = [
     "SwagPosterior",
     "Verification",
     "coverage",
-    "delta_of",
+    "make_delta",
     "evaluate",
     "finetune",
     "fit",
@@ -68,6 +68,6 @@ __all__ = [
     "predict_sparse_batches",
     "save",
     "select",
-    "sparse_bayesian",
+    "make_sparse",
     "verify",
 ]

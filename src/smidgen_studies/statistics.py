@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
-from smidgen.report.many_records.aggregate import Spread, interval, spread
+from smidgen.report.many_records.aggregate import SeedMean, interval, spread
 from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
@@ -30,7 +30,7 @@ _DRAWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskGap(Spread):
+class TaskGap(SeedMean):
     """A difference on one task, and the variances that its rows and its seeds bring."""
 
     of_rows: float = 0.0
@@ -126,21 +126,21 @@ def paired_gap(
     return TaskGap(middle, *ends, count, of_rows=of_rows, of_seeds=of_seeds)
 
 
-def on_these_tasks(gaps: Mapping[str, TaskGap]) -> Spread:
+def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
     """The mean of the tasks' differences, uncertain by their rows and seeds."""
     found, share = gaps.values(), len(gaps) ** -2
     middle, count = fmean(each.value for each in found), sum(each.count for each in found)
     if any(each.low is None for each in found):
-        return Spread(middle, None, None, count)
+        return SeedMean(middle, None, None, count)
     ends = interval(
         middle,
         [(share * each.of_seeds, each.count - 1) for each in found],
         known=share * sum(each.of_rows for each in found),
     )
-    return Spread(middle, *ends, count)
+    return SeedMean(middle, *ends, count)
 
 
-def on_tasks_like_these(gaps: Mapping[str, Spread]) -> Spread:
+def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
     """The mean of the tasks' differences, as if the tasks had been drawn at random."""
     return spread([each.value for each in gaps.values()])
 
@@ -179,7 +179,7 @@ def _verdict(gaps: Mapping[str, TaskGap], other: str, method: str) -> str:
     return f"{opening}; {_by_task(gaps)}."
 
 
-def _by_task(gaps: Mapping[str, Spread]) -> str:
+def _by_task(gaps: Mapping[str, SeedMean]) -> str:
     better = [f"{t} ({said(g)})" for t, g in gaps.items() if g.above_zero]
     worse = [f"{t} ({said(g)})" for t, g in gaps.items() if g.below_zero]
     parts = []
@@ -203,7 +203,7 @@ def _reading(outcomes: Outcomes, count: int) -> str:
     )
 
 
-def said(gap: Spread) -> str:
+def said(gap: SeedMean) -> str:
     """A difference and its interval, in words."""
     if gap.low is None or gap.high is None:
         return f"{signed(gap.value, 3)}, without an interval"

@@ -24,7 +24,7 @@ import smidgen
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import model_outputs
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "lora.md"
 CLASSES, PRECISION = 3, 0.7
@@ -59,15 +59,15 @@ def padded(seed=0):
 
 
 def curvature(model, batch, block, structure):
-    """The curvature of one map by loops, (n·m, n·m)."""
+    """The curvature of one layer by loops, (n·m, n·m)."""
     outputs = model_outputs(model, batch).detach()
     hessians = torch.stack([output_hessian("categorical", each) for each in outputs])
     if structure == "kron":
-        x, jacobian = seen_by_map(model, model_outputs, batch, block.map.modules)
+        x, jacobian = seen_by_map(model, model_outputs, batch, block.layer.modules)
         mask = batch["attention_mask"].bool()
         a, g = kfac_factors(x, jacobian, hessians, mask, "reduce", bias=False)
         return torch.kron(g, a)
-    names = [block.map.weight]
+    names = [block.layer.weight]
     found = output_jacobian(model, model_outputs, batch, names)[names[0]].flatten(2)
     return torch.einsum("bcp,bcd,bdq->pq", found, hessians, found).diag().diag()
 
@@ -85,11 +85,11 @@ def test_variances_are_those_of_the_dense_oracle(structure, unchanged):
         )
         predictive = smidgen.predict(posterior, model, batch, link="diagonal-probit")
     model.eval()
-    chosen = blocks(model, subset)
+    chosen = find_blocks(model, subset)
     jacobians = {
-        block.map.name: output_jacobian(model, model_outputs, batch, [block.map.weight])[
-            block.map.weight
-        ].flatten(2)
+        block.layer.name: output_jacobian(
+            model, model_outputs, batch, [block.layer.weight]
+        )[block.layer.weight].flatten(2)
         for block in chosen
     }
     if structure == "full":
@@ -102,7 +102,7 @@ def test_variances_are_those_of_the_dense_oracle(structure, unchanged):
         # Measured in the basis of the factors, which its own test compares.
         dense = {name: each.dense() for name, each in posterior.operators.items()}
     else:
-        dense = {b.map.name: curvature(model, batch, b, structure) for b in chosen}
+        dense = {b.layer.name: curvature(model, batch, b, structure) for b in chosen}
     expected = torch.zeros(4, CLASSES, CLASSES, dtype=torch.float64)
     for name, jacobian in jacobians.items():
         prior = PRECISION * torch.eye(len(dense[name]), dtype=torch.float64)
@@ -133,5 +133,5 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch):
 def test_merged_factors_are_said_to_be_idle():
     model = adapted()
     model.merge_adapter()
-    with pytest.warns(SmidgenWarning, match="chosen maps never ran"):
+    with pytest.warns(SmidgenWarning, match="chosen layers never ran"):
         smidgen.fit.laplace(model, [padded()], smidgen.select.named(model, "*lora_*"))

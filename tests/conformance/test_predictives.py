@@ -41,7 +41,7 @@ def sparsely(call):
     def predicted(posterior, problem, batch, **options):
         # Of weights much wider than that all draws may be sure of the same.
         scale = 0.05 * posterior.precision**-0.5
-        network = smidgen.sparse_bayesian(
+        network = smidgen.make_sparse(
             problem.model, density=1.0, prior=1.0, scale=scale, path="dense"
         )
         given = replace(problem, model=network, likelihood=posterior.likelihood)

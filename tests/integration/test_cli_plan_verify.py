@@ -105,7 +105,7 @@ def test_verify_prints_a_row_for_every_map(world, tmp_path, capsys):
     assert run("verify", world / "map", *data, "--json", target) == 0
     shown = capsys.readouterr().out
     assert "bert.encoder.layer.0.attention.self.query" in shown
-    assert "All 14 maps agree" in shown
+    assert "All 14 layers agree" in shown
     found = json.loads(target.read_text())
     assert found["agrees"] is True
     assert found["examples"] == 6
@@ -123,7 +123,7 @@ def test_verify_leaves_with_one_when_a_map_disagrees(world, monkeypatch, capsys)
     monkeypatch.setattr(BertForSequenceClassification, "forward", forward)
     data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
     assert run("verify", world / "map", *data) == 1
-    assert "1 of 14 maps disagree, classifier first" in capsys.readouterr().out
+    assert "1 of 14 layers disagree, classifier first" in capsys.readouterr().out
 
 
 def hub_cache(folder, name, source, *files):

@@ -18,7 +18,7 @@ from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_classifier, load_with_head, save_model
 from smidgen.integrations.text import read_text
 from smidgen.report import verdict
-from smidgen.runtime.memory import readable
+from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 from smidgen.weights.delta import Delta
 from smidgen.workflows.bayestune import BayesTuneSettings, bayestune
@@ -180,7 +180,7 @@ def test_the_page_says_what_the_terminal_says(world, capsys):
     chosen = told["weights"] - told["head"]
     for words in (
         f"{chosen} pretrained weights and 18 of the head",
-        readable(told["bytes"]),
+        format_bytes(told["bytes"]),
         "temperature scaling",
         f"{told['posterior']['floats']:,} floats",
     ):
@@ -236,7 +236,7 @@ def test_python_does_what_the_command_does(world):
     assert record.config["device"] == "cpu"
     assert [type(each).__name__ for each in shown] == [
         "Choice",
-        "SparselyFinetuned",
+        "SparseFinetuneResult",
         "Posterior",
     ]
     assert said[0] == "Sampling the scales"

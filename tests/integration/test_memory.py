@@ -32,13 +32,13 @@ def test_peak_memory_at_ten_percent_is_near_a_plain_pass():
 
 
 def test_stored_floats_are_what_the_paper_promises():
-    """Σ over maps of (p·n)² + (p·m + 1)², the one for the bias."""
+    """Σ over layers of (p·n)² + (p·m + 1)², the one for the bias."""
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
     for percent in (10, 50, 100):
         subset = smidgen.select.sparse_kfac(model, percent=percent)
         posterior = smidgen.fit.laplace(model, [batch], subset)
         expected = 0
-        for each in coverage(model).maps:
+        for each in coverage(model).layers:
             n = max(1, ceil(percent * each.outputs / 100))
             m = max(1, ceil(percent * each.inputs / 100)) + (each.bias is not None)
             expected += n * n + m * m

@@ -70,9 +70,9 @@ def test_every_figure_is_seen_and_fits(
     seen: dict[int, dict[str, Any]], record: Record, width: int
 ) -> None:
     figures = seen[width]["figures"]
-    maps = len(record.results["subset"]["maps"])
+    layers = len(record.results["subset"]["maps"])
     panels = len(record.results["methods"]) + len(_BUILDER["SETS"])
-    assert len(figures) == maps + panels + 3
+    assert len(figures) == layers + panels + 3
     assert all(0 < w <= width and h > 0 for w, h in figures)
 
 

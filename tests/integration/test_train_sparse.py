@@ -19,10 +19,10 @@ from smidgen.integrations.arrays import (
     Arrays,
     moments,
     read_arrays,
-    standardised,
+    standardise,
 )
 from smidgen.report.drawing.connectivity import connectivity_picture
-from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
+from smidgen.sparse import load_sparse, make_sparse, prune_network, save_sparse
 from smidgen.sparse.architectures import PlainNetwork, Standardise, mlp
 
 
@@ -123,7 +123,7 @@ def test_objects_in_an_npz_are_refused(tmp_path):
 def test_standardising_uses_the_training_data():
     inputs = torch.randn(50, 2, 3, 3) * 4 + 1
     labels = torch.zeros(50, dtype=torch.int64)
-    train, other = standardised(Arrays(inputs, labels), Arrays(inputs[:5], labels[:5]))
+    train, other = standardise(Arrays(inputs, labels), Arrays(inputs[:5], labels[:5]))
     torch.testing.assert_close(train.inputs.mean((0, 2, 3)), torch.zeros(2), **SINGLE)
     assert torch.equal(other.inputs, train.inputs[:5])
 
@@ -182,7 +182,7 @@ def assert_usable(folder, scores, images, labels):
 
 
 def test_a_folder_without_its_model_says_so(tmp_path):
-    folder = save_sparse(sparse_bayesian(mlp((4,), 2, hidden=(3,))), tmp_path / "net")
+    folder = save_sparse(make_sparse(mlp((4,), 2, hidden=(3,))), tmp_path / "net")
     with pytest.raises(StoreError, match="model must be given"):
         load_sparse(folder)
     with pytest.raises(ArgumentError, match="kind must be 'mlp' or 'resnet', got 'cnn'"):
@@ -195,7 +195,7 @@ def test_the_first_layer_standardises_as_the_arrays_do():
     layer = Standardise((2, 3, 3))
     assert torch.equal(layer(inputs), inputs)
     layer.measure(*moments(arrays))
-    torch.testing.assert_close(layer(inputs), standardised(arrays)[0].inputs)
+    torch.testing.assert_close(layer(inputs), standardise(arrays)[0].inputs)
 
 
 def test_cifar_comes_in_several_files(tmp_path, capsys):
@@ -220,7 +220,7 @@ def test_cifar_comes_in_several_files(tmp_path, capsys):
     files = [f"--train={tmp_path / f'data_batch_{n}.bin'}" for n in (1, 2)]
     run(*words, *files, "--out", tmp_path / "b")
     assert "on 216 examples" in capsys.readouterr().out
-    assert torch.equal(*(load_sparse(tmp_path / n).maps["2"].means for n in ("a", "b")))
+    assert torch.equal(*(load_sparse(tmp_path / n).layers["2"].means for n in ("a", "b")))
     (tmp_path / "none").mkdir()
     run(*words, "--train", tmp_path / "none", "--out", tmp_path / "c", code=1)
     assert "must hold CIFAR-10's data_batch" in capsys.readouterr().err
@@ -300,14 +300,14 @@ def test_the_picture_shows_every_map():
 
 def test_a_pruned_network_still_knows_what_it_was_made_from(tmp_path):
     plain = PlainNetwork("mlp", (4,), 2, hidden=(6,))
-    network = sparse_bayesian(plain.build(), density=0.5)
+    network = make_sparse(plain.build(), density=0.5)
     save_sparse(network, tmp_path / "first", plain=plain)
-    cut = pruned(load_sparse(tmp_path / "first"), 0.2)
+    cut = prune_network(load_sparse(tmp_path / "first"), 0.2)
     save_sparse(cut, tmp_path / "second")
     again = load_sparse(tmp_path / "second")
     assert again.count == cut.count < network.count
     with pytest.raises(ArgumentError, match="at most the network's own, 0.1"):
-        pruned(cut, 0.5)
+        prune_network(cut, 0.5)
     rows = torch.rand(3, 4)
     assert torch.equal(again(rows.double()), again(rows.double().float()))
     with pytest.raises(DataError, match="Divide bytes of images by 255"):

@@ -16,7 +16,7 @@ import smidgen
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
 from smidgen.integrations.peft_adapter import peft_model, save_peft
-from smidgen.weights.delta import delta_of
+from smidgen.weights.delta import make_delta
 from smidgen.weights.subset import Entries
 
 
@@ -69,7 +69,7 @@ def test_a_trainer_moves_the_chosen_weights_only(tmp_path):
         changed += moved.numel()
     assert changed > 0.9 * subset.size
     base = bert()
-    delta = delta_of(base, subset, optimiser.difference, {})
+    delta = make_delta(base, subset, optimiser.difference, {})
     delta.apply(base)
     assert all(torch.equal(v, after[n]) for n, v in base.state_dict().items())
 
@@ -116,14 +116,14 @@ def test_peft_changes_no_module_whose_name_only_ends_alike(kind):
     model, x = Alike().to(kind), torch.ones(2, 6, dtype=kind)
     part = Entries(torch.tensor([1, 7]))
     subset = smidgen.Subset({"query.weight": (6, 6)}, {"query.weight": part})
-    delta = delta_of(model, subset, torch.full((2,), 1 / 3, dtype=kind), {})
+    delta = make_delta(model, subset, torch.full((2,), 1 / 3, dtype=kind), {})
     found = peft_model(delta, model)(x)
     with delta.applied(model):
         torch.testing.assert_close(found, model(x), **SINGLE)
     head = {f"query.{name}": p + 1 for name, p in model.query.named_parameters()}
     rest = smidgen.Subset({"inner.query.weight": (6, 6)}, {"inner.query.weight": part})
     with pytest.raises(ArgumentError, match="got 'query' beside 'inner.query'"):
-        peft_model(delta_of(model, rest, torch.ones(2), head), model)
+        peft_model(make_delta(model, rest, torch.ones(2), head), model)
 
 
 def test_what_peft_cannot_hold_is_refused_by_name(tmp_path):
@@ -131,10 +131,10 @@ def test_what_peft_cannot_hold_is_refused_by_name(tmp_path):
     name = "bert.encoder.layer.0.attention.self.query.bias"
     shapes = {name: (8,)}
     subset = smidgen.Subset(shapes, {name: Entries(torch.tensor([1, 2]))})
-    delta = delta_of(model, subset, torch.ones(2), {})
+    delta = make_delta(model, subset, torch.ones(2), {})
     with pytest.raises(ArgumentError, match="nn.Linear only .*query.bias"):
         save_peft(delta, model, tmp_path)
     head = select.named(model, "classifier.weight")
-    crowded = delta_of(model, head, torch.ones(16), {})
+    crowded = make_delta(model, head, torch.ones(16), {})
     with pytest.raises(ArgumentError, match="room for 20 entries .* got 'classifier"):
         save_peft(crowded, model, tmp_path)

@@ -44,7 +44,7 @@ class OneBlock(nn.Module):
 
 
 class Shared(nn.Module):
-    """One hidden map that runs twice, and a second module tied to it."""
+    """One hidden layer that runs twice, and a second module tied to it."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class InPlace(nn.Module):
 
 
 class Encoder(nn.Module):
-    """torch's own encoder layer: its feed-forward maps run, its attention's do not."""
+    """torch's own encoder layer: its feed-forward layers run, its attention's do not."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ SELECTORS = {
         model, count=1, by="random", generator=torch.Generator().manual_seed(5)
     ),
     "biases": lambda model: smidgen.select.named(
-        model, [each.bias for each in smidgen.coverage(model).maps if each.bias]
+        model, [each.bias for each in smidgen.coverage(model).layers if each.bias]
     ),
     "scattered": lambda model: smidgen.select.weights(model, fraction=0.3),
     "scattered-per-layer": lambda model: smidgen.select.weights(
@@ -269,7 +269,7 @@ SELECTORS = {
         smidgen.coverage(model).universe,
         {
             **smidgen.select.sparse_kfac(model, percent=40).parts,
-            **{each.bias: Whole() for each in smidgen.coverage(model).maps if each.bias},
+            **{each.bias: Whole() for each in smidgen.coverage(model).layers if each.bias},
         },
     ),
     "every-weight-by-name": lambda model: smidgen.select.named(

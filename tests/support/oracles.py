@@ -57,9 +57,9 @@ def subset_jacobian(model, forward, batch, subset) -> torch.Tensor:
 
 
 def seen_by_map(model, forward, batch, module_names):
-    """Inputs (B, T, m) and output Jacobians ∂f/∂a (B, C, T, n) of a map, use after use.
+    """Inputs (B, T, m) and output Jacobians ∂f/∂a (B, C, T, n) of a layer, use after use.
 
-    The Jacobian comes from adding a zero to the map's output and differentiating in it.
+    The Jacobian comes from adding a zero to the layer's output and differentiating in it.
     """
     shapes, inputs = [], []
 
@@ -87,7 +87,7 @@ def seen_by_map(model, forward, batch, module_names):
 
 
 def inputs_of_map(model, forward, batch, module_names, examples):
-    """Inputs (B, T, m) of a map by hooks, use after use."""
+    """Inputs (B, T, m) of a layer by hooks, use after use."""
     inputs = []
 
     def record(module, args, out):
@@ -150,7 +150,7 @@ def linear_regression_posterior(x, noise, precision):
 
 
 def dense_gaussian_map(module, part, inputs, noise, outer):
-    """A Gaussian map on dense means and scales, all gradients by autograd.
+    """A Gaussian layer on dense means and scales, all gradients by autograd.
 
     Returns the outputs and the gradients, given `outer` for the outputs, of inputs, active
     means, active log-scales (unless there is no noise) and the bias, where there is one.

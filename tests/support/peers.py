@@ -2,7 +2,7 @@
 
 How their conventions differ from ours:
 
-- Their vector runs parameter after parameter in the model's order; ours runs map after map,
+- Their vector runs parameter after parameter in the model's order; ours runs layer after layer,
   row after row, and a row is its bias, then its weights.
 - laplace-torch's KFAC keeps weight and bias apart, G ⊗ A and G, without the curvature
   between them; ours, and curvlinops when asked, has one A with the bias as an input of one.
@@ -97,7 +97,7 @@ def laplace_torch(
     """Fit laplace-torch to the trainable parameters of a model.
 
     Args:
-        model: A model whose parameters are all of affine maps, or frozen.
+        model: A model whose parameters are all of affine layers, or frozen.
         batches: The data.
         structure: "kron", "diag" or "full".
         kind: What the outputs mean.
@@ -147,7 +147,7 @@ def curvlinops_matrix(model, batches, kind, approximation, *, corrected=False):
 
 
 def places(model, names=None):
-    """Where each map's rows (bias, weights) stand in their vector: {name: (n, m)}."""
+    """Where each layer's rows (bias, weights) stand in their vector: {name: (n, m)}."""
     start, where = 0, {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (names is None or name in names):
@@ -155,7 +155,7 @@ def places(model, names=None):
             where[name] = where[name].reshape(parameter.shape)
             start += parameter.numel()
     found = {}
-    for each in smidgen.coverage(model).maps:
+    for each in smidgen.coverage(model).layers:
         if each.weight in where:
             weight = where[each.weight]
             weight = weight.T if each.transposed else weight.flatten(1)
@@ -165,7 +165,7 @@ def places(model, names=None):
 
 
 def our_matrix(posterior, where):
-    """smidgen's curvature of all maps as one matrix in their order."""
+    """smidgen's curvature of all layers as one matrix in their order."""
     size = sum(each.numel() for each in where.values())
     found = torch.zeros(size, size, dtype=torch.float64)
     for name, operator in posterior.operators.items():
@@ -175,9 +175,9 @@ def our_matrix(posterior, where):
 
 
 def apart(matrix, model, where):
-    """The same matrix without the curvature between a map's bias and its weights."""
+    """The same matrix without the curvature between a layer's bias and its weights."""
     found = matrix.clone()
-    for each in smidgen.coverage(model).maps:
+    for each in smidgen.coverage(model).layers:
         if each.name in where and each.bias is not None:
             bias, weight = where[each.name][:, 0], where[each.name][:, 1:].flatten()
             found[bias[:, None], weight] = 0

@@ -102,7 +102,7 @@ def _method(base: Record, point: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(
-    generator: np.random.Generator, maps: list[dict[str, Any]]
+    generator: np.random.Generator, layers: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     found = []
 
@@ -137,7 +137,7 @@ def _points(
     for place, percent in enumerate(percents[:3]):
         add("best-budget", 10_000.0 * (place + 1), (percent / 100) ** 2)
         found[-1]["nll"] = 0.4505 - 0.0002 * place
-        own = maps[: 12 + 2 * place]
+        own = layers[: 12 + 2 * place]
         found[-1]["shares"] = [[percents[i % 5], m["name"]] for i, m in enumerate(own)]
     return found
 
@@ -151,8 +151,8 @@ def _chosen(points: list[dict[str, Any]]) -> dict[str, int]:
     return chosen
 
 
-def _norms(maps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _norms(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"name": m["name"], "group": m["group"], "norm": 2.0 + (i * 7 % 31) / 3}
-        for i, m in enumerate(maps)
+        for i, m in enumerate(layers)
     ]

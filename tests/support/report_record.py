@@ -144,7 +144,7 @@ def _subset(generator: np.random.Generator) -> dict[str, Any]:
     }
     shapes["bert.pooler.dense"] = ("mlp", 384, 384)
     shapes["classifier"] = ("mlp", 2, 384)
-    maps = [
+    layers = [
         {
             "name": name,
             "group": group,
@@ -155,14 +155,14 @@ def _subset(generator: np.random.Generator) -> dict[str, Any]:
         }
         for name, (group, outputs, inputs) in shapes.items()
     ]
-    size = sum(len(entry["rows"]) * len(entry["columns"]) for entry in maps)
-    total = sum(entry["outputs"] * entry["inputs"] for entry in maps)
+    size = sum(len(entry["rows"]) * len(entry["columns"]) for entry in layers)
+    total = sum(entry["outputs"] * entry["inputs"] for entry in layers)
     return {
         "percent": float(PERCENT),
         "size": size,
         "total": total,
         "fraction": size / total,
-        "maps": maps,
+        "maps": layers,
     }
 
 

@@ -10,7 +10,7 @@ from smidgen.fit import SparseTraining
 
 
 def mlp(width=32):
-    """The least network with two maps."""
+    """The least network with two layers."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
 
@@ -50,7 +50,7 @@ def everything(network):
     return {
         **{n: p.detach() for n, p in network.named_parameters()},
         **dict(network.named_buffers()),
-        **{f"{n} indices": part.pattern.listed() for n, part in network.maps.items()},
+        **{f"{n} indices": part.pattern.listed() for n, part in network.layers.items()},
     }
 
 

@@ -85,7 +85,7 @@ TWO_MAPS = {
     "distilbert": ("pre_classifier", "classifier"),
     "roberta": ("classifier.dense", "classifier.out_proj"),
 }
-"""Families whose new heads have two maps, and the names of these."""
+"""Families whose new heads have two layers, and the names of these."""
 
 
 def saved_encoder_of(family, folder):

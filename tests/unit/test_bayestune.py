@@ -36,7 +36,7 @@ def test_the_head_is_whole_and_outside_the_budget():
 
 
 class Tied(nn.Module):
-    """The outputs come from a map that shares the embedding's weights."""
+    """The outputs come from a layer that shares the embedding's weights."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Tied(nn.Module):
 def test_a_pretrained_map_is_not_taken_for_a_head():
     model = Tied()
     given = {"hidden.weight": torch.rand(4, 4)}
-    said = "'out' comes after the last affine map 'hidden'.*tied to embed"
+    said = "'out' comes after the last affine layer 'hidden'.*tied to embed"
     with pytest.raises(ArgumentError, match=said):
         select.bayestune(model, given)
     ids = [(torch.tensor([1, 2]), torch.tensor([1, 2]))]

@@ -15,9 +15,9 @@ from smidgen.curvature.kronecker import kronecker_factors
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import DataError
 from smidgen.outputs.problem import batch_mask, batch_targets
-from smidgen.posterior.output_covariance import output_moments, shares_of
+from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 
 def mask_for(batch, positions):
@@ -36,14 +36,14 @@ def test_factors_equal_loops_over_examples_and_positions(case, approximation, pe
         pytest.skip("a test of its own compares the factors of tokens")
     model, batch = case.make()
     subset = smidgen.select.sparse_kfac(model, percent=percent)
-    chosen = blocks(model, subset)
+    chosen = find_blocks(model, subset)
     found = kronecker_factors(
         case.problem(model), [batch], chosen, approximation=approximation
     )
     outputs = case.forward(model, batch).detach()
     hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
     for block in chosen:
-        x, jacobian = seen_by_map(model, case.forward, batch, block.map.modules)
+        x, jacobian = seen_by_map(model, case.forward, batch, block.layer.modules)
         mask = mask_for(batch, x.shape[1])
         if mask is None:
             mask = torch.ones(x.shape[:2], dtype=torch.bool)
@@ -55,7 +55,7 @@ def test_factors_equal_loops_over_examples_and_positions(case, approximation, pe
             approximation,
             block.bias,
         )
-        operator = found.operators[block.map.name]
+        operator = found.operators[block.layer.name]
         torch.testing.assert_close(operator.dense(), torch.kron(g, a), **EXACT)
 
 
@@ -70,7 +70,7 @@ def able(structure, chosen):
 def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, structure):
     model, batch = case.make()
     subset = SELECTORS[selector](model)
-    chosen = blocks(model, subset)
+    chosen = find_blocks(model, subset)
     able(structure, chosen)
     problem = case.problem(model)
     posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
@@ -82,11 +82,11 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, st
         problem,
         [batch],
         chosen,
-        shares_of(posterior, chosen, precisions),
+        covariance_terms(posterior, chosen, precisions),
         lambda outputs: directions[:, None].expand(-1, len(outputs), -1),
     )
     expected = torch.zeros_like(moments.total)
-    jacobians = {b.map.name: ordered_jacobian(model, case, batch, b) for b in chosen}
+    jacobians = {b.layer.name: ordered_jacobian(model, case, batch, b) for b in chosen}
     if structure == "full":
         jacobians = {JOINT: torch.cat(list(jacobians.values()), -1)}
     for name, jacobian in jacobians.items():
@@ -107,7 +107,7 @@ def test_measured_curvature_is_that_of_the_exact_ggn(case, structure, selector):
     """Its diagonal, in the weights or in the eigenbasis of the factors, or all of it."""
     model, batch = case.make()
     subset = SELECTORS[selector](model)
-    chosen = blocks(model, subset)
+    chosen = find_blocks(model, subset)
     able(structure, chosen)
     posterior = smidgen.fit.laplace(
         case.problem(model), [batch], subset, structure=structure, approximation="expand"
@@ -120,7 +120,7 @@ def test_measured_curvature_is_that_of_the_exact_ggn(case, structure, selector):
         return
     for block, jacobian in zip(chosen, jacobians, strict=True):
         ggn = exact_ggn(model, case, batch, jacobian)
-        operator = posterior.operators[block.map.name]
+        operator = posterior.operators[block.layer.name]
         if structure == "ekfac":
             basis = torch.kron(operator.row_vectors, operator.column_vectors)
             ggn = basis.T @ ggn @ basis
@@ -140,7 +140,7 @@ def exact_ggn(model, case, batch, jacobian):
 
 def ordered_jacobian(model, case, batch, block):
     """The dense Jacobian (R, C, D) in the order of the block's weights."""
-    numbers = block.spread(torch.arange(1, block.size + 1))
+    numbers = block.scatter(torch.arange(1, block.size + 1))
     found = output_jacobian(model, case.forward, batch, list(numbers))
     rows, classes = next(iter(found.values())).shape[:2]
     ordered = torch.full((rows, classes, block.size), torch.nan).double()
@@ -211,9 +211,9 @@ def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():
     problem = smidgen.Problem(model, smidgen.Categorical(2))
     dense = {}
     for percent in (30, 70):
-        chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
+        chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
         found = kronecker_factors(problem, [batch], chosen)
-        dense[percent] = {b.map.name: (b, found.operators[b.map.name]) for b in chosen}
+        dense[percent] = {b.layer.name: (b, found.operators[b.layer.name]) for b in chosen}
     for name, (small, operator) in dense[30].items():
         large, wider = dense[70][name]
         rows = [large.rows.tolist().index(i) for i in small.rows.tolist()]
@@ -230,7 +230,7 @@ def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():
 def test_rows_labelled_minus_100_are_left_out():
     model, batch = Case("one-block", OneBlock, 3, padded_tokens).make()
     problem = smidgen.Problem(model, smidgen.Categorical(3))
-    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=60))
+    chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=60))
     keep = torch.tensor([0, 2])
     masked = dict(batch, labels=batch["labels"].clone())
     masked["labels"][[1, 3]] = -100
@@ -247,7 +247,7 @@ def test_rows_labelled_minus_100_are_left_out():
 def test_factors_do_not_depend_on_the_batching():
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
     problem = smidgen.Problem(model, smidgen.Categorical(2))
-    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=50))
     # Trimmed to its own length, the short half has less padding than in the whole.
     halves = [
         {k: v[:2] for k, v in batch.items()},
@@ -264,7 +264,7 @@ def test_factors_do_not_depend_on_the_batching():
 def test_frozen_weights_are_treated_like_others():
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
     problem = smidgen.Problem(model, smidgen.Categorical(2))
-    chosen = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=50))
     free = kronecker_factors(problem, [batch], chosen)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -281,10 +281,10 @@ def test_coverage_names_what_is_left_out():
     attention = torch.nn.MultiheadAttention(4, 2)
     norm = torch.nn.LayerNorm(4)
     found = coverage(torch.nn.ModuleList([tied, attention, norm, torch.nn.Linear(4, 3)]))
-    assert [each.name for each in found.maps] == ["3"]
+    assert [each.name for each in found.layers] == ["3"]
     assert "tied to 0.0 (Embedding)" in found.left_out["0.1"]
     assert "MultiheadAttention" in found.left_out["1.out_proj"]
-    assert "LayerNorm is not an affine map" in found.left_out["2"]
+    assert "LayerNorm is not an affine layer" in found.left_out["2"]
     assert "left out" in str(found)
 
 
@@ -299,7 +299,7 @@ def test_a_linear_with_a_forward_of_its_own_is_left_out():
             self.weight = torch.nn.Parameter(torch.zeros(3, 2))
 
     found = coverage(torch.nn.ModuleList([Tripled(3, 2), Conv1D(), torch.nn.Linear(2, 2)]))
-    assert [each.name for each in found.maps] == ["2"]
+    assert [each.name for each in found.layers] == ["2"]
     assert set(found.left_out) == {"0", "1"}
 
 
@@ -329,7 +329,7 @@ def test_a_bias_of_two_maps_leaves_both_out():
     first, second = torch.nn.Linear(3, 2), torch.nn.Linear(4, 2)
     second.bias = first.bias
     found = coverage(torch.nn.ModuleList([first, second, torch.nn.Linear(2, 2)]))
-    assert [each.name for each in found.maps] == ["2"]
+    assert [each.name for each in found.layers] == ["2"]
     assert "shares its bias" in found.left_out["0"]
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from smidgen import Subset
 from smidgen.errors import ArgumentError, StoreError
-from smidgen.weights.delta import Delta, delta_of, merge
+from smidgen.weights.delta import Delta, make_delta, merge_deltas
 from smidgen.weights.subset import Block, Entries, Whole
 
 
@@ -41,7 +41,7 @@ def made(model, **changes):
     generator = torch.Generator().manual_seed(subset.size)
     difference = torch.randn(subset.size, generator=generator)
     head = {"2.bias": torch.tensor([7.0, -7.0])} if "2.bias" in subset.parts else {}
-    return delta_of(model, subset, difference, head)
+    return make_delta(model, subset, difference, head)
 
 
 def same(left, right):
@@ -128,7 +128,7 @@ def test_deltas_never_stack_and_a_changed_model_is_not_called_the_base():
     """A hash leaves heads out, so it alone would let a tuned head pass for a base."""
     model, base = net(), net()
     tuned = made(model)
-    other = delta_of(model, subset_of(model), torch.ones(11), {"2.bias": torch.ones(2)})
+    other = make_delta(model, subset_of(model), torch.ones(11), {"2.bias": torch.ones(2)})
     headed = Delta(
         subset_of(model, {"2.bias": Whole()}),
         torch.ones(2),
@@ -167,7 +167,7 @@ def test_channels_last_weights_are_written_by_their_axes(part):
     torch.manual_seed(0)
     model = nn.Conv2d(3, 4, 3)
     subset = subset_of(model, {"weight": part})
-    delta = delta_of(model, subset, torch.arange(1.0, subset.size + 1), {})
+    delta = make_delta(model, subset, torch.arange(1.0, subset.size + 1), {})
     strided = deepcopy(model).to(memory_format=torch.channels_last)
     before = deepcopy(strided)
     assert not strided.weight.is_contiguous()
@@ -182,7 +182,7 @@ def test_tied_weights_are_written_once():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     base = deepcopy(model)
-    delta = delta_of(model, subset_of(model, {"0.weight": Whole()}), torch.ones(9), {})
+    delta = make_delta(model, subset_of(model, {"0.weight": Whole()}), torch.ones(9), {})
     there = delta.apply(model)
     assert torch.equal(model[1].weight, base[0].weight + 1)
     there.remove()
@@ -194,7 +194,7 @@ def test_merging_adds_up_where_they_overlap():
     parts = {"0.weight": Entries(torch.tensor([5, 6])), "0.bias": Whole()}
     first = made(model, parts={"0.weight": Entries(torch.tensor([0, 5, 10]))})
     second = made(model, parts=parts)
-    found = merge([first, second], [1.0, 0.5])
+    found = merge_deltas([first, second], [1.0, 0.5])
     wanted = torch.zeros(12)
     wanted[[0, 5, 10]] += first.difference
     wanted[[5, 6]] += 0.5 * second.difference[:2]
@@ -210,14 +210,14 @@ def test_heads_come_off_so_that_runs_can_be_merged(tmp_path):
     first, second = made(model), made(model, parts={"0.bias": Whole(), "2.bias": Whole()})
     second = replace(second, replaced={"2.bias": torch.tensor([1.0, 2.0])})
     with pytest.raises(ArgumentError, match=r"two of '2.bias'.*without_head"):
-        merge([first, second])
+        merge_deltas([first, second])
     bare = second.without_head()
     assert Delta.load(bare.save(tmp_path / "bare")).left_out == ("2.bias",)
-    there = merge([first, bare]).apply(model)
+    there = merge_deltas([first, bare]).apply(model)
     assert torch.equal(model[2].bias, torch.tensor([7.0, -7.0]))
     assert torch.equal(model[0].bias, base[0].bias + second.difference)
     there.remove()
-    there = merge([first.without_head(), bare]).apply(model)
+    there = merge_deltas([first.without_head(), bare]).apply(model)
     assert torch.equal(model[2].bias, base[2].bias)
     there.remove()
     assert same(model, base)
@@ -227,21 +227,21 @@ def test_double_precision_survives_merging():
     model = net(torch.float64)
     subset = subset_of(model, {"0.bias": Whole()})
     third = torch.full((4,), 1 / 3, dtype=torch.float64)
-    one = delta_of(model, subset, third, {})
-    assert torch.equal(merge([one, one]).difference, 2 * third)
+    one = make_delta(model, subset, third, {})
+    assert torch.equal(merge_deltas([one, one]).difference, 2 * third)
 
 
 def test_what_cannot_be_merged_is_named():
     model = net()
     other = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     with pytest.raises(ArgumentError, match="one base model"):
-        merge([made(model), made(other)])
+        merge_deltas([made(model), made(other)])
     plain = made(model, parts={"2.weight": Whole()})
     headless = Delta(plain.subset, plain.difference, {}, made(model).fingerprint)
     with pytest.raises(ArgumentError, match="same parameters out of .* '2.bias'"):
-        merge([made(model), headless])
+        merge_deltas([made(model), headless])
     with pytest.raises(ArgumentError, match="weights must be as many as the deltas, 2"):
-        merge([made(model), made(model)], [1.0])
+        merge_deltas([made(model), made(model)], [1.0])
 
 
 def test_half_a_percent_of_minilm_is_under_a_megabyte(tmp_path):
@@ -264,12 +264,12 @@ def test_a_delta_of_what_does_not_fit_is_refused_by_name():
     model = net()
     subset = subset_of(model)
     with pytest.raises(ArgumentError, match=r"difference must .* each of 11 .* \(3,\)"):
-        delta_of(model, subset, torch.ones(3), {})
+        make_delta(model, subset, torch.ones(3), {})
     ones = torch.ones(subset.size)
     with pytest.raises(ArgumentError, match=r"replaced must .* got 'head' .* missing"):
-        delta_of(model, subset, ones, {"head": torch.ones(2)})
+        make_delta(model, subset, ones, {"head": torch.ones(2)})
     with pytest.raises(ArgumentError, match=r"got '2.bias' of shape \(3,\), there of"):
-        delta_of(model, subset, ones, {"2.bias": torch.ones(3)})
+        make_delta(model, subset, ones, {"2.bias": torch.ones(3)})
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):

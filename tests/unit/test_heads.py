@@ -1,4 +1,4 @@
-"""Heads of several maps: no prior, never ranked, always tuned, no part of the base."""
+"""Heads of several layers: no prior, never ranked, always tuned, no part of the base."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from smidgen import Problem, Subset, fit, merge_deltas, select
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_with_head
-from smidgen.weights.head import head_of
+from smidgen.weights.head import find_head
 from smidgen.weights.subset import Entries, Whole
 from smidgen_studies.methods.tuned_text import Start, chosen_by
 
@@ -43,9 +43,9 @@ def run(model, head):
 
 
 def test_another_head_seed_is_no_other_base(family):
-    folder, maps = family
+    folder, layers = family
     first, second = (load_with_head(folder, labels=2, seed=seed) for seed in (0, 1))
-    names = [f"{name}.{field}" for name in maps for field in ("weight", "bias")]
+    names = [f"{name}.{field}" for name in layers for field in ("weight", "bias")]
     assert list(first.head) == names
     found = [run(each.model, each.head) for each in (first, second)]
     for scales, subset, tuned in found:
@@ -69,28 +69,28 @@ def test_another_head_seed_is_no_other_base(family):
 
 
 def test_told_of_one_map_the_other_is_part_of_the_base(family):
-    folder, maps = family
+    folder, layers = family
     first, second = (load_with_head(folder, labels=2, seed=seed) for seed in (0, 1))
     scales, _, tuned = run(first.model, "last")
-    assert f"{maps[0]}.weight" in scales.means
+    assert f"{layers[0]}.weight" in scales.means
     with pytest.raises(StoreError, match="another base model"):
         tuned.delta.apply(second.model)
 
 
 def test_names_of_modules_of_parameters_and_a_subset_say_the_same(family):
-    folder, maps = family
+    folder, layers = family
     loaded = load_with_head(folder, labels=2)
     model, names = loaded.model, list(loaded.head)
-    wanted = head_of(model, loaded.head)
+    wanted = find_head(model, loaded.head)
     assert list(wanted) == names
-    assert head_of(model, list(maps)) == wanted
-    assert head_of(model, select.named(model, names)) == wanted
+    assert find_head(model, list(layers)) == wanted
+    assert find_head(model, select.named(model, names)) == wanted
     # A subset that lacks the head is tuned with it all the same.
     few = Subset(
         {n: tuple(p.shape) for n, p in model.named_parameters() if n not in names},
         {next(iter(dict(model.named_parameters()))): Entries(torch.tensor([3]))},
     )
-    tuned = fit.sparse_finetune(model, batches(), few, head=maps, epochs=1)
+    tuned = fit.sparse_finetune(model, batches(), few, head=layers, epochs=1)
     assert set(tuned.delta.replaced) == set(names)
     assert tuned.delta.subset.size == 1
 
@@ -111,7 +111,7 @@ def test_one_new_map_is_the_last(tmp_path):
     model = loaded.model
     assert loaded.head == ("classifier.weight", "classifier.bias")
     # In that order, on which sums of gradients depend.
-    assert list(head_of(model, loaded.head)) == list(head_of(model, "last"))
+    assert list(find_head(model, loaded.head)) == list(find_head(model, "last"))
     assert select.named(model, list(loaded.head)) == select.last_layer(model)
     told, last = (run(model, head) for head in (loaded.head, "last"))
     assert told[1].digest() == last[1].digest()
@@ -134,14 +134,14 @@ def test_what_is_new_without_a_map_of_its_own(tmp_path):
 def test_heads_that_are_none():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     with pytest.raises(ArgumentError, match="got '1', which has no weights of its own"):
-        head_of(model, ["2", "1"])
+        find_head(model, ["2", "1"])
     # '2' is no beginning of another name.
     with pytest.raises(ArgumentError, match="got '2.w'"):
-        head_of(model, ["2.w"])
+        find_head(model, ["2.w"])
     with pytest.raises(ArgumentError, match="must name a module or more, got none"):
-        head_of(model, [])
+        find_head(model, [])
     with pytest.raises(ArgumentError, match=r"got 'body'. Put names .* head=\['body'\]"):
-        head_of(model, "body")
+        find_head(model, "body")
     part = Subset({"2.bias": (2,)}, {"2.bias": Entries(torch.tensor([0]))})
     with pytest.raises(ArgumentError, match="whole parameters, got a part of '2.bias'"):
-        head_of(model, part)
+        find_head(model, part)

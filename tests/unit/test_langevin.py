@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import smidgen
 from smidgen import fit, select
 from smidgen.errors import ArgumentError, DataError, StoreError
-from smidgen.fit.bayestune.chain import Chain, Course
+from smidgen.fit.bayestune.chain import Chain, ChainSchedule
 from smidgen.fit.bayestune.langevin import chain_course
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.bayestune.step import Langevin, Settings
+from smidgen.fit.bayestune.step import Langevin, LangevinSettings
 from smidgen.fit.preparation import training_size
 from smidgen.weights.affine import coverage
-from smidgen.weights.top_k import overlap
-from smidgen.weights.vector import Trainable
+from smidgen.weights.top_k import top_k_overlap
+from smidgen.weights.vector import SubsetVector
 
 
 def linear(weights):
@@ -64,7 +64,7 @@ def test_a_known_sparse_support_is_found():
     assert len(found & support) / len(support) >= 0.9
     assert scales.overlap(0.05) >= 0.9
     other = fit.langevin(problem, loader, head="none", learning_rate=1e-3, seed=1, **SHORT)
-    assert overlap(scales.means, other.means, len(support)) >= 0.9
+    assert top_k_overlap(scales.means, other.means, len(support)) >= 0.9
     # What the data do not ask for stays far nearer than what they do.
     means = scales.means["weight"].flatten()
     inside = means[sorted(support)].mean()
@@ -244,11 +244,11 @@ def test_the_marginals_of_a_small_network_are_those_of_a_long_reference_run():
 )
 def test_without_data_weights_move_as_the_check_foresees(discount, distances):
     """The default prior, whose spike no step can see: not the stated law, by far."""
-    count, prior, course = 4000, ScalePrior(), Course(3000, 1, 1)
+    count, prior, course = 4000, ScalePrior(), ChainSchedule(3000, 1, 1)
     tensors = {"weight": torch.zeros(count, dtype=torch.float64)}
     base = {"weight": torch.zeros(count, dtype=torch.float64)}
     # h G is 1e-6, the length of a step a thousandth.
-    settings = Settings(0.5e-6, 1.0, discount, preconditioned=False)
+    settings = LangevinSettings(0.5e-6, 1.0, discount, preconditioned=False)
     mover = Langevin(tensors, base, prior, settings, 1, course.burn_in, 0)
     found = torch.zeros(len(distances), dtype=torch.float64)
     for step in range(1, course.steps + 1):
@@ -268,10 +268,10 @@ def test_without_data_weights_move_as_the_check_foresees(discount, distances):
 
 def test_three_vectors_are_kept_beside_weights_and_gradients():
     problem, _, _ = sparse_task(inputs=50)
-    tensors = Trainable(problem.model, select.named(problem.model, "*")).tensors
+    tensors = SubsetVector(problem.model, select.named(problem.model, "*")).tensors
     base = {"weight": problem.model.weight.detach()}
-    prior, course = ScalePrior(), Course(20, 10, 2)
-    mover = Langevin(tensors, base, prior, Settings(1e-3), 100, 10, 0)
+    prior, course = ScalePrior(), ChainSchedule(20, 10, 2)
+    mover = Langevin(tensors, base, prior, LangevinSettings(1e-3), 100, 10, 0)
     chain = Chain(
         problem, tensors, ["weight"], prior, course, mover, keep_displacement=False
     )
@@ -358,7 +358,7 @@ def test_an_interrupted_chain_goes_on_bitwise(update, tmp_path):
 def test_the_model_is_a_guest_on_every_case(case, update, unchanged):
     model, batch = case.make()
     problem = case.problem(model)
-    if len(coverage(model).maps) < 2:
+    if len(coverage(model).layers) < 2:
         pytest.skip("nothing is left beside the head")
     with unchanged(model):
         size = {"num_data": 8} if update == "langevin" else {}
@@ -534,10 +534,10 @@ def test_the_prior_counts_against_labelled_tokens():
     class Tagger(nn.Module):
         def __init__(self):
             super().__init__()
-            self.map = nn.Linear(3, 4)
+            self.layer = nn.Linear(3, 4)
 
         def forward(self, x):
-            return self.map(x)
+            return self.layer(x)
 
     labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
     data = TensorDataset(torch.randn(2, 3, 3), labels)
@@ -574,7 +574,7 @@ def test_the_prior_counts_against_labelled_rows():
 
 
 class Branches(nn.Module):
-    """A second map that only some batches run, and a third that none does."""
+    """A second layer that only some batches run, and a third that none does."""
 
     def __init__(self):
         super().__init__()
@@ -622,7 +622,7 @@ def test_outputs_that_depend_on_no_weight_are_refused():
 )
 def test_half_of_a_chain_is_burn_in_and_the_rest_holds_its_samples(steps, samples, course):
     found = chain_course(steps, samples)
-    assert found == Course(*course)
+    assert found == ChainSchedule(*course)
     assert samples <= found.samples < 2 * samples
 
 

@@ -17,7 +17,7 @@ from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureEr
 from smidgen.fit.calibration.precision import GRID
 from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Entries, Subset, Whole
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -302,7 +302,7 @@ def test_percent_is_checked(percent):
 
 
 def test_a_model_without_affine_maps_is_refused():
-    with pytest.raises(StructureError, match="Sequential has no affine map"):
+    with pytest.raises(StructureError, match="Sequential has no affine layer"):
         smidgen.select.sparse_kfac(nn.Sequential(nn.ReLU()), percent=10)
 
 
@@ -328,13 +328,13 @@ def test_maps_that_mix_examples_stay_deterministic_and_are_named(flat, tokens):
     model = TimeFirst(flat).double()
     x = torch.randn(3, tokens, 4, generator=torch.Generator().manual_seed(0)).double()
     batch = (x, torch.tensor([0, 1, 1]))
-    with pytest.warns(SmidgenWarning, match="1 chosen maps stay deterministic: mix"):
+    with pytest.warns(SmidgenWarning, match="1 chosen layers stay deterministic: mix"):
         posterior = smidgen.fit.laplace(
             model, [batch], smidgen.select.sparse_kfac(model, percent=100)
         )
     assert list(posterior.operators) == ["head"]
     assert set(posterior.subset.parts) == {"head.weight", "head.bias"}
-    with pytest.raises(StructureError, match="no chosen map can be treated"):
+    with pytest.raises(StructureError, match="no chosen layer can be treated"):
         smidgen.fit.laplace(model, [batch], smidgen.select.named(model, "mix.*"))
 
 
@@ -349,7 +349,7 @@ def test_a_frozen_backbone_and_inference_mode_will_do():
     problem = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
     subset = smidgen.select.sparse_kfac(model, percent=100)
     posterior = smidgen.fit.laplace(problem, loader(), subset)
-    # No derivative reaches the first map: its curvature is zero, as its Jacobian is.
+    # No derivative reaches the first layer: its curvature is zero, as its Jacobian is.
     assert float(posterior.operators["0"].row_values.abs().max()) == 0
     expected = smidgen.predict(posterior, problem, loader()[0]).log_probs
     with torch.inference_mode():
@@ -373,7 +373,7 @@ def test_a_forward_that_cuts_all_its_graph_is_refused(way):
     cut = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
     subset = posterior.subset
     if way == "below":
-        # Only maps under the cut are chosen: there is none above it to count.
+        # Only layers under the cut are chosen: there is none above it to count.
         cut = smidgen.Problem(
             model,
             smidgen.Categorical(2),
@@ -400,7 +400,7 @@ def test_a_graph_that_is_cut_in_a_later_batch_is_refused(before):
 
     cut = False
     problem = smidgen.Problem(model, smidgen.Categorical(2), forward=forward)
-    chosen = blocks(model, smidgen.select.named(model, ["0.*"]))
+    chosen = find_blocks(model, smidgen.select.named(model, ["0.*"]))
     with tapped(problem, chosen) as taps:
         with torch.set_grad_enabled(before != "inputs only"):
             assert taps.run(batch).runs("0") == (before != "not run")

@@ -1,4 +1,4 @@
-"""The Laplace bridge: inverse of the map from Dirichlets to Gaussians, and its limits."""
+"""The Laplace bridge: inverse of the layer from Dirichlets to Gaussians, and its limits."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.top_k import largest, overlap
+from smidgen.weights.top_k import top_k, top_k_overlap
 
 
 def sorted_largest(scores, count):
@@ -47,7 +47,7 @@ def test_it_is_what_a_stable_sort_gives(seed, kind, values, share):
 
     scores = {"a": drawn(7, 11), "b": drawn(3), "c": drawn(40)}
     count = max(1, int(share * 120))
-    found, wanted = largest(scores, count), sorted_largest(scores, count)
+    found, wanted = top_k(scores, count), sorted_largest(scores, count)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in found)
 
@@ -55,14 +55,14 @@ def test_it_is_what_a_stable_sort_gives(seed, kind, values, share):
 def test_overlap_counts_what_both_choose():
     first = {"a": torch.tensor([4.0, 3.0, 2.0, 1.0])}
     second = {"a": torch.tensor([4.0, 1.0, 2.0, 3.0])}
-    assert overlap(first, first, 2) == 1.0
-    assert overlap(first, second, 2) == 0.5
+    assert top_k_overlap(first, first, 2) == 1.0
+    assert top_k_overlap(first, second, 2) == 0.5
 
 
 def test_a_count_out_of_range_and_mixed_types_are_named():
     scores = {"a": torch.ones(3)}
     for count in (0, 4):
         with pytest.raises(ArgumentError, match=f"count must be from 1 to 3, got {count}"):
-            largest(scores, count)
+            top_k(scores, count)
     with pytest.raises(ArgumentError, match="all be fp32 or all fp64"):
-        largest({**scores, "b": torch.ones(3, dtype=torch.float64)}, 2)
+        top_k({**scores, "b": torch.ones(3, dtype=torch.float64)}, 2)

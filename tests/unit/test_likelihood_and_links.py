@@ -9,7 +9,12 @@ from tests.support.tolerances import EXACT, PROBIT, Z
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.outputs.links import at_temperatures, directions, resolve, standard_normals
+from smidgen.outputs.links import (
+    at_temperatures,
+    directions,
+    resolve_link,
+    standard_normals,
+)
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -110,12 +115,12 @@ def test_the_tuned_nll_is_that_of_the_predictive(link):
 
 
 def test_links_refuse_what_they_cannot_serve():
-    assert resolve("auto", 2) == "probit"
-    assert resolve("auto", 3) == "sampling"
+    assert resolve_link("auto", 2) == "probit"
+    assert resolve_link("auto", 3) == "sampling"
     with pytest.raises(ArgumentError, match="'probit' is for two classes, got 3"):
-        resolve("probit", 3)
+        resolve_link("probit", 3)
     with pytest.raises(ArgumentError, match="link must be 'auto' or one of.*'logit'"):
-        resolve("logit", 2)
+        resolve_link("logit", 2)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def levels(model):
     # Not nested in any of them: the block around all is larger than each.
     universe = smidgen.coverage(model).universe
     parts = {}
-    for each in smidgen.coverage(model).maps:
+    for each in smidgen.coverage(model).layers:
         rows = torch.arange(each.outputs - 1, each.outputs)
         parts.update(each.parts(rows, torch.arange(min(2, each.inputs))))
     found["elsewhere"] = smidgen.Subset(universe, parts)
@@ -46,7 +46,7 @@ def test_posteriors_equal_those_fitted_alone(case, approximation, unchanged):
 
 
 def test_the_table_equals_predicting_with_each_posterior_alone(case):
-    """Every level, every map, every precision: a sum of shares is the covariance."""
+    """Every level, every layer, every precision: a sum of shares is the covariance."""
     model, batch = case.make()
     problem = case.problem(model)
     posteriors = smidgen.fit.laplace_many(problem, [batch], levels(model))

@@ -10,8 +10,8 @@ from torch import nn
 import smidgen
 from smidgen.outputs.problem import model_outputs
 from smidgen.posterior.sampling import sampled_outputs
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.prefix_cache import Memo
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.prefix_cache import PrefixCache
 
 IDLE_MAPS_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -31,8 +31,8 @@ def test_outputs_are_those_of_plain_passes(case, selector, unchanged):
     model, batch = case.make()
     subset = SELECTORS[selector](model)
     problem = case.problem(model)
-    memo = Memo(model, subset.parts)
-    with unchanged(model), untouched(model), torch.no_grad():
+    memo = PrefixCache(model, subset.parts)
+    with unchanged(model), preserve_model(model), torch.no_grad():
         for seed in range(4):
             weights = replaced(model, subset, seed)
             plain = problem.outputs(batch, weights)
@@ -41,7 +41,7 @@ def test_outputs_are_those_of_plain_passes(case, selector, unchanged):
 
 
 def counted(model):
-    """How often each map runs, seen from its hooks' place: the linear function itself."""
+    """How often each layer runs, seen from its hooks' place: the linear function itself."""
     calls = dict.fromkeys((n for n, m in model.named_modules() if hasattr(m, "weight")), 0)
     for name in calls:
         module = model.get_submodule(name)
@@ -58,7 +58,7 @@ def counted(model):
 def test_maps_below_the_lowest_change_run_once():
     model, batch = Case("mlp", mlp, 3, vectors).make()
     calls = counted(model)
-    memo = Memo(model, ["2.bias"])
+    memo = PrefixCache(model, ["2.bias"])
     problem = smidgen.Problem(model, smidgen.Categorical(3))
     subset = smidgen.select.named(model, ["2.bias"])
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_maps_below_the_lowest_change_run_once():
 def test_a_module_that_runs_several_times_is_remembered_run_by_run():
     model, batch = Case("shared", Shared, 3, vectors).make()
     calls = counted(model)
-    memo = Memo(model, ["leave.weight"])
+    memo = PrefixCache(model, ["leave.weight"])
     problem = smidgen.Problem(model, smidgen.Categorical(3))
     outputs = []
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_an_output_that_was_written_to_is_computed_again():
     torch.manual_seed(0)
     model, x = AddsInPlace(), torch.randn(4, 3)
     problem = smidgen.Problem(model, smidgen.Categorical(2))
-    memo = Memo(model, ["second.weight"])
+    memo = PrefixCache(model, ["second.weight"])
     with torch.no_grad():
         plain = problem.outputs(x)
         for _ in range(3):
@@ -142,10 +142,10 @@ class Pyramid(nn.Module):
 class Levels(nn.Module):
     def __init__(self):
         super().__init__()
-        self.map = nn.Linear(3, 3)
+        self.layer = nn.Linear(3, 3)
 
     def forward(self, x):
-        return {"deep": self.map(x)}
+        return {"deep": self.layer(x)}
 
 
 class Scratch(nn.Module):
@@ -176,11 +176,11 @@ class Conditioned(nn.Module):
 class Film(nn.Module):
     def __init__(self):
         super().__init__()
-        self.map = nn.Linear(3, 2)
+        self.layer = nn.Linear(3, 2)
         self.condition = torch.zeros(())
 
     def forward(self, x):
-        return self.map(x + self.condition)
+        return self.layer(x + self.condition)
 
 
 class Odd(nn.Module):
@@ -227,7 +227,7 @@ def test_modules_with_hooks_are_run_every_time():
     model, batch = Case("mlp", mlp, 3, vectors).make()
     seen = []
     model[0].register_forward_hook(lambda *_: seen.append(1))
-    memo = Memo(model, ["4.weight"])
+    memo = PrefixCache(model, ["4.weight"])
     problem = smidgen.Problem(model, smidgen.Categorical(3))
     with torch.no_grad():
         for _ in range(3):
@@ -240,10 +240,10 @@ def test_a_network_that_writes_to_its_inputs_finds_them_as_they_were():
     class Halves(nn.Module):
         def __init__(self):
             super().__init__()
-            self.map = nn.Linear(3, 2)
+            self.layer = nn.Linear(3, 2)
 
         def forward(self, x):
-            return self.map(x.mul_(0.5))
+            return self.layer(x.mul_(0.5))
 
     torch.manual_seed(0)
     model, x = Halves(), torch.randn(4, 3)
@@ -269,7 +269,7 @@ class Trap(Exception):
 
 def test_an_exception_leaves_the_model_as_it_was(unchanged):
     model, batch = Case("mlp", mlp, 3, vectors).make()
-    memo = Memo(model, ["4.weight"])
+    memo = PrefixCache(model, ["4.weight"])
 
     def fail():
         with memo.passing():

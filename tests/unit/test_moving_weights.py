@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from smidgen import Subset
 from smidgen.errors import DataError, StoreError, SubsetError
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.runtime.loader import Endless
+from smidgen.runtime.loader import ResumableLoader
 from smidgen.weights.subset import Block, Entries, Whole
-from smidgen.weights.vector import Places, Trainable
+from smidgen.weights.vector import SubsetIndex, SubsetVector
 
 
 def net():
@@ -33,7 +33,7 @@ def subset_of(model):
 def test_assigning_changes_the_chosen_entries_and_nothing_else():
     model = net()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    chosen = Trainable(model, subset_of(model))
+    chosen = SubsetVector(model, subset_of(model))
     assert chosen.values.shape == (3 + 4 + 2,)
     wanted = torch.arange(9.0) + 10
     chosen.assign(wanted)
@@ -48,7 +48,7 @@ def test_assigning_changes_the_chosen_entries_and_nothing_else():
 
 def test_the_gradient_is_that_of_the_chosen_entries():
     model = net().double()
-    chosen = Trainable(model, subset_of(model))
+    chosen = SubsetVector(model, subset_of(model))
     x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     torch.func.functional_call(model, chosen.tensors, (x,)).square().sum().backward()
     found = chosen.gradient()
@@ -65,14 +65,14 @@ def test_the_gradient_is_that_of_the_chosen_entries():
 
 def test_a_parameter_that_took_no_part_has_gradient_zero():
     model = net()
-    chosen = Trainable(model, subset_of(model))
+    chosen = SubsetVector(model, subset_of(model))
     chosen.tensors["1.weight"].sum().backward()
     assert torch.equal(chosen.gradient(), torch.tensor([0.0] * 3 + [1.0] * 4 + [0.0] * 2))
 
 
 def test_replaced_leaves_the_tensors_alone():
     model = net()
-    places = Places(subset_of(model), dict(model.named_parameters()))
+    places = SubsetIndex(subset_of(model), dict(model.named_parameters()))
     found = places.replaced(dict(model.named_parameters()), torch.zeros(9))
     assert torch.equal(found["1.weight"], torch.zeros(4))
     assert torch.equal(model[1].weight, torch.ones(4))
@@ -80,7 +80,7 @@ def test_replaced_leaves_the_tensors_alone():
 
 def test_a_subset_of_another_model_is_refused():
     with pytest.raises(SubsetError, match="another model"):
-        Trainable(nn.Sequential(nn.Linear(2, 4)), subset_of(net()))
+        SubsetVector(nn.Sequential(nn.Linear(2, 4)), subset_of(net()))
 
 
 def loader(kind):
@@ -101,13 +101,13 @@ def test_a_loader_is_taken_up_at_the_batch_that_came_next(kind, left_at):
         return [(next(batches)[0].tolist(), torch.rand(()).item()) for _ in range(count)]
 
     torch.manual_seed(7)
-    whole = drawn(Endless(loader(kind)), 9)
+    whole = drawn(ResumableLoader(loader(kind)), 9)
     torch.manual_seed(7)
-    first = Endless(loader(kind))
+    first = ResumableLoader(loader(kind))
     drawn(first, left_at)
     state, rng = first.state(), torch.get_rng_state()
     torch.manual_seed(99)
-    second = Endless(loader(kind))
+    second = ResumableLoader(loader(kind))
     second.resume(state)
     torch.set_rng_state(rng)
     assert drawn(second, 9 - left_at) == whole[left_at:]
@@ -115,12 +115,12 @@ def test_a_loader_is_taken_up_at_the_batch_that_came_next(kind, left_at):
 
 
 def test_an_iterator_that_ends_is_refused_by_name():
-    batches = Endless(iter([torch.zeros(1)]))
+    batches = ResumableLoader(iter([torch.zeros(1)]))
     next(batches)
     with pytest.raises(DataError, match="not an iterator"):
         next(batches)
     with pytest.raises(DataError, match="no batch"):
-        next(Endless([]))
+        next(ResumableLoader([]))
 
 
 def test_a_checkpoint_is_read_back_and_one_of_another_run_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""One rule says which map makes the outputs, wherever a last layer or a head is meant."""
+"""One rule says which layer makes the outputs, wherever a last layer or a head is meant."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import nn
 
 import smidgen
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.fit.calibration.groups import labels_of
+from smidgen.fit.calibration.groups import group_labels
 from smidgen.weights.affine import coverage
-from smidgen.weights.head import certain_head, head_of
+from smidgen.weights.head import find_certain_head, find_head
 from smidgen.workflows.evaluation import evaluate_posterior
 
 
 class Tied(nn.Module):
-    """A language model's shape: the output map is the embeddings, a hidden map precedes."""
+    """A language model's shape: the output layer is the embeddings, a hidden layer precedes."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class Tied(nn.Module):
 
 
 class Paired(nn.Module):
-    """The outputs come of nn.Bilinear, which is no affine map."""
+    """The outputs come of nn.Bilinear, which is no affine layer."""
 
     def __init__(self):
         super().__init__()
@@ -64,15 +64,15 @@ def test_nobody_takes_the_map_before_what_makes_the_outputs(unknown):
     with pytest.raises(StructureError, match=f"last layer cannot be chosen: {why}"):
         smidgen.select.last_layer(model)
     with pytest.raises(ArgumentError, match=f"got 'last': {why}"):
-        head_of(model, "last")
-    last = coverage(model).maps[-1]
-    assert not certain_head(model, last.outputs)
+        find_head(model, "last")
+    last = coverage(model).layers[-1]
+    assert not find_certain_head(model, last.outputs)
 
 
 @pytest.mark.parametrize("method", ["laplace", "swag"])
 def test_no_last_layer_is_planned_where_there_is_none(unknown, method):
     model, inputs, _ = unknown
-    inner = smidgen.select.named(model, f"{coverage(model).maps[-1].name}.*")
+    inner = smidgen.select.named(model, f"{coverage(model).layers[-1].name}.*")
     for choice in ({}, {"subset": inner}):
         planned = smidgen.plan(model, batch=inputs, method=method, **choice)
         assert "last layer" not in {row.subset for row in planned.rows}
@@ -86,12 +86,12 @@ def test_an_inner_map_is_not_labelled_a_last_layer():
     posterior = smidgen.fit.laplace(model, [batch], subset, precision=1)
     record = evaluate_posterior(posterior, model, [batch], progress=False)
     assert record.results["methods"][-1]["label"] == "Modules"
-    assert labels_of("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
+    assert group_labels("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
 
 
 def test_without_any_map_a_head_is_asked_for():
-    with pytest.raises(ArgumentError, match="got 'last': it has no affine map"):
-        head_of(nn.LayerNorm(3), "last")
+    with pytest.raises(ArgumentError, match="got 'last': it has no affine layer"):
+        find_head(nn.LayerNorm(3), "last")
 
 
 def test_a_map_that_runs_again_at_the_end_is_the_last():
@@ -99,7 +99,7 @@ def test_a_map_that_runs_again_at_the_end_is_the_last():
     again.weight, again.bias = first.weight, first.bias
     model = nn.Sequential(first, nn.Tanh(), middle, nn.Tanh(), again)
     assert list(smidgen.select.last_layer(model).parts) == ["0.weight", "0.bias"]
-    assert list(head_of(model, "last")) == ["0.weight", "0.bias"]
+    assert list(find_head(model, "last")) == ["0.weight", "0.bias"]
 
 
 class Prompted(nn.Module):
@@ -118,7 +118,7 @@ class Prompted(nn.Module):
 
 def test_embeddings_and_norms_behind_the_head_are_no_output_maps():
     model = Prompted()
-    assert coverage(model).output_map.name == "classifier"
+    assert coverage(model).output_layer.name == "classifier"
     assert set(smidgen.select.last_layer(model).parts) == {
         "classifier.weight",
         "classifier.bias",

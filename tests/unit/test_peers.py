@@ -1,6 +1,6 @@
 """laplace-torch and curvlinops, written by others, find the same (see `tests/peers.py`).
 
-What they cannot do is not here: rows and columns of a map, GPT-2's maps in KFAC, padding.
+What they cannot do is not here: rows and columns of a layer, GPT-2's layers in KFAC, padding.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def test_weights_and_biases_apart_are_the_kfac_posterior_of_laplace_torch(
 ):
     """Its blocks are independent, so ours of weights and of biases add up to it."""
     model, batch, batches = prepared(case)
-    maps = smidgen.coverage(model).maps
-    names = ([each.weight for each in maps], [each.bias for each in maps if each.bias])
+    layers = smidgen.coverage(model).layers
+    names = ([each.weight for each in layers], [each.bias for each in layers if each.bias])
     posteriors = [
         ours(case, model, batches, "kron", select=named(part), approximation=approximation)
         for part in names
@@ -251,7 +251,7 @@ def test_the_full_ggn_of_scattered_weights_is_laplace_torchs_subnetwork(case):
 
 
 def last_name(model, batches):
-    name = smidgen.coverage(model).maps[-1].name
+    name = smidgen.coverage(model).layers[-1].name
     return f"model.{name}" if isinstance(batches[0], dict) else name or None
 
 

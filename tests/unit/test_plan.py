@@ -12,13 +12,13 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import smidgen
-from smidgen.curvature.dry_run import rehearse
+from smidgen.curvature.dry_run import dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
 from smidgen.posterior.cost import Setting
-from smidgen.posterior.swag import SPREADS
-from smidgen.runtime.memory import available_bytes, readable
-from smidgen.weights.blocks import blocks
+from smidgen.posterior.swag import COVARIANCE_KINDS
+from smidgen.runtime.memory import available_bytes, format_bytes
+from smidgen.weights.blocks import find_blocks
 
 BLOCK = Case("one-block", OneBlock, 2, padded_tokens)
 BY_NAME = {case.name: case for case in CASES}
@@ -31,7 +31,7 @@ def test_stored_bytes_are_those_of_the_saved_file(name, selector, structure, tmp
     case = BY_NAME[name]
     model, batch = case.make()
     subset = SELECTORS[selector](model)
-    scattered = any(block.entries is not None for block in blocks(model, subset))
+    scattered = any(block.entries is not None for block in find_blocks(model, subset))
     if scattered and not STRUCTURES[structure].scattered:
         pytest.skip("this structure holds rows × columns only")
     problem = case.problem(model)
@@ -52,14 +52,16 @@ def test_swags_stored_bytes_are_those_of_the_saved_file(name, selector, tmp_path
     subset = SELECTORS[selector](model)
     problem = case.problem(model)
     planned = smidgen.plan(problem, subset=subset, method="swag", rank=4, batch=batch)
-    for spread in SPREADS:
-        found = smidgen.fit.swag(problem, [batch], subset, steps=25, rank=4, spread=spread)
-        folder = smidgen.save(found, tmp_path / spread)
+    for covariance in COVARIANCE_KINDS:
+        found = smidgen.fit.swag(
+            problem, [batch], subset, steps=25, rank=4, covariance=covariance
+        )
+        folder = smidgen.save(found, tmp_path / covariance)
         tensors = load_file(folder / "posterior.safetensors").values()
         (row,) = (
             r
             for r in planned.rows
-            if r.structure == f"swag, {spread}" and r.subset == planned.chosen.subset
+            if r.structure == f"swag, {covariance}" and r.subset == planned.chosen.subset
         )
         assert row.cost.stored_bytes == sum(each.nbytes for each in tensors)
     assert "2,000 steps of SGD" in str(planned)
@@ -69,10 +71,10 @@ def test_a_collection_that_cannot_fit_is_refused_with_advice(monkeypatch):
     model, batch = BLOCK.make()
     subset = smidgen.select.sparse_kfac(model, percent=100)
     monkeypatch.setenv("SMIDGEN_MEMORY", "40e3")
-    with pytest.raises(ResourceError, match="SWAG on 286 weights with spread") as why:
+    with pytest.raises(ResourceError, match="SWAG on 286 weights with covariance") as why:
         smidgen.fit.swag(model, [batch], subset, steps=25)
-    assert "this subset with spread='diagonal'" in str(why.value)
-    smidgen.fit.swag(model, [batch], subset, steps=25, spread="diagonal")
+    assert "this subset with covariance='diagonal'" in str(why.value)
+    smidgen.fit.swag(model, [batch], subset, steps=25, covariance="diagonal")
 
 
 @pytest.mark.parametrize("percent", [1, 7, 10, 33.3, 100])
@@ -98,7 +100,7 @@ def test_time_is_estimated_where_there_are_weights():
 def test_a_rehearsal_sees_what_autograd_keeps():
     """Bytes and positions on pretended tensors equal those of a real pass."""
     model, batch = Case("bert", bert, 2, padded_tokens).make()
-    seen = rehearse(smidgen.Problem(model), batch)
+    seen = dry_run(smidgen.Problem(model), batch)
     kept = {}
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
@@ -111,20 +113,20 @@ def test_a_rehearsal_sees_what_autograd_keeps():
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    first = model.get_submodule(smidgen.coverage(model).maps[0].name)
+    first = model.get_submodule(smidgen.coverage(model).layers[0].name)
     hook = first.register_forward_hook(lambda *a: a[2].requires_grad_().clone())
     twins = [
         model.get_submodule(each.name).register_forward_hook(
             lambda *a: a[2] if a[2].requires_grad else a[2].requires_grad_().clone()
         )
-        for each in smidgen.coverage(model).maps[1:]
+        for each in smidgen.coverage(model).layers[1:]
     ]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         outputs = model(**inputs).logits
     for each in [hook, *twins]:
         each.remove()
     assert outputs.requires_grad
-    names = [each.name for each in smidgen.coverage(model).maps]
+    names = [each.name for each in smidgen.coverage(model).layers]
     graph = seen.graph(names)
     assert sum(graph.values()) == sum(storage.nbytes() for storage in kept.values())
     assert seen.positions(names[0]) == batch["input_ids"].shape[1]
@@ -162,7 +164,7 @@ def test_seventy_billion_weights_are_planned_in_seconds():
     assert time.monotonic() - started < 30
     cost = planned.chosen.cost
     assert 5e6 < cost.weights < 1e7
-    # 560 maps of 82 to 287 rows and columns, in fp32: about a hundred megabytes.
+    # 560 layers of 82 to 287 rows and columns, in fp32: about a hundred megabytes.
     assert 5e7 < cost.stored_bytes < 2e8
     assert not planned.notes[0].startswith("Activations")
 
@@ -200,10 +202,10 @@ def test_what_cannot_be_followed_is_said():
     class Asks(nn.Module):
         def __init__(self):
             super().__init__()
-            self.map = nn.Linear(4, 2)
+            self.layer = nn.Linear(4, 2)
 
         def forward(self, x):
-            return self.map(x) if bool(x.sum() > 0) else -self.map(x)
+            return self.layer(x) if bool(x.sum() > 0) else -self.layer(x)
 
     planned = smidgen.plan(Asks(), batch=torch.ones(3, 4))
     assert "Activations are not counted: a pass of Asks cannot be rehearsed" in str(planned)
@@ -249,7 +251,7 @@ def test_memory_is_told_and_written_for_people():
     assert found is None or found > 0
     counts = [0, 999, 1000, 12_345, 999_999, 3 * 10**9, 5 * 10**21]
     texts = ["0 bytes", "999 bytes", "1.00 kB", "12.3 kB", "1.00 MB", "3.00 GB", "5,000 EB"]
-    assert [readable(count) for count in counts] == texts
+    assert [format_bytes(count) for count in counts] == texts
 
 
 def test_a_network_of_convolutions_is_rehearsed():

@@ -125,7 +125,7 @@ def test_the_verdict_is_about_what_validation_chose(record: Record) -> None:
     assert f"{LABELS[BEST]} is clearly better" in first
     assert "temperature scaling is enough" in second
     assert "of the weights stochastic" in cost
-    assert "All maps: " in cost
+    assert "All layers: " in cost
     gap = difference("random", "temperature", "nll", -0.02, 0.01)
     changed = [d for d in record.results["differences"] if d["method"] != "random"]
     line = verdict(make_ramp_record(differences=[*changed, gap]))[1]
@@ -146,7 +146,7 @@ def test_rows_say_size_and_edge(record: Record) -> None:
     rows = {row.name: row for row in score_rows(record)}
     assert rows["map"].size == ""
     assert rows["full"].at_edge
-    assert rows["full"].size == "38 maps"
+    assert rows["full"].size == "38 layers"
     level = rows["sparse-kfac"].settings[0]
     assert level.score == "level"
     assert level.text.endswith("% of rows and columns")

@@ -136,7 +136,7 @@ def test_hostile_strings_stay_text() -> None:
     methods[0] = {**methods[0], "name": HOSTILE}
     for method in methods:
         method["detection"] = {HOSTILE + "\x01": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    maps = [{**record.results["subset"]["maps"][0], "name": HOSTILE}]
+    layers = [{**record.results["subset"]["maps"][0], "name": HOSTILE}]
     hostile = replace(
         record,
         kind=HOSTILE,
@@ -146,7 +146,7 @@ def test_hostile_strings_stay_text() -> None:
             **record.results,
             "methods": methods,
             "data": {HOSTILE: HOSTILE},
-            "subset": {**record.results["subset"], "maps": maps},
+            "subset": {**record.results["subset"], "maps": layers},
         },
         versions={HOSTILE: HOSTILE},
         machine={HOSTILE: HOSTILE},
@@ -332,37 +332,39 @@ def test_malformed_results_are_refused(methods: list[Any]) -> None:
 
 
 def test_subset_picture_is_compact_and_to_scale(record: Record) -> None:
-    maps = record.results["subset"]["maps"]
-    picture = subset_picture(maps)
+    layers = record.results["subset"]["maps"]
+    picture = subset_picture(layers)
     panels = [panel for group in picture.groups for panel in group.panels]
-    assert len(panels) == len(maps)
+    assert len(panels) == len(layers)
     assert picture.hidden == 0
     assert sum(len(panel.svg) for panel in panels) < 100_000
     headings = {group.heading: group.shape for group in picture.groups}
     assert headings["attention.self.query"] == "384 × 384, chosen 39 × 39"
     assert headings["intermediate.dense"] == "1,536 × 384, chosen 154 × 39"
     assert {panel.width for panel in panels} == {384, 1536}
-    row = maps[0]["rows"][3]
+    row = layers[0]["rows"][3]
     assert f"M0 {row}.5h384" in panels[0].svg
 
 
 def test_subset_picture_stays_small_for_large_models() -> None:
     some = [*range(0, 4096, 10)]
     one = {"outputs": 4096, "inputs": 4096, "rows": some, "columns": some}
-    maps = [{**one, "name": f"model.layers.{i}.q"} for i in range(224)]
-    maps.append({**one, "name": "head", "outputs": 128_000, "rows": [0]})
-    picture = subset_picture(maps)
+    layers = [{**one, "name": f"model.layers.{i}.q"} for i in range(224)]
+    layers.append({**one, "name": "head", "outputs": 128_000, "rows": [0]})
+    picture = subset_picture(layers)
     panels = [panel for group in picture.groups for panel in group.panels]
     assert sum(len(panel.svg) for panel in panels) < 300_000
-    assert picture.hidden == len(maps) - len(panels) > 0
-    head = subset_picture(maps[-2:])
+    assert picture.hidden == len(layers) - len(panels) > 0
+    head = subset_picture(layers[-2:])
     assert max(panel.height for group in head.groups for panel in group.panels) < 128_000
 
 
 def test_subset_picture_of_everything_is_one_block() -> None:
     every = [*range(64)]
-    maps = [{"name": "head", "outputs": 64, "inputs": 64, "rows": every, "columns": every}]
-    picture = subset_picture(maps)
+    layers = [
+        {"name": "head", "outputs": 64, "inputs": 64, "rows": every, "columns": every}
+    ]
+    picture = subset_picture(layers)
     assert "M0 0h64v64H0z" in picture.groups[0].panels[0].svg
     assert len(picture.groups[0].panels[0].svg) < 1000
 

@@ -30,7 +30,7 @@ from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.outputs.problem import batch_mask, batch_targets
 from smidgen.select import scores
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 one_row_each = pytest.mark.parametrize(
     "case",
@@ -106,7 +106,7 @@ def test_activations_equal_a_loop_over_unpadded_positions(case, unchanged):
     with unchanged(model):
         found = scores.activation(case.problem(model), [batch])
     expected = {}
-    for each in coverage(model).maps:
+    for each in coverage(model).layers:
         x = inputs_of_map(model, case.forward, batch, each.modules, len(examples(batch)))
         kept = mask_of(batch, x)
         squares = [x[b, t] ** 2 for b, t in kept.nonzero().tolist()]
@@ -135,7 +135,7 @@ def test_curvature_is_the_diagonal_of_the_factors(case, approximation, unchanged
     outputs = case.forward(model, batch).detach()
     hessians = torch.stack([output_hessian(case.kind, each) for each in outputs])
     expected = {}
-    for each in coverage(model).maps:
+    for each in coverage(model).layers:
         x, jacobian = seen_by_map(model, case.forward, batch, each.modules)
         a, g = kfac_factors(
             x, jacobian, hessians, mask_of(batch, x), approximation, bias=False
@@ -164,9 +164,9 @@ def test_variances_are_those_of_the_inverse(case, structure, unchanged):
     noise = posterior.likelihood.scale
     expected = {n: torch.zeros(s).double() for n, s in coverage(model).universe.items()}
     if structure in ("kron", "ekfac"):
-        for block in blocks(model, subset):
-            dense = posterior.operators[block.map.name].dense()
-            expected.update(block.spread(inverse_diagonal(dense, noise)))
+        for block in find_blocks(model, subset):
+            dense = posterior.operators[block.layer.name].dense()
+            expected.update(block.scatter(inverse_diagonal(dense, noise)))
     else:
         jacobian = subset_jacobian(model, case.forward, batch, subset)
         outputs = case.forward(model, batch).detach()
@@ -225,7 +225,7 @@ def test_variances_are_of_the_model_the_posterior_was_fitted_to():
 
 
 class Mixing(nn.Module):
-    """Its second map sees the rows in another order; its third never runs."""
+    """Its second layer sees the rows in another order; its third never runs."""
 
     def __init__(self):
         super().__init__()
@@ -274,7 +274,7 @@ def test_rows_and_columns_by_given_scores():
     given = torch.zeros(7, 4)
     given[5, 1], given[2, 3] = 2.0, 1.0
     subset = smidgen.select.sparse_kfac(model, percent=25, by={"0.weight": given})
-    (block,) = blocks(model, subset)
+    (block,) = find_blocks(model, subset)
     assert (block.rows.tolist(), block.columns.tolist()) == ([2, 5], [1])
     with pytest.raises(ArgumentError, match="biases only"):
         smidgen.select.sparse_kfac(model, percent=25, by={"0.bias": torch.ones(7)})

@@ -12,7 +12,7 @@ from torch import nn
 import smidgen
 from smidgen.errors import ArgumentError, SubsetError
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 
 def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():
@@ -21,7 +21,7 @@ def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():
         [[0.1, -9.0, 0.0, 0.3], [0.2, 0.1, 0.5, 0.4], [8.0, 0.1, 0.2, 7.0]]
     )
     subset = smidgen.select.sparse_kfac(model, percent=50)  # 2 of 3 rows, 2 of 4 columns
-    (block,) = blocks(model, subset)
+    (block,) = find_blocks(model, subset)
     assert block.rows.tolist() == [0, 2]
     assert block.columns.tolist() == [0, 1]
     assert block.bias
@@ -35,14 +35,14 @@ def test_rows_and_columns_are_ranked_independently_by_their_largest_weight():
 )
 def test_counts_are_rounded_up_and_never_zero(percent, rows, columns):
     model = nn.Linear(37, 30)
-    (block,) = blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
+    (block,) = find_blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
     assert (block.rows.numel(), block.columns.numel()) == (rows, columns)
 
 
 def test_ties_go_to_the_lower_index():
     model = nn.Linear(4, 4)
     nn.init.ones_(model.weight)
-    (block,) = blocks(model, smidgen.select.sparse_kfac(model, percent=50))
+    (block,) = find_blocks(model, smidgen.select.sparse_kfac(model, percent=50))
     assert block.rows.tolist() == block.columns.tolist() == [0, 1]
 
 
@@ -58,19 +58,19 @@ def test_selections_are_nested():
 
 def test_conv1d_rows_are_its_outputs():
     model = gpt2(2)
-    each = next(m for m in coverage(model).maps if m.name.endswith("c_attn"))
+    each = next(m for m in coverage(model).layers if m.name.endswith("c_attn"))
     assert (each.outputs, each.inputs, each.transposed) == (24, 8, True)
     weight = model.get_parameter(each.weight)
     with torch.no_grad():
         weight.zero_()
         weight[3, 17] = 5.0  # input 3, output 17
     subset = smidgen.select.sparse_kfac(model, percent=1)
-    block = next(b for b in blocks(model, subset) if b.map == each)
+    block = next(b for b in find_blocks(model, subset) if b.layer == each)
     assert (block.rows.tolist(), block.columns.tolist()) == ([17], [3])
 
 
 def test_groups_are_those_of_the_paper():
-    groups = {m.name: m.group for m in coverage(bert(2)).maps}
+    groups = {m.name: m.group for m in coverage(bert(2)).layers}
     attention = [name for name, group in groups.items() if group == "attention"]
     assert len(attention) == 4
     assert groups["classifier"] == groups["bert.pooler.dense"] == "mlp"
@@ -96,7 +96,7 @@ def test_the_denominator_counts_affine_maps_only():
 def norms(model, group):
     return {
         each.name: float(torch.linalg.svdvals(each.matrix(model))[0])
-        for each in coverage(model).maps
+        for each in coverage(model).layers
         if group in ("all", each.group)
     }
 
@@ -108,17 +108,17 @@ def test_modules_are_ranked_by_their_largest_singular_value(order, group):
     subset = smidgen.select.modules(model, count=2, order=order, group=group)
     found = norms(model, group)
     expected = sorted(found, key=found.get, reverse=order == "max")[:2]
-    assert {b.map.name for b in blocks(model, subset)} == set(expected)
+    assert {b.layer.name for b in find_blocks(model, subset)} == set(expected)
 
 
 def test_random_modules_are_drawn_without_replacement():
     model = bert(2)
-    everything = len(coverage(model).maps)
+    everything = len(coverage(model).layers)
     seen = set()
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         subset = smidgen.select.modules(model, count=3, by="random", generator=generator)
-        names = tuple(b.map.name for b in blocks(model, subset))
+        names = tuple(b.layer.name for b in find_blocks(model, subset))
         assert len(names) == 3
         seen.update(names)
     assert len(seen) == everything

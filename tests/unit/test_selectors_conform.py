@@ -12,7 +12,7 @@ import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.select import SELECTORS, choose
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 BAD_SIZES = {
     "percent": [0, -1, 100.5, float("nan"), "ten"],
@@ -24,11 +24,11 @@ everywhere = pytest.mark.parametrize("name", SELECTORS)
 
 
 def maps_of(name, model):
-    """The maps a selector may choose from."""
+    """The layers a selector may choose from."""
     group = name.rpartition("-")[2]
     return [
         m
-        for m in coverage(model).maps
+        for m in coverage(model).layers
         if group not in ("mlp", "attention") or m.group == group
     ]
 
@@ -42,7 +42,7 @@ def inputs(case, model, batch):
         "batches": [batch],
         "generator": torch.Generator().manual_seed(11),
         "scores": smidgen.select.scores.variance(posterior, model),
-        "patterns": [coverage(model).maps[0].weight, coverage(model).maps[-1].weight],
+        "patterns": [coverage(model).layers[0].weight, coverage(model).layers[-1].weight],
     }
 
 
@@ -65,7 +65,9 @@ def chosen(request, unchanged):
     name, case = request.param
     model, batch = case.make()
     if not maps_of(name, model):
-        with pytest.raises(ArgumentError, match="group must be one the model has maps of"):
+        with pytest.raises(
+            ArgumentError, match="group must be one the model has layers of"
+        ):
             choose(name, model, size=1)
         pytest.skip("the model has no such map")
     given = inputs(case, model, batch)
@@ -81,7 +83,7 @@ def chosen(request, unchanged):
 def test_a_selector_keeps_its_promises(chosen, tmp_path):
     name, case, model, batch, (subsets, again) = chosen
     universe = coverage(model).universe
-    # Deterministic, and within the affine maps.
+    # Deterministic, and within the affine layers.
     assert subsets == again
     assert all(dict(subset.universe) == universe for subset in subsets)
     # Nested in size.
@@ -101,25 +103,27 @@ def test_a_selector_keeps_its_promises(chosen, tmp_path):
 
 
 def assert_size(name, model, size, subset):
-    found = blocks(model, subset)
+    found = find_blocks(model, subset)
     kind = SELECTORS[name].size
     if kind == "count":
         assert len(found) == size
         assert subset.sizes() == {
-            n: torch.Size(s).numel() for block in found for n, s in block.map.shapes.items()
+            n: torch.Size(s).numel()
+            for block in found
+            for n, s in block.layer.shapes.items()
         }
     elif kind == "fraction":
         assert subset.size == max(1, ceil(size * subset.total - 1e-9))
     elif kind == "percent":
-        assert len(found) == len(coverage(model).maps)
+        assert len(found) == len(coverage(model).layers)
         for block in found:
             assert block.entries is None
-            sides = (block.map.outputs, block.map.inputs)
+            sides = (block.layer.outputs, block.layer.inputs)
             expected = tuple(max(1, ceil(size * side / 100 - 1e-9)) for side in sides)
             assert (block.row_count, block.columns.numel()) == expected
-            assert block.bias == (block.map.bias is not None)
+            assert block.bias == (block.layer.bias is not None)
     elif name == "last-layer":
-        assert [block.map for block in found] == [coverage(model).maps[-1]]
+        assert [block.layer for block in found] == [coverage(model).layers[-1]]
 
 
 @everywhere
@@ -128,7 +132,7 @@ def test_its_declared_shape_is_what_it_gives(name):
     model, batch = SMALL.make()
     given = inputs(SMALL, model, batch)
     subset = choose(name, model, size=sizes(name, model)[0], **given())
-    scattered = any(block.entries is not None for block in blocks(model, subset))
+    scattered = any(block.entries is not None for block in find_blocks(model, subset))
     assert SELECTORS[name].scattered or not scattered
     structure = "diag" if SELECTORS[name].scattered else "kron"
     smidgen.fit.laplace(model, [batch], subset, structure=structure)

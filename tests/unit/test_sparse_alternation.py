@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse import Alternation, Schedule, pruned, sparse_bayesian
+from smidgen.sparse import Rewiring, Schedule, make_sparse, prune_network
 from smidgen.sparse.budgets import shares
 from smidgen.sparse.grow import largest_gradients, tapped
 from smidgen.sparse.prune import SCORES
@@ -72,7 +72,7 @@ def test_the_kernel_budget_keeps_small_maps_denser():
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("removal", SCORES)
 def test_the_density_is_exact_at_every_step(budget, kind, removal):
-    network = sparse_bayesian(convolutional(), density=0.2, budget=budget)
+    network = make_sparse(convolutional(), density=0.2, budget=budget)
     count = network.count
     assert count == round(0.2 * network.total)
     optimiser = (
@@ -80,7 +80,7 @@ def test_the_density_is_exact_at_every_step(budget, kind, removal):
         if kind == "sgd"
         else torch.optim.Adam(network.parameters(), lr=0.01)
     )
-    alternation = Alternation(network, optimiser, Schedule(40, every=3), removal=removal)
+    alternation = Rewiring(network, optimiser, Schedule(40, every=3), removal=removal)
     batches, moves = data(), 0
     for step in range(40):
         x, y = batches[step % 3]
@@ -91,7 +91,7 @@ def test_the_density_is_exact_at_every_step(budget, kind, removal):
         move = alternation.advance(lambda: losses_of(network, batches))
         moves += move is not None
         assert network.count == network.subset().size == count
-        for part in network.maps.values():
+        for part in network.layers.values():
             assert part.means.shape == part.log_scales.shape == (part.pattern.count,)
             for held in (part.means, part.log_scales):
                 kept = [s for s in optimiser.state[held].values() if s.dim()]
@@ -101,8 +101,8 @@ def test_the_density_is_exact_at_every_step(budget, kind, removal):
 
 
 def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
-    network = sparse_bayesian(nn.Linear(6, 5), density=0.4)
-    part = network.maps[""]
+    network = make_sparse(nn.Linear(6, 5), density=0.4)
+    part = network.layers[""]
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     (network(torch.randn(3, 6)).square().sum() + network.kl()).backward()
     optimiser.step()
@@ -128,8 +128,8 @@ def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
 def test_new_weights_take_steps_of_about_the_rate_under_adam(options):
     """Late in training Adam no longer corrects for moments that start at zero."""
     rate = 1e-3
-    network = sparse_bayesian(nn.Linear(6, 5, bias=False), density=0.4)
-    part = network.maps[""]
+    network = make_sparse(nn.Linear(6, 5, bias=False), density=0.4)
+    part = network.layers[""]
     optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.0, **options)
 
     def steps(count):
@@ -167,11 +167,11 @@ def test_layers_that_work_in_place_are_no_obstacle(path, noise):
     x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
     found = []
     for in_place in (False, True):
-        network = sparse_bayesian(make(in_place), density=0.5, path=path, noise=noise)
+        network = make_sparse(make(in_place), density=0.5, path=path, noise=noise)
         nn.functional.cross_entropy(network(x), y).backward()
-        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)]))
+        taps = tapped(network.model, network.layers, losses_of(network, [(x, y)]))
         outers = [outer for tap in taps.values() for outer in tap.outers]
-        found.append([*(p.grad for p in network.maps["0"].parameters()), *outers])
+        found.append([*(p.grad for p in network.layers["0"].parameters()), *outers])
     for left, right in zip(*found, strict=True):
         assert (left is None and right is None) or torch.equal(left, right)
 
@@ -180,14 +180,14 @@ def test_layers_that_work_in_place_are_no_obstacle(path, noise):
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
     model = convolutional().double()
-    network = sparse_bayesian(model, density=0.3, noise="none", path=path)
+    network = make_sparse(model, density=0.3, noise="none", path=path)
     batches = [(x.double(), y) for x, y in data()]
-    taps = tapped(network.model, network.maps, losses_of(network, batches))
+    taps = tapped(network.model, network.layers, losses_of(network, batches))
     dense = convolutional().double().train()
-    dense.load_state_dict(network.densified())
+    dense.load_state_dict(network.dense_state_dict())
     for x, y in batches:
         nn.functional.cross_entropy(dense(x), y).backward()
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         gradient = dense.get_submodule(name).weight.grad.abs().flatten()
         kept = part.pattern.listed()[::2].contiguous()
         gradient[kept.long()] = -1
@@ -202,16 +202,16 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
     """μ x + b + √(σ² x²) ε with the same ε, differentiated in all of μ."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 4)).double()
-    network = sparse_bayesian(model, density=0.4, path=path, scale=0.7)
+    network = make_sparse(model, density=0.4, path=path, scale=0.7)
     batches = [(torch.randn(6, 7).double(), torch.arange(6) % 4) for _ in range(3)]
     network.generator.manual_seed(3)
-    taps = tapped(network.model, network.maps, losses_of(network, batches))
+    taps = tapped(network.model, network.layers, losses_of(network, batches))
 
     source = torch.Generator().manual_seed(3)
-    dense = {n: part.weight().requires_grad_() for n, part in network.maps.items()}
+    dense = {n: part.weight().requires_grad_() for n, part in network.layers.items()}
 
     def noisy(name, x):
-        part = network.maps[name]
+        part = network.layers[name]
         variance = x.square() @ part.weight(part.scales).square().T
         noise = torch.empty(len(dense[name]), len(x), dtype=x.dtype)
         spread = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
@@ -220,7 +220,7 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
 
     for x, y in batches:
         nn.functional.cross_entropy(noisy("2", noisy("0", x).tanh()), y).backward()
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         gradient = dense[name].grad.abs().flatten()
         kept = part.pattern.listed()
         gradient[kept.long()] = -1
@@ -247,10 +247,10 @@ def test_growing_sees_every_pass_once_under_activation_checkpointing():
     x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
     found = []
     for asked in (False, True):
-        network = sparse_bayesian(Recomputing().double(), density=0.5, noise="none")
+        network = make_sparse(Recomputing().double(), density=0.5, noise="none")
         network.model.asked = asked
         network.set_path("dense")
-        taps = tapped(network.model, network.maps, losses_of(network, [(x, y)] * 2))
+        taps = tapped(network.model, network.layers, losses_of(network, [(x, y)] * 2))
         assert all(len(tap.outers) == 2 for tap in taps.values())
         found.append([outer for tap in taps.values() for outer in tap.outers])
     for left, right in zip(*found, strict=True):
@@ -258,18 +258,18 @@ def test_growing_sees_every_pass_once_under_activation_checkpointing():
 
 
 def test_growing_leaves_buffers_and_gradients_alone():
-    network = sparse_bayesian(convolutional(), density=0.3)
+    network = make_sparse(convolutional(), density=0.3)
     before = {n: b.clone() for n, b in network.named_buffers()}
-    tapped(network.model, network.maps, losses_of(network, data()))
+    tapped(network.model, network.layers, losses_of(network, data()))
     assert all(torch.equal(b, before[n]) for n, b in network.named_buffers())
     assert all(p.grad is None for p in network.parameters())
-    assert not any(part._forward_hooks for part in network.maps.values())
+    assert not any(part._forward_hooks for part in network.layers.values())
 
 
 def test_a_move_takes_the_lowest_and_brings_the_steepest():
     torch.manual_seed(0)
-    network = sparse_bayesian(nn.Linear(10, 8).double(), density=0.5, noise="none")
-    part = network.maps[""]
+    network = make_sparse(nn.Linear(10, 8).double(), density=0.5, noise="none")
+    part = network.layers[""]
     x, y = torch.randn(16, 10).double(), torch.randn(16, 8).double()
     loss = lambda: (network(x) - y).square().mean()  # noqa: E731
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -283,7 +283,7 @@ def test_a_move_takes_the_lowest_and_brings_the_steepest():
     expected = torch.cat([stays, gradient.topk(12).indices]).sort().values
     # cos(0) = 1 would be step 0; so replace a share that rounds to 12 of 40.
     schedule = Schedule(10**6, every=1, share=0.3001)
-    Alternation(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
+    Rewiring(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
     assert part.pattern.listed().tolist() == expected.tolist()
 
 
@@ -296,10 +296,10 @@ def largest_allocation(work):
 
 def test_nothing_of_the_size_of_a_weight_is_ever_made():
     size = 1200
-    network = sparse_bayesian(nn.Linear(size, size), density=0.02, path="sparse")
+    network = make_sparse(nn.Linear(size, size), density=0.02, path="sparse")
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     schedule = Schedule(10**6, every=1, share=0.3)
-    alternation = Alternation(network, optimiser, schedule)
+    alternation = Rewiring(network, optimiser, schedule)
     x = torch.randn(4, size)
 
     def loss():
@@ -311,9 +311,9 @@ def test_nothing_of_the_size_of_a_weight_is_ever_made():
         alternation.advance(lambda: [loss] * 2)
 
     step()
-    held = network.maps[""].pattern.listed()
+    held = network.layers[""].pattern.listed()
     assert largest_allocation(step) < 4 * size**2 / 4
-    assert not torch.equal(held, network.maps[""].pattern.listed())
+    assert not torch.equal(held, network.layers[""].pattern.listed())
     network.set_path("dense")
     assert largest_allocation(step) >= 4 * size**2
 
@@ -331,11 +331,11 @@ def test_the_schedule_is_a_falling_cosine_that_ends():
 @pytest.mark.parametrize("budget", ["global", "uniform"])
 @pytest.mark.parametrize("by", SCORES)
 def test_pruning_keeps_the_best_and_the_values(budget, by):
-    network = sparse_bayesian(convolutional(), density=1.0)
-    less = pruned(network, 0.25, by=by, budget=budget)
+    network = make_sparse(convolutional(), density=1.0)
+    less = prune_network(network, 0.25, by=by, budget=budget)
     assert less.count == round(0.25 * network.total)
     assert network.density == 1.0
-    for name, part in less.maps.items():
+    for name, part in less.layers.items():
         at = part.pattern.listed().long()
-        assert torch.equal(part.means, network.maps[name].means[at])
-        assert torch.equal(part.log_scales, network.maps[name].log_scales[at])
+        assert torch.equal(part.means, network.layers[name].means[at])
+        assert torch.equal(part.log_scales, network.layers[name].log_scales[at])

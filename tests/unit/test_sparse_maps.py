@@ -1,4 +1,4 @@
-"""Sparse Gaussian maps: both paths against a dense oracle, forward and backward."""
+"""Sparse Gaussian layers: both paths against a dense oracle, forward and backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError, StructureError, SubsetError
-from smidgen.sparse import sparse_bayesian
+from smidgen.sparse import make_sparse
 from smidgen.sparse.pattern import Pattern
 
 LINEAR = [
@@ -49,8 +49,8 @@ def plain_map(request):
 
 
 def network_of(module, path, noise="local", density=0.3):
-    network = sparse_bayesian(module, density=density, noise=noise, path=path, scale=0.5)
-    part = next(iter(network.maps.values()))
+    network = make_sparse(module, density=density, noise=noise, path=path, scale=0.5)
+    part = next(iter(network.layers.values()))
     with torch.no_grad():
         part.log_scales += torch.linspace(-0.5, 0.5, len(part.log_scales))
     network.generator.manual_seed(3)
@@ -100,7 +100,7 @@ def test_the_noise_has_the_variance_of_the_weights():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_output_without_active_weights_is_its_bias_and_has_gradients(path):
-    network = sparse_bayesian(nn.Linear(50, 40), density=0.001, path=path)
+    network = make_sparse(nn.Linear(50, 40), density=0.001, path=path)
     outputs = network(torch.randn(8, 50))
     outputs.square().sum().backward()
     assert torch.isfinite(outputs).all()
@@ -120,9 +120,9 @@ def test_the_probe_settles_on_a_path_and_changes_nothing():
 
 
 def test_a_whole_map_is_dense_and_stores_no_indices():
-    network = sparse_bayesian(nn.Linear(30, 20), density=1.0)
+    network = make_sparse(nn.Linear(30, 20), density=1.0)
     network(torch.randn(4, 30))
-    part = network.maps[""]
+    part = network.layers[""]
     assert part.path == "dense"
     assert part.pattern.indices is None
     assert network.state_bytes() == 2 * 4 * 600
@@ -137,18 +137,20 @@ def test_evaluation_is_of_the_means():
 
 def test_grouped_convolutions_stay_deterministic_and_are_refused_by_name():
     model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3))
-    network = sparse_bayesian(model, density=0.5)
-    assert list(network.maps) == ["1"]
-    with pytest.raises(ArgumentError, match="ungrouped Conv2d maps of the model, got '0'"):
-        sparse_bayesian(model, maps=["0"])
+    network = make_sparse(model, density=0.5)
+    assert list(network.layers) == ["1"]
+    with pytest.raises(
+        ArgumentError, match="ungrouped Conv2d layers of the model, got '0'"
+    ):
+        make_sparse(model, layers=["0"])
 
 
 def test_tied_maps_stay_tied():
     model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
     model[2].weight, model[2].bias = model[0].weight, model[0].bias
-    network = sparse_bayesian(model, density=0.5)
+    network = make_sparse(model, density=0.5)
     assert network.model[0] is network.model[2]
-    state = network.densified()
+    state = network.dense_state_dict()
     assert set(state) == set(model.state_dict())
     assert torch.equal(state["0.weight"], state["2.weight"])
 
@@ -156,10 +158,10 @@ def test_tied_maps_stay_tied():
 def test_a_module_at_two_places_stays_one():
     shared = nn.Linear(5, 5)
     model = nn.Sequential(shared, nn.ReLU(), shared)
-    network = sparse_bayesian(model, density=0.5)
-    assert network.model[0] is network.model[2] is network.maps["0"]
+    network = make_sparse(model, density=0.5)
+    assert network.model[0] is network.model[2] is network.layers["0"]
     plain = deepcopy(model)
-    plain.load_state_dict(network.densified())
+    plain.load_state_dict(network.dense_state_dict())
     x = torch.randn(4, 5)
     torch.testing.assert_close(plain(x), network.eval()(x))
 
@@ -168,16 +170,16 @@ def test_what_is_frozen_stays_so():
     model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 4), nn.Linear(4, 3))
     model[0].requires_grad_(False)
     model[1].bias.requires_grad_(False)
-    network = sparse_bayesian(model, density=0.5)
-    assert list(network.maps) == ["1", "2"]
+    network = make_sparse(model, density=0.5)
+    assert list(network.layers) == ["1", "2"]
     assert not network.model[0].weight.requires_grad
-    assert not network.maps["1"].bias.requires_grad
-    assert network.maps["1"].means.requires_grad
-    assert network.maps["2"].bias.requires_grad
-    named = sparse_bayesian(model, density=0.5, maps=["0"])
-    assert named.maps["0"].means.requires_grad
+    assert not network.layers["1"].bias.requires_grad
+    assert network.layers["1"].means.requires_grad
+    assert network.layers["2"].bias.requires_grad
+    named = make_sparse(model, density=0.5, layers=["0"])
+    assert named.layers["0"].means.requires_grad
     with pytest.raises(ArgumentError, match="all weights are frozen; there are: 0, 1, 2"):
-        sparse_bayesian(model.requires_grad_(False))
+        make_sparse(model.requires_grad_(False))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -189,7 +191,7 @@ def test_recomputing_a_map_with_noise_is_refused(reentrant):
         outputs.sum().backward()
     network.set_noise("none")
     checkpoint(network, inputs, use_reentrant=reentrant).sum().backward()
-    means = network.maps[""].means
+    means = network.layers[""].means
     (expected,) = torch.autograd.grad(network(inputs).sum(), means)
     torch.testing.assert_close(means.grad, expected, **EXACT)
 

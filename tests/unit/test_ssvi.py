@@ -30,12 +30,12 @@ from smidgen.errors import (
 from smidgen.fit import SparseTraining
 from smidgen.outputs.problem import Problem
 from smidgen.sparse import (
-    Alternation,
+    Rewiring,
     Schedule,
     load_sparse,
-    pruned,
+    make_sparse,
+    prune_network,
     save_sparse,
-    sparse_bayesian,
 )
 from smidgen.sparse.flops import step_flops
 
@@ -44,7 +44,7 @@ from smidgen.sparse.flops import step_flops
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     model = mlp()
-    network = sparse_bayesian(model, density=0.2, budget=budget)
+    network = make_sparse(model, density=0.2, budget=budget)
     training = SparseTraining(
         epochs=8, learning_rate=0.02, optimiser=kind, every=5, temperature=0.1
     )
@@ -69,7 +69,7 @@ def test_a_plain_model_is_enough(unchanged):
 @pytest.mark.parametrize("density", [0.2, 1.0])
 def test_counted_operations_are_those_torch_counts(noise, image, density):
     model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=density, path="dense", noise=noise)
+    network = make_sparse(model, density=density, path="dense", noise=noise)
     inputs, labels = next(iter(blobs(image=image)))
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(network(inputs), labels).backward()
@@ -82,16 +82,16 @@ def test_counted_operations_are_those_torch_counts(noise, image, density):
 
 @pytest.mark.parametrize("budget", ["erk", "global"])
 def test_counted_operations_of_a_move_are_those_torch_counts(budget):
-    """With erk the last map is whole: a move only passes through it."""
+    """With erk the last layer is whole: a move only passes through it."""
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
     )
-    network = sparse_bayesian(model, density=0.5, path="dense", budget=budget)
-    assert network.maps["4"].pattern.indices is None or budget == "global"
+    network = make_sparse(model, density=0.5, path="dense", budget=budget)
+    assert network.layers["4"].pattern.indices is None or budget == "global"
     inputs, labels = next(iter(blobs()))
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
-    alternation = Alternation(network, optimiser, Schedule(10**6, every=1))
+    alternation = Rewiring(network, optimiser, Schedule(10**6, every=1))
 
     def loss():
         return nn.functional.cross_entropy(network(inputs), labels)
@@ -105,7 +105,7 @@ def test_counted_operations_of_a_move_are_those_torch_counts(budget):
 def test_counted_operations_follow_the_density():
     inputs, _ = next(iter(blobs()))
     sparse, dense = (
-        step_flops(sparse_bayesian(mlp(100), density=d), inputs, every=100, passes=4)
+        step_flops(make_sparse(mlp(100), density=d), inputs, every=100, passes=4)
         for d in (0.1, 1.0)
     )
     assert sparse.products / dense.products == pytest.approx(0.1, rel=0.02)
@@ -116,7 +116,7 @@ def test_counted_operations_follow_the_density():
 def test_the_same_seed_gives_the_same_network():
     # The probe may take another path another time, and the last bits differ then.
     first, second, other = (
-        fit.ssvi(sparse_bayesian(mlp(), path="sparse", seed=seed), blobs(), training=QUICK)
+        fit.ssvi(make_sparse(mlp(), path="sparse", seed=seed), blobs(), training=QUICK)
         for seed in (3, 3, 4)
     )
     assert_same(first.network, second.network)
@@ -124,13 +124,15 @@ def test_the_same_seed_gives_the_same_network():
 
 
 def test_seed_density_and_start_are_of_a_plain_model():
-    network = sparse_bayesian(mlp(), density=0.3, path="dense")
+    network = make_sparse(mlp(), density=0.3, path="dense")
     first, second = (
         fit.ssvi(network, blobs(), training=replace(QUICK, replaced=0.0), seed=seed)
         for seed in (1, 2)
     )
     assert first.network.subset() == second.network.subset() == network.subset()
-    assert not torch.equal(first.network.maps["0"].means, second.network.maps["0"].means)
+    assert not torch.equal(
+        first.network.layers["0"].means, second.network.layers["0"].means
+    )
     for name, value in (("density", 0.5), ("start", "magnitude")):
         with pytest.raises(ArgumentError, match=f"{name} must be left out for a network"):
             fit.ssvi(network, blobs(), training=QUICK, **{name: value})
@@ -143,15 +145,15 @@ def test_a_trained_model_keeps_its_largest_weights_if_asked():
         fit.ssvi(model, blobs(), density=0.25, start=start, training=still).network
         for start in ("magnitude", None)
     )
-    wanted = sparse_bayesian(model, density=0.25, start="magnitude")
+    wanted = make_sparse(model, density=0.25, start="magnitude")
     assert kept.subset() == wanted.subset() != drawn.subset()
-    for name, part in kept.maps.items():
-        torch.testing.assert_close(part.means, wanted.maps[name].means)
+    for name, part in kept.layers.items():
+        torch.testing.assert_close(part.means, wanted.layers[name].means)
 
 
 def test_the_objective_has_temperature_warm_up_and_num_data():
     """Without noise the scales feel the KL term alone: T β_t (σ²/s² − 1) / N."""
-    network = sparse_bayesian(mlp().double(), density=1.0, noise="none", scale=0.5)
+    network = make_sparse(mlp().double(), density=1.0, noise="none", scale=0.5)
     training = SparseTraining(
         epochs=2, optimiser="sgd", learning_rate=2.0, temperature=0.3, warm_up=0.5
     )
@@ -164,7 +166,7 @@ def test_the_objective_has_temperature_warm_up_and_num_data():
         gradient = 0.3 * beta / 7 * (exp(2 * log_scale) - 1)
         speed = 0.9 * speed + gradient
         log_scale -= 2.0 * (1 + cos(pi * step / steps)) / 2 * speed
-    for name, part in found.maps.items():
+    for name, part in found.layers.items():
         expected = torch.full_like(part.log_scales, log_scale + log(found.priors[name]))
         torch.testing.assert_close(part.log_scales.detach(), expected.detach(), **EXACT)
 
@@ -172,7 +174,7 @@ def test_the_objective_has_temperature_warm_up_and_num_data():
 def test_tokens_are_what_the_kl_counts_against():
     """Every labelled token is a term of the likelihood, and none else."""
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
-    network = sparse_bayesian(model, density=1.0, noise="none")
+    network = make_sparse(model, density=1.0, noise="none")
     inputs = torch.randn(8, 10, 6, dtype=torch.float64)
     labels = torch.arange(80).view(8, 10) % 3
     labels[:, 7:] = -100
@@ -238,9 +240,9 @@ def test_a_set_that_never_moves_is_mentioned():
 
 
 def test_the_kl_is_that_of_torch():
-    network = sparse_bayesian(mlp().double(), density=0.4, prior={"0": 0.5, "2": 2.0})
+    network = make_sparse(mlp().double(), density=0.4, prior={"0": 0.5, "2": 2.0})
     expected = 0.0
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         prior = Normal(0.0, network.priors[name])
         expected = expected + kl_divergence(Normal(part.means, part.scales), prior).sum()
     torch.testing.assert_close(network.kl(), expected, **EXACT)
@@ -250,15 +252,15 @@ def test_the_kl_is_that_of_torch():
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_weight_decay_is_off_unless_asked(decay, kind):
     """A feature that is always zero gives no gradient: only decay moves its weights."""
-    network = sparse_bayesian(mlp(), density=1.0)
+    network = make_sparse(mlp(), density=1.0)
     data = [(torch.cat([x[:, :5], torch.zeros(30, 1)], 1), y) for x, y in blobs()]
     training = SparseTraining(
         epochs=1, optimiser=kind, temperature=0.0, learning_rate=0.1, weight_decay=decay
     )
     found = fit.ssvi(network, data, training=training, num_data=300).network
-    before, after = (each.maps["0"].weight()[:, 5] for each in (network, found))
+    before, after = (each.layers["0"].weight()[:, 5] for each in (network, found))
     assert torch.equal(before, after) == (decay == 0.0)
-    logs = [each.maps["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
+    logs = [each.layers["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
     assert torch.equal(*logs)
 
 
@@ -267,24 +269,24 @@ def test_weight_decay_is_off_unless_asked(decay, kind):
 def test_training_state_follows_the_density(density, kind):
     held = []
     for each in (density, 1.0):
-        network = sparse_bayesian(mlp(400), density=each, path="sparse")
+        network = make_sparse(mlp(400), density=each, path="sparse")
         training = SparseTraining(epochs=1, optimiser=kind, every=3)
         held.append(fit.ssvi(network, blobs(), training=training))
     assert held[0].state_bytes / held[1].state_bytes < STATE_RATIO
     # Compressed rows; and compressed columns where inputs have a gradient, with an order.
-    first, last = (part.pattern for part in held[0].network.maps.values())
+    first, last = (part.pattern for part in held[0].network.layers.values())
     rows = sum(each.count + each.rows + 1 for each in (first, last))
     assert held[0].derived_bytes == 4 * (rows + 2 * last.count + last.columns + 1)
 
 
 def test_deterministic_networks_have_no_scales_and_no_kl():
-    network = sparse_bayesian(mlp(), density=0.2, deterministic=True)
+    network = make_sparse(mlp(), density=0.2, deterministic=True)
     found = fit.ssvi(network, blobs(), blobs(seed=5), training=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
     assert found.moves
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
-    dense = sparse_bayesian(mlp(), density=1.0, deterministic=True)
+    dense = make_sparse(mlp(), density=1.0, deterministic=True)
     found = fit.ssvi(dense, blobs(), blobs(seed=5), training=QUICK)
     assert not found.moves
     assert found.history[-1].accuracy > 0.85
@@ -293,7 +295,7 @@ def test_deterministic_networks_have_no_scales_and_no_kl():
 def test_dense_and_deterministic_is_plain_training():
     """The baseline is the training loop everybody writes."""
     model = mlp()
-    network = sparse_bayesian(model, density=1.0, deterministic=True, path="dense")
+    network = make_sparse(model, density=1.0, deterministic=True, path="dense")
     training = SparseTraining(epochs=1, learning_rate=0.1, optimiser="sgd")
     found = fit.ssvi(network, blobs(shuffle=False), training=training)
     plain = mlp()
@@ -305,7 +307,7 @@ def test_dense_and_deterministic_is_plain_training():
         nn.functional.cross_entropy(plain(x), y).backward()
         optimiser.step()
         schedule.step()
-    for name, value in found.network.densified().items():
+    for name, value in found.network.dense_state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name])
 
 
@@ -339,14 +341,14 @@ def test_a_transformer_with_dict_batches(unchanged):
         "labels": torch.arange(6) % 3,
     }
     training = SparseTraining(epochs=3, every=2, until=1.0)
-    network = sparse_bayesian(model, density=0.2, start="magnitude", budget="erk")
+    network = make_sparse(model, density=0.2, start="magnitude", budget="erk")
     with unchanged(model):
         found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
     assert found.moves
     predictive = smidgen.predict_sparse(found.network, batch, samples=3)
     assert predictive.probs.shape == (6, 3)
     plain = BertForSequenceClassification(bert_config(num_labels=3))
-    plain.load_state_dict(found.network.densified())
+    plain.load_state_dict(found.network.dense_state_dict())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -363,7 +365,7 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
     training = SparseTraining(epochs=3, every=2, until=1.0)
     found = []
     for each in (model, plain):
-        network = sparse_bayesian(each, density=0.2, path="dense")
+        network = make_sparse(each, density=0.2, path="dense")
         with unchanged(each):
             found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
     assert found[0].moves
@@ -372,15 +374,15 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
 
 
 def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
-    network = sparse_bayesian(resnet(), density=0.3)
+    network = make_sparse(resnet(), density=0.3)
     loader = blobs(image=True, shuffle=False)
     inputs, _ = next(iter(loader))
     with unchanged(network):
         smidgen.predict_sparse_batches(network, loader, samples=2)
         step_flops(network, inputs)
-    assert all(part.drawn is None for part in network.maps.values())
+    assert all(part.drawn is None for part in network.layers.values())
     # Which path is faster is a question of training batches.
-    assert all(part.path == "auto" for part in network.maps.values())
+    assert all(part.path == "auto" for part in network.layers.values())
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
@@ -388,7 +390,7 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged):
     model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=density, deterministic=deterministic)
+    network = make_sparse(model, density=density, deterministic=deterministic)
     found = fit.ssvi(network, blobs(image=image), training=QUICK).network
     save_sparse(found, tmp_path / "net")
     with unchanged(model):
@@ -397,7 +399,7 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     assert loaded.subset() == found.subset()
     assert loaded.priors == found.priors
     plain = deepcopy(model)
-    plain.load_state_dict(loaded.densified())
+    plain.load_state_dict(loaded.dense_state_dict())
     x, _ = next(iter(blobs(image=image, shuffle=False)))
     torch.testing.assert_close(plain.eval()(x), loaded(x))
     with pytest.raises(StoreError, match="exists already"):
@@ -415,7 +417,12 @@ def test_a_network_keeps_its_likelihood(tmp_path):
     found = fit.ssvi(problem, batches, density=0.5, training=training, num_data=60).network
     folder = save_sparse(found, tmp_path / "net")
     again = fit.ssvi(found, batches, training=training, num_data=60)
-    for network in (found, pruned(found, 0.25), load_sparse(folder, model), again.network):
+    for network in (
+        found,
+        prune_network(found, 0.25),
+        load_sparse(folder, model),
+        again.network,
+    ):
         one = smidgen.predict_sparse(network, x, samples=2)
         many = smidgen.predict_sparse_batches(network, batches, samples=2)
         for predictive in (one, many):
@@ -451,21 +458,21 @@ class Named(nn.Module):
 
 
 def test_parameters_named_like_ours_stay_the_callers(tmp_path):
-    network = sparse_bayesian(Named(), density=0.5)
+    network = make_sparse(Named(), density=0.5)
     training = SparseTraining(epochs=1, learning_rate=0.1, every=3, scale_rate=0.0)
     found = fit.ssvi(network, blobs(), training=training).network
     # With a rate of zero for scales the caller's log_scales still learn.
     assert not torch.equal(found.model.log_scales, network.model.log_scales)
     assert torch.equal(
-        found.maps["layer"].log_scales.unique(),
+        found.layers["layer"].log_scales.unique(),
         torch.full_like(
-            found.maps["layer"].log_scales[:1], log(0.1 * found.priors["layer"])
+            found.layers["layer"].log_scales[:1], log(0.1 * found.priors["layer"])
         ),
     )
     loaded = load_sparse(save_sparse(found, tmp_path / "net"), Named())
     assert_same(found, loaded)
     plain = Named()
-    plain.load_state_dict(loaded.densified())
+    plain.load_state_dict(loaded.dense_state_dict())
     for name in ("means", "kmeans", "log_scales"):
         assert torch.equal(getattr(plain, name), getattr(found.model, name))
 
@@ -475,15 +482,13 @@ def test_a_folder_is_small(tmp_path):
     sizes = []
     for density in (0.1, 1.0):
         model = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 10))
-        folder = save_sparse(
-            sparse_bayesian(model, density=density), tmp_path / f"{density}"
-        )
+        folder = save_sparse(make_sparse(model, density=density), tmp_path / f"{density}")
         sizes.append((folder / "sparse.safetensors").stat().st_size)
     assert sizes[0] / sizes[1] < STATE_RATIO
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):
-    folder = save_sparse(sparse_bayesian(mlp(), density=0.2), tmp_path / "net")
+    folder = save_sparse(make_sparse(mlp(), density=0.2), tmp_path / "net")
     with pytest.raises(StoreError, match="does not fit this model"):
         load_sparse(folder, mlp(16))
     with pytest.raises(StoreError, match="is not a saved sparse network"):
@@ -501,8 +506,8 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
 
 def test_a_trained_model_starts_from_its_largest_weights():
     model = mlp()
-    network = sparse_bayesian(model, density=0.25, start="magnitude")
-    for name, part in network.maps.items():
+    network = make_sparse(model, density=0.25, start="magnitude")
+    for name, part in network.layers.items():
         flat = model.get_submodule(name).weight.detach().flatten()
         at = part.pattern.listed().long()
         assert torch.equal(part.means, flat[at])
@@ -513,15 +518,17 @@ def test_a_trained_model_starts_from_its_largest_weights():
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_pruned_networks_predict_and_export(tmp_path, deterministic):
-    found = fit.ssvi(sparse_bayesian(mlp(), density=1.0), blobs(), training=QUICK)
-    less = pruned(found.network, 0.1, by="snr", deterministic=deterministic)
+    found = fit.ssvi(make_sparse(mlp(), density=1.0), blobs(), training=QUICK)
+    less = prune_network(found.network, 0.1, by="snr", deterministic=deterministic)
     assert less.stochastic != deterministic
     assert found.network.stochastic
     assert_same(less, load_sparse(save_sparse(less, tmp_path / "net"), mlp()))
     x, _ = next(iter(blobs(shuffle=False)))
     smidgen.predict_sparse(less, x, samples=3)
     assert less.count == round(0.1 * less.total)
-    zeros = sum(int((w == 0).sum()) for n, w in less.densified().items() if "weight" in n)
+    zeros = sum(
+        int((w == 0).sum()) for n, w in less.dense_state_dict().items() if "weight" in n
+    )
     assert zeros == less.total - less.count
 
 
@@ -532,7 +539,7 @@ def test_pruned_networks_predict_and_export(tmp_path, deterministic):
         ({"budget": "some"}, "budget must be 'uniform', 'erk' or 'global', got 'some'"),
         ({"scale": -1.0}, "scale must be > 0, got -1.0"),
         ({"start": "here"}, "start must be 'random' or 'magnitude', got 'here'"),
-        ({"prior": {"0": 1.0}}, "a number for every map, got none for '2'"),
+        ({"prior": {"0": 1.0}}, "a number for every layer, got none for '2'"),
         ({"prior": 0.0}, "prior must be > 0, got 0.0"),
         ({"noise": "loud"}, "noise must be 'local', 'weights' or 'none', got 'loud'"),
         ({"path": "short"}, "path must be 'auto', 'dense' or 'sparse', got 'short'"),
@@ -540,7 +547,7 @@ def test_pruned_networks_predict_and_export(tmp_path, deterministic):
 )
 def test_wrong_arguments_are_refused(options, words):
     with pytest.raises(ArgumentError, match=words):
-        sparse_bayesian(mlp(), **options)
+        make_sparse(mlp(), **options)
 
 
 @pytest.mark.parametrize(
@@ -566,16 +573,16 @@ def test_wrong_training_is_refused(options, words):
 
 
 def test_wrong_pruning_is_refused():
-    network = sparse_bayesian(mlp(), density=0.5)
+    network = make_sparse(mlp(), density=0.5)
     for density in (-1.0, 0.0, 7.0):
         with pytest.raises(ArgumentError, match=rf"in \(0, 1\], got {density}"):
-            pruned(network, density)
+            prune_network(network, density)
     with pytest.raises(
         ArgumentError, match="by must be one of 'magnitude', .*, got 'luck'"
     ):
-        pruned(network, 0.5, by="luck")
+        prune_network(network, 0.5, by="luck")
     with pytest.raises(ArgumentError, match="budget must be .*, got 'luck'"):
-        pruned(network, 0.5, budget="luck")
+        prune_network(network, 0.5, budget="luck")
 
 
 def test_wrong_data_are_refused():

@@ -15,7 +15,7 @@ from smidgen.errors import StoreError, StructureError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
-from smidgen.sparse import sparse_bayesian
+from smidgen.sparse import make_sparse
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.rewire import moved, refill
 
@@ -73,7 +73,7 @@ def assert_same_course(left, right):
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_resuming_is_bitwise(tmp_path, image, kind, path):
     model = resnet() if image else mlp()
-    network = sparse_bayesian(model, density=0.3, budget="global", path=path)
+    network = make_sparse(model, density=0.3, budget="global", path=path)
     training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
     held = blobs(image=image, seed=5)
     whole = fit.ssvi(network, blobs(image=image), held, training=training)
@@ -86,19 +86,19 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
 
 @pytest.mark.parametrize("loader", [own_generator, of_the_sampler, global_order])
 def test_resuming_is_bitwise_with_every_source_of_the_order(tmp_path, loader):
-    network = sparse_bayesian(mlp(), density=0.3, path="sparse")
+    network = make_sparse(mlp(), density=0.3, path="sparse")
     training = SparseTraining(epochs=3, learning_rate=0.02, every=3)
     whole = fit.ssvi(network, loader(), training=training)
     assert_same_course(whole, interrupted(network, training, loader, tmp_path / "run"))
 
 
 def test_a_finished_training_is_only_read_back(tmp_path):
-    network = sparse_bayesian(mlp(), density=0.3)
+    network = make_sparse(mlp(), density=0.3)
     found = fit.ssvi(network, blobs(), training=QUICK, checkpoint=tmp_path / "run")
     again = fit.ssvi(network, blobs(), training=QUICK, checkpoint=tmp_path / "run")
     assert_same_course(found, again)
-    assert [p.path for p in again.network.maps.values()] == [
-        p.path for p in found.network.maps.values()
+    assert [p.path for p in again.network.layers.values()] == [
+        p.path for p in found.network.layers.values()
     ]
 
 
@@ -122,8 +122,8 @@ BASE = {"density": 0.3, "path": "dense"}
 def test_a_checkpoint_of_another_network_is_refused_by_name(tmp_path, options, words):
     place = tmp_path / "run"
     training = replace(QUICK, epochs=1, every=2)
-    fit.ssvi(sparse_bayesian(mlp(), **BASE), blobs(), training=training, checkpoint=place)
-    other = sparse_bayesian(mlp(), **{**BASE, **options})
+    fit.ssvi(make_sparse(mlp(), **BASE), blobs(), training=training, checkpoint=place)
+    other = make_sparse(mlp(), **{**BASE, **options})
     with pytest.raises(StoreError, match=words):
         fit.ssvi(other, blobs(), training=training, checkpoint=place)
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_network_is_refused_by_name(tmp_path, options, w
 def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     place = tmp_path / "run"
     training = replace(QUICK, epochs=1, every=2)
-    network = sparse_bayesian(mlp(), **BASE)
+    network = make_sparse(mlp(), **BASE)
 
     def again(model=network, told=training, **more):
         fit.ssvi(model, blobs(), training=told, checkpoint=place, **more)
@@ -144,7 +144,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     with pytest.raises(StoreError, match="there num_data is 300, here 7"):
         again(num_data=7)
     with pytest.raises(StoreError, match="there shape of 0 is"):
-        again(sparse_bayesian(mlp(64), **BASE))
+        again(make_sparse(mlp(64), **BASE))
     onehot = Problem(network, Bernoulli(3), targets=lambda b: torch.eye(3)[b[1]])
     with pytest.raises(StoreError, match="there likelihood is 'Categorical"):
         again(onehot)
@@ -162,7 +162,7 @@ def test_a_checkpoint_never_replaces_something_else(tmp_path):
 def test_an_infinite_score_does_not_end_a_training(tmp_path):
     """A validation NLL may be infinite: the checkpoint holds it as it is."""
     held = [(torch.full((4, 6), 1e30), torch.arange(4) % 3)]
-    network = sparse_bayesian(mlp(), density=0.3)
+    network = make_sparse(mlp(), density=0.3)
     first, second = (
         fit.ssvi(network, blobs(), held, training=QUICK, checkpoint=tmp_path / "run")
         for _ in range(2)
@@ -173,17 +173,17 @@ def test_an_infinite_score_does_not_end_a_training(tmp_path):
 
 def test_scales_that_a_map_has_not_are_refused():
     whole = Pattern(32, 6)
-    part = sparse_bayesian(mlp(), density=0.3).maps["0"]
+    part = make_sparse(mlp(), density=0.3).layers["0"]
     with pytest.raises(StructureError, match="it has scales, none were given"):
         refill(part, whole, torch.zeros(192), None, None)
-    points = sparse_bayesian(mlp(), density=0.3, deterministic=True)
+    points = make_sparse(mlp(), density=0.3, deterministic=True)
     with pytest.raises(StructureError, match="it has no scales, some were given"):
-        refill(points.maps["0"], whole, torch.zeros(192), torch.zeros(192), None)
-    moved(points.maps["0"], torch.arange(7))
+        refill(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
+    moved(points.layers["0"], torch.arange(7))
 
 
 def test_a_loader_is_left_as_it_was_and_the_same_call_gives_the_same_network():
-    network = sparse_bayesian(mlp(), density=0.3, path="sparse")
+    network = make_sparse(mlp(), density=0.3, path="sparse")
     loader = blobs()
     list(islice(loader, 1))
     state = loader.generator.get_state()

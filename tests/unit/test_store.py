@@ -16,7 +16,7 @@ from tests.support.tolerances import EXACT
 import smidgen
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import StoreError
-from smidgen.runtime.artifact import file_hash
+from smidgen.runtime.artifact import hash_file
 from smidgen.runtime.record import Record
 
 
@@ -102,7 +102,7 @@ def out_of_bounds(folder):
 
 def rehash(folder):
     config = json.loads((folder / "config.json").read_text())
-    config["tensors_sha256"] = file_hash(folder / "posterior.safetensors")
+    config["tensors_sha256"] = hash_file(folder / "posterior.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
 
 

@@ -186,7 +186,7 @@ def test_failed_cells_are_summed_up_by_their_reasons(tmp_path, capsys):
         )
     assert ended("status", "uci", *out) == 0
     first, *others, last = capsys.readouterr().err.splitlines()
-    said = "13 cells, the first Boston, seed 0, map, failed: the tables are empty."
+    said = "13 cells, the first Boston, seed 0, layer, failed: the tables are empty."
     assert first == f"note: {said}"
     assert len(others) == 4
     assert others[0].startswith(

@@ -26,7 +26,7 @@ from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.swag import Snapshots, SwagPosterior
 from smidgen.weights.subset import Entries, Whole
-from smidgen.weights.vector import Trainable
+from smidgen.weights.vector import SubsetVector
 
 ONE_BLOCK = Case("one-block", OneBlock, 3, padded_tokens)
 
@@ -95,7 +95,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
     count = 4000
     generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
     drawn = torch.stack(list(posterior.drawn(generators)))
-    stated = posterior.covariance()
+    stated = posterior.covariance_matrix()
     scale = stated.diagonal()
     assert ((drawn.mean(0) - posterior.mean).abs() <= Z * (scale / count).sqrt()).all()
     centred = drawn - posterior.mean
@@ -109,7 +109,7 @@ def test_without_a_spread_every_sample_is_the_mean():
     posterior = posterior_of("none")
     (drawn,) = posterior.drawn([torch.Generator().manual_seed(1)])
     assert torch.equal(drawn, posterior.mean)
-    assert not posterior.covariance().any()
+    assert not posterior.covariance_matrix().any()
 
 
 def test_the_low_rank_covariance_is_the_papers_equation():
@@ -120,7 +120,7 @@ def test_the_low_rank_covariance_is_the_papers_equation():
             for column in posterior.deviations:
                 wanted[i, j] += column[i] * column[j] / (2 * (4 - 1))
         wanted[i, i] += posterior.variance[i] / 2
-    torch.testing.assert_close(posterior.covariance(), wanted, **EXACT)
+    torch.testing.assert_close(posterior.covariance_matrix(), wanted, **EXACT)
 
 
 class NoisyTargets:
@@ -166,7 +166,7 @@ def test_on_a_quadratic_with_known_noise_the_variance_is_the_theorys(momentum):
     assert (found.variance - wanted).abs().max() < Z * wanted * (2 / independent) ** 0.5
     assert (found.mean).abs().max() < Z * (wanted / independent) ** 0.5
     # The diagonal half and the low-rank half each stand for half of it.
-    stated = found.covariance().diagonal()
+    stated = found.covariance_matrix().diagonal()
     assert ((stated > 0.5 * wanted) & (stated < 2 * wanted)).all()
 
 
@@ -239,13 +239,15 @@ def test_the_iterates_are_those_of_torchs_sgd(kind, unchanged):
 
 
 @pytest.mark.parametrize(
-    ("spread", "copies"), [("low-rank", 7), ("diagonal", 2), ("none", 1)]
+    ("covariance", "copies"), [("low-rank", 7), ("diagonal", 2), ("none", 1)]
 )
-def test_the_state_is_rank_plus_two_numbers_a_weight(spread, copies):
+def test_the_state_is_rank_plus_two_numbers_a_weight(covariance, copies):
     model, batch = ONE_BLOCK.make()
     subset = smidgen.select.sparse_kfac(model, percent=40)
-    found = swag(model, split(batch), subset, steps=30, every=2, rank=5, spread=spread)
-    assert found.spread == spread
+    found = swag(
+        model, split(batch), subset, steps=30, every=2, rank=5, covariance=covariance
+    )
+    assert found.covariance == covariance
     assert found.floats == copies * subset.size
     (drawn,) = found.sampler(model)([torch.Generator().manual_seed(0)])
     assert set(drawn) == set(subset.parts)
@@ -255,7 +257,7 @@ def test_the_state_is_rank_plus_two_numbers_a_weight(spread, copies):
         now = drawn.get(name, parameter.detach()).flatten()
         # Everything else is bitwise what it was.
         assert torch.equal(now[frozen], parameter.detach().flatten()[frozen])
-        if name in subset.parts and spread != "none":
+        if name in subset.parts and covariance != "none":
             assert (now[~frozen] != parameter.detach().flatten()[~frozen]).any()
 
 
@@ -454,7 +456,7 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
             collector.collect()
     found = collector.posterior(smidgen.Categorical(3), num_data=4)
     torch.testing.assert_close(found.mean, ours.mean, **EXACT)
-    torch.testing.assert_close(found.covariance(), ours.covariance(), **EXACT)
+    torch.testing.assert_close(found.covariance_matrix(), ours.covariance(), **EXACT)
     # It belongs to the model as trained, and predicts around the mean.
     assert smidgen.predict_samples(found, copy, batch).probs.shape == (4, 3)
     with pytest.raises(ArgumentError, match="must be the one the posterior"):
@@ -549,7 +551,7 @@ def test_bf16_weights_move_in_fp32():
     model = model.to(torch.bfloat16)
     subset = smidgen.select.sparse_kfac(model, percent=40)
     found = swag(model, split(batch), subset, learning_rate=1e-4, steps=30)
-    start = Trainable(model, subset).values
+    start = SubsetVector(model, subset).values
     # Steps of 1e-4 are lost in bf16, which has 8 bits.
     assert found.mean.dtype == torch.float32
     assert (found.mean != start).float().mean() > 0.9
@@ -557,8 +559,8 @@ def test_bf16_weights_move_in_fp32():
 
 
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
-@pytest.mark.parametrize("spread", ["low-rank", "diagonal", "none"])
-def test_a_saved_posterior_comes_back_equal(tmp_path, spread):
+@pytest.mark.parametrize("covariance", ["low-rank", "diagonal", "none"])
+def test_a_saved_posterior_comes_back_equal(tmp_path, covariance):
     model, batch = ONE_BLOCK.make()
     subset = smidgen.select.weights(model, fraction=0.1)
     found = swag(
@@ -570,7 +572,7 @@ def test_a_saved_posterior_comes_back_equal(tmp_path, spread):
         steps=20,
         trial_steps=20,
         rank=3,
-        spread=spread,
+        covariance=covariance,
     )
     found = smidgen.fit.tune_samples(found, model, [batch], samples=4)
     folder = smidgen.save(found, tmp_path / "saved")

@@ -13,7 +13,7 @@ from tests.support.tolerances import EXACT, Z
 
 from smidgen.errors import DataError
 from smidgen.report import About, render_many
-from smidgen.report.many_records.aggregate import Spread
+from smidgen.report.many_records.aggregate import SeedMean
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import accuracy, matthews, pearson, scores_of
 from smidgen_studies.statistics import (
@@ -132,7 +132,7 @@ def test_seeds_that_agree_leave_the_rows_and_one_seed_leaves_nothing():
 def test_as_if_drawn_the_task_is_the_unit():
     """Differences 0.1, 0.2, 0.3, 0.2: mean 0.2, variance 0.02/3, three degrees."""
     values = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.2}
-    gaps = {task: Spread(value, None, None, 3) for task, value in values.items()}
+    gaps = {task: SeedMean(value, None, None, 3) for task, value in values.items()}
     found = on_tasks_like_these(gaps)
     half = 3.182446305284263 * math.sqrt(0.02 / 3 / 4)
     assert found.value == pytest.approx(0.2)

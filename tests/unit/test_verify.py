@@ -1,4 +1,4 @@
-"""A second opinion on every map: agreement where taps are right, and a word where not."""
+"""A second opinion on every layer: agreement where taps are right, and a word where not."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_all_maps_of_all_cases_agree(case, unchanged):
     with unchanged(model):
         found = smidgen.verify(case.problem(model), [batch, batch])
     assert found.agrees, str(found)
-    covered = [each.name for each in smidgen.coverage(model).maps]
+    covered = [each.name for each in smidgen.coverage(model).layers]
     assert [check.name for check in found.checks] == covered
     assert "agree with the exact computation" in str(found)
 
 
 class Beside(nn.Module):
-    """Uses the weight of a map once more, where no tap can see it."""
+    """Uses the weight of a layer once more, where no tap can see it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Beside(nn.Module):
 
 
 class Never(nn.Module):
-    """Never runs a map, only its weight."""
+    """Never runs a layer, only its weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_a_weight_used_behind_the_taps_back_disagrees(build, kind):
 
 
 class Swapped(nn.Module):
-    """Puts positions before examples: its first map cannot be treated."""
+    """Puts positions before examples: its first layer cannot be treated."""
 
     def __init__(self) -> None:
         super().__init__()

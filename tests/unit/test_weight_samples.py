@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import smidgen
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import ArgumentError, DataError
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 IDLE_MAPS_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 SAMPLES = 200
@@ -29,15 +29,15 @@ PRECISION = 0.8
 
 def recorded_weights(case, model, batch, posterior, samples):
     """The chosen weights' deviations under every sample, seen from inside the model."""
-    chosen = blocks(model, posterior.subset)
-    places = {b.map.name: b.spread(torch.arange(1, b.size + 1)) for b in chosen}
+    chosen = find_blocks(model, posterior.subset)
+    places = {b.layer.name: b.scatter(torch.arange(1, b.size + 1)) for b in chosen}
     trained = {n: p.detach().clone() for n, p in model.named_parameters()}
     seen = []
 
     def forward(net, own):
         now = dict(net.named_parameters())
         moved = {n: now[n].detach() - p for n, p in trained.items()}
-        seen.append({b.map.name: torch.empty(b.size).double() for b in chosen})
+        seen.append({b.layer.name: torch.empty(b.size).double() for b in chosen})
         for name, numbers in places.items():
             for parameter, place in numbers.items():
                 seen[-1][name][place[place > 0] - 1] = moved[parameter][place > 0]
@@ -61,7 +61,7 @@ def test_samples_have_the_posteriors_covariance(case, selector, structure):
     """Whitened by the dense σ²(H + τσ²)⁻¹ they are standard normal."""
     model, batch = case.make()
     subset = SELECTORS[selector](model)
-    scattered = any(block.entries is not None for block in blocks(model, subset))
+    scattered = any(block.entries is not None for block in find_blocks(model, subset))
     if scattered and not STRUCTURES[structure].scattered:
         pytest.skip(f"{structure} holds no scattered entries")
     posterior = smidgen.fit.laplace(

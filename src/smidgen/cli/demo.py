@@ -18,7 +18,7 @@ def demo(
         bool, typer.Option("--quick", help="Fewer sentences: about a minute.")
     ] = False,
     percent: Annotated[
-        float, typer.Option(help="Percent of rows and of columns of each map.")
+        float, typer.Option(help="Percent of rows and of columns of each layer.")
     ] = 10.0,
     seed: Annotated[int, typer.Option(help="Seed of data, head and training.")] = 0,
     folder: Annotated[

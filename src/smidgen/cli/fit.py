@@ -15,7 +15,7 @@ from smidgen.cli.options import text as texts
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.workflows.posterior_notes import posterior_summary
@@ -74,7 +74,7 @@ def fit(
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     seen, held = [texts.batches_of(t, tokenizer, batch_size, max_length) for t in tables]
     subset = wanted.subset(network, seen, say)
-    found: Posterior | SwagPosterior
+    found: LaplacePosterior | SwagPosterior
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
@@ -90,17 +90,19 @@ def fit(
     _tell(found, json_file, posterior=str(folder), selector=select, method=method)
 
 
-def _tell(found: Posterior | SwagPosterior, json_file: Path | None, **how: str) -> None:
+def _tell(
+    found: LaplacePosterior | SwagPosterior, json_file: Path | None, **how: str
+) -> None:
     """Print what was found, and write it where that is asked for."""
     show_posterior(found)
     write_json(json_file, {**how, **posterior_summary(found)})
 
 
-def show_posterior(posterior: Posterior | SwagPosterior) -> None:
+def show_posterior(posterior: LaplacePosterior | SwagPosterior) -> None:
     """Print what was chosen."""
     tuning = posterior.tuning
     assert tuning is not None
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, LaplacePosterior):
         prior = f"precision {posterior.precision_range}"
     else:
         prior = f"learning rate {posterior.learning_rate:g}"

@@ -41,7 +41,7 @@ def predict(
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
-    if samples is not None and isinstance(loaded, smidgen.Posterior):
+    if samples is not None and isinstance(loaded, smidgen.LaplacePosterior):
         raise ArgumentError(
             f"--samples is for a SWAG posterior, got {samples} with one of Laplace, which "
             "is linearised. Leave it out."
@@ -59,7 +59,9 @@ def predict(
     write_json(json_file, {"predictions": rows})
 
 
-def _require_classifier(posterior: smidgen.Posterior | smidgen.SwagPosterior) -> None:
+def _require_classifier(
+    posterior: smidgen.LaplacePosterior | smidgen.SwagPosterior,
+) -> None:
     if not isinstance(posterior.likelihood, smidgen.Categorical):
         raise ArgumentError(
             f"posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "

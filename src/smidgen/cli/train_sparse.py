@@ -36,13 +36,14 @@ Kind = Annotated[Literal["mlp", "resnet"], typer.Option(help="What to train.")]
 Hidden = Annotated[str, typer.Option(help="Units of an MLP's layers.")]
 Width = Annotated[int, typer.Option(help="Channels of a resnet's start.", min=1)]
 Density = Annotated[float, typer.Option(help="Active share of the weights, up to 1.")]
-Shared = Annotated[Budget, typer.Option(help="How maps share the active weights.")]
+Shared = Annotated[Budget, typer.Option(help="How layers share the active weights.")]
 First = Annotated[
     Start, typer.Option(help="First active set: at random, or the largest weights.")
 ]
 Scale = Annotated[float, typer.Option(help="First scale, as a share of the prior's.")]
 Prior = Annotated[
-    float | None, typer.Option(help="Standard deviation of the prior; by map if left out.")
+    float | None,
+    typer.Option(help="Standard deviation of the prior; by layer if left out."),
 ]
 Going = Annotated[Removal, typer.Option(help="The score that says which may go.")]
 Every = Annotated[
@@ -184,7 +185,7 @@ def _trained(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
-    went = sum(sum(move.went.values()) for move in found.moves)
+    went = sum(sum(move.pruned.values()) for move in found.moves)
     out.print(f"  {len(found.moves)} moves, in which {went:,} weights went")
     return found
 
@@ -195,18 +196,18 @@ def _data(
     """Training, validation and perhaps test examples, raw; and how many classes."""
     import torch
 
-    from smidgen.integrations.arrays import joined, read_arrays
+    from smidgen.integrations.arrays import join_arrays, read_arrays
 
     if not 0 < held_out < 1:
         raise ArgumentError(f"--val-share must be in (0, 1), got {held_out}.")
     column = int(label) if label.removeprefix("-").isdigit() else label
-    everything = joined([read_arrays(path, label=column) for path in train], train)
+    everything = join_arrays([read_arrays(path, label=column) for path in train], train)
     count = max(1, round(held_out * len(everything)))
     parts = everything.split(count, torch.Generator().manual_seed(seed))
     found = dict(zip(("train", "validation"), parts, strict=True))
     if test is not None:
         found["test"] = read_arrays(test, label=column)
-        joined([everything, found["test"]], [train[0], test])
+        join_arrays([everything, found["test"]], [train[0], test])
         if found["test"].classes > everything.classes:
             raise DataError(
                 f"{test} has a class {found['test'].classes - 1}, the training data have "
@@ -231,10 +232,10 @@ def _network(
     plain: PlainNetwork, train: Arrays, options: Mapping[str, Any]
 ) -> SparseNetwork:
     """The network to be trained, on its device."""
-    from smidgen.sparse import sparse_bayesian
+    from smidgen.sparse import make_sparse
 
     model = _model(plain, train, options["seed"]).to(options["device"])
-    return sparse_bayesian(model, **{name: options[name] for name in _CHOICES})
+    return make_sparse(model, **{name: options[name] for name in _CHOICES})
 
 
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
@@ -291,7 +292,7 @@ def _draw(found: SparseFit, plain: PlainNetwork, picture: Path) -> None:
     from smidgen.runtime.files import write_text
 
     epochs = [epoch.connectivity for epoch in found.history]
-    first = next(iter(found.network.maps.values()))
+    first = next(iter(found.network.layers.values()))
     image = None
     # One pixel, one column and one bin: of colours, or of pooled columns, it is no image.
     if len(plain.shape) == 3 and plain.shape[0] == 1:

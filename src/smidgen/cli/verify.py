@@ -28,7 +28,7 @@ def verify(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Compare a few weights of every map with a slow, exact computation."""
+    """Compare a few weights of every layer with a slow, exact computation."""
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.label_names(network)

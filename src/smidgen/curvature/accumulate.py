@@ -1,6 +1,6 @@
 """One pass over the data: what every structure sums of it.
 
-A structure says what to add of a map's inputs and of its δ for each column that goes back
+A structure says what to add of a layer's inputs and of its δ for each column that goes back
 from the outputs, and how to make operators of the sums.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from smidgen.curvature.ggn_roots import Columns, exact
+from smidgen.curvature.ggn_roots import BackwardVectors, exact_ggn
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Curvatures:
 
     `squared_residual` is the mean over examples and outputs, for regression;
     `log_likelihood` that of all data at the trained weights, if all had targets; `idle`
-    are the chosen maps that never ran.
+    are the chosen layers that never ran.
     """
 
     operators: dict[str, Operator]
@@ -39,29 +39,29 @@ class Curvatures:
     idle: tuple[str, ...]
 
 
-class Sums(ABC):
+class Accumulator(ABC):
     """Running sums over traces: `add` them, then `finish`."""
 
     def __init__(
         self,
         problem: Problem,
-        blocks: Sequence[MapBlock],
-        columns: Columns | None = None,
+        blocks: Sequence[LayerBlock],
+        columns: BackwardVectors | None = None,
     ) -> None:
         assert problem.likelihood is not None
         self.likelihood: Likelihood = problem.likelihood
-        self.columns = columns or exact(problem.likelihood)
-        self.names = tuple(block.map.name for block in blocks)
+        self.columns = columns or exact_ggn(problem.likelihood)
+        self.names = tuple(block.layer.name for block in blocks)
         self.ran: set[str] = set()
         self.seen, self.squares = 0, 0.0
         self.log_likelihood: float | None = 0.0
 
     def add_inputs(self, trace: Trace, name: str) -> None:  # noqa: B027
-        """Add one map's inputs of a batch, after the backward pass of a first column."""
+        """Add one layer's inputs of a batch, after the backward pass of a first column."""
 
     @abstractmethod
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
-        """Add δ (B, T, n) of every map that ran, for one column."""
+        """Add δ (B, T, n) of every layer that ran, for one column."""
 
     @abstractmethod
     def operators(self, scale: float) -> dict[str, Operator]:
@@ -156,19 +156,19 @@ class Sums(ABC):
 
 
 def accumulate(
-    sums: Sums,
+    sums: Accumulator,
     problem: Problem,
     batches: Iterable[Batch],
-    blocks: Sequence[MapBlock],
+    blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,
-) -> Sums:
+) -> Accumulator:
     """Run one pass over the data into some sums.
 
     Args:
         sums: What to add to.
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
-        blocks: The chosen weights of each map.
+        blocks: The chosen weights of each layer.
         reduce: Adds a tensor up over all processes, if each has a part of the batches.
 
     Returns:

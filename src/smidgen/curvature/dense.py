@@ -1,6 +1,6 @@
-"""The whole GGN of a small subset, over all its maps together.
+"""The whole GGN of a small subset, over all its layers together.
 
-H = Σ J Jᵀ over examples and columns, with J the chosen weights' derivatives of all maps
+H = Σ J Jᵀ over examples and columns, with J the chosen weights' derivatives of all layers
 side by side: D numbers an example, never the width of the model. Nothing is approximated
 but the GGN itself, at D² floats and D³ operations.
 """
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Sums
-from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.accumulate import Accumulator
+from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.kronecker import gram
 from smidgen.curvature.operators import JOINT, Dense, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.outputs.problem import Problem
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
-class JointSums(Sums):
+class DenseAccumulator(Accumulator):
     """Running sum of J Jᵀ over the chosen weights of all blocks."""
 
     def __init__(
         self,
         problem: Problem,
-        blocks: Sequence[MapBlock],
-        columns: Columns | None = None,
+        blocks: Sequence[LayerBlock],
+        columns: BackwardVectors | None = None,
     ) -> None:
         super().__init__(problem, blocks, columns)
         size = sum(block.size for block in blocks)

@@ -1,7 +1,7 @@
 """A rehearsal: one tapped forward pass on tensors that have a shape and no numbers.
 
 It tells what a pass over a batch keeps for its backward pass, and how many positions each
-map sees, before anything is computed and without any weight: on a model's skeleton (meta
+layer sees, before anything is computed and without any weight: on a model's skeleton (meta
 tensors) as well as on a loaded one. torch's fake tensors pretend to be on the device of the
 real work, so that attention takes the same path.
 """
@@ -22,14 +22,14 @@ from torch.utils._pytree import tree_map_only
 
 from smidgen.errors import DataError
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
-from smidgen.weights.affine import AffineMap, coverage
+from smidgen.weights.affine import AffineLayer, coverage
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Memory that the graph keeps, seen after `turn` runs of maps."""
+    """Memory that the graph keeps, seen after `turn` runs of layers."""
 
     turn: int
     memory: int
@@ -38,13 +38,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a map: its turn, positions for each example, and where its input lies.
+    """One run of a layer: its turn, positions for each example, and where its input lies.
 
     `weights` is n·m, the multiplications at each position.
     """
 
     turn: int
-    map: str
+    layer: str
     weights: int
     positions: int
     memory: int
@@ -52,14 +52,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class ActivationTrace:
     """What a pass over one batch would keep.
 
     Args:
         examples: Examples in the batch: B.
         outputs: Outputs of each: C.
-        runs: The runs of all affine maps, in their order.
-        kept: What autograd keeps from the first map on.
+        runs: The runs of all affine layers, in their order.
+        kept: What autograd keeps from the first layer on.
         output_numbers: Numbers in all outputs: B·C, or B·T·C with one for each token.
     """
 
@@ -69,14 +69,14 @@ class Rehearsal:
     kept: tuple[Kept, ...] = ()
     output_numbers: int = 0
 
-    def graph(self, maps: Collection[str]) -> dict[int, int]:
-        """Bytes by memory that the graph keeps above the lowest of some maps."""
-        lowest = self._lowest(maps)
+    def graph(self, layers: Collection[str]) -> dict[int, int]:
+        """Bytes by memory that the graph keeps above the lowest of some layers."""
+        lowest = self._lowest(layers)
         return {each.memory: each.bytes for each in self.kept if each.turn >= lowest}
 
-    def work(self, maps: Collection[str], backward: int) -> int:
-        """Multiplications of a forward pass and of backward passes down to some maps."""
-        lowest = self._lowest(maps)
+    def work(self, layers: Collection[str], backward: int) -> int:
+        """Multiplications of a forward pass and of backward passes down to some layers."""
+        lowest = self._lowest(layers)
         return sum(
             self.examples
             * run.positions
@@ -85,17 +85,17 @@ class Rehearsal:
             for run in self.runs
         )
 
-    def _lowest(self, maps: Collection[str]) -> int:
-        turns = (run.turn for run in self.runs if run.map in maps)
+    def _lowest(self, layers: Collection[str]) -> int:
+        turns = (run.turn for run in self.runs if run.layer in layers)
         return min(turns, default=len(self.runs))
 
     def positions(self, name: str) -> int:
-        """Positions of a map for each example, over all its runs; T."""
-        return sum(run.positions for run in self.runs if run.map == name)
+        """Positions of a layer for each example, over all its runs; T."""
+        return sum(run.positions for run in self.runs if run.layer == name)
 
     def inputs(self, name: str) -> dict[int, int]:
-        """Bytes by memory of a map's inputs at full width."""
-        return {run.memory: run.bytes for run in self.runs if run.map == name}
+        """Bytes by memory of a layer's inputs at full width."""
+        return {run.memory: run.bytes for run in self.runs if run.layer == name}
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class _Notes:
         return tensor
 
 
-def rehearse(problem: Problem, batch: Batch) -> Rehearsal:
+def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
     """Run one forward pass of a batch without computing it.
 
     Args:
@@ -134,7 +134,7 @@ def rehearse(problem: Problem, batch: Batch) -> Rehearsal:
     """
     model = problem.model
     try:
-        with untouched(model), torch.enable_grad(), FakeTensorMode():
+        with preserve_model(model), torch.enable_grad(), FakeTensorMode():
             tensors = {n: _pretended(p) for n, p in model.named_parameters()}
             notes = _Notes({each.untyped_storage()._cdata for each in tensors.values()})
             tensors |= {n: _pretended(b) for n, b in model.named_buffers()}
@@ -151,15 +151,15 @@ def rehearse(problem: Problem, batch: Batch) -> Rehearsal:
     examples = len(outputs)
     runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
     kept = tuple(notes.kept.values())
-    return Rehearsal(examples, outputs.shape[-1], runs, kept, outputs.numel())
+    return ActivationTrace(examples, outputs.shape[-1], runs, kept, outputs.numel())
 
 
 @contextmanager
 def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
-    """Write down the runs of all affine maps, and start the graph at the lowest."""
+    """Write down the runs of all affine layers, and start the graph at the lowest."""
     handles = []
     try:
-        for each in coverage(model).maps:
+        for each in coverage(model).layers:
             for path in each.modules:
                 module = model.get_submodule(path)
                 see = partial(_see, notes, each)
@@ -172,7 +172,7 @@ def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
 
 def _see(
     notes: _Notes,
-    affine: AffineMap,
+    affine: AffineLayer,
     _: nn.Module,
     args: tuple[Tensor, ...],
     kwargs: dict[str, Tensor],

@@ -1,4 +1,4 @@
-"""Diagonals of the factors A and G: the size of a map's inputs and output gradients.
+"""Diagonals of the factors A and G: the size of a layer's inputs and output gradients.
 
 diag(G ⊗ A) is G_ii A_jj, and n + m sums are enough for it: a full factor is never formed.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from smidgen.curvature.kronecker import FactorSums
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import Diagonal, Operator
 from smidgen.types import Shape
 
 
-class DiagonalSums(FactorSums):
+class DiagonalAccumulator(KroneckerAccumulator):
     """Running sums of the diagonals of A and G of all blocks."""
 
     @staticmethod

@@ -21,7 +21,7 @@ from smidgen.outputs.likelihood import Likelihood
 
 
 @dataclass(frozen=True)
-class Columns:
+class BackwardVectors:
     """How to make columns of a trace; `together` if outputs may go back at once."""
 
     make: Callable[[Trace], Tensor]
@@ -33,14 +33,16 @@ class Columns:
         return (1, iter([columns])) if self.together else trace.by_slot(columns)
 
 
-def exact(likelihood: Likelihood) -> Columns:
+def exact_ggn(likelihood: Likelihood) -> BackwardVectors:
     """Square-root columns of the Hessian."""
-    return Columns(lambda trace: likelihood.root_columns(trace.outputs.detach()), False)
+    return BackwardVectors(
+        lambda trace: likelihood.root_columns(trace.outputs.detach()), False
+    )
 
 
-def drawn(
+def sampled_fisher(
     likelihood: Likelihood, draws: int, generator: torch.Generator | None = None
-) -> Columns:
+) -> BackwardVectors:
     """Gradients at drawn labels, so scaled that their squares average over draws.
 
     Args:
@@ -64,10 +66,10 @@ def drawn(
         found = torch.stack([likelihood.gradient(outputs, each) for each in labels])
         return found / draws**0.5
 
-    return Columns(make, True)
+    return BackwardVectors(make, True)
 
 
-def gradients(likelihood: Likelihood) -> Columns:
+def gradients(likelihood: Likelihood) -> BackwardVectors:
     """Gradient of the loss at the true labels, one column."""
 
     def make(trace: Trace) -> Tensor:
@@ -77,4 +79,4 @@ def gradients(likelihood: Likelihood) -> Columns:
             )
         return likelihood.gradient(trace.outputs.detach(), trace.targets)[None]
 
-    return Columns(make, True)
+    return BackwardVectors(make, True)

@@ -15,14 +15,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Curvatures, Sums, accumulate
-from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.accumulate import Accumulator, Curvatures, accumulate
+from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.operators import Kronecker, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
 from smidgen.types import Batch, Shape
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 Approximation = Literal["expand", "reduce"]
 APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
@@ -37,21 +37,21 @@ class _BlockSums:
     count: Tensor
 
 
-class FactorSums(Sums):
+class KroneckerAccumulator(Accumulator):
     """Running sums of the factors A and G of all blocks."""
 
     def __init__(
         self,
         problem: Problem,
-        blocks: Sequence[MapBlock],
+        blocks: Sequence[LayerBlock],
         approximation: Approximation,
-        columns: Columns | None = None,
+        columns: BackwardVectors | None = None,
     ) -> None:
         super().__init__(problem, blocks, columns)
         self.reduces = approximation == "reduce"
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.blocks = {
-            block.map.name: _BlockSums(
+            block.layer.name: _BlockSums(
                 zero.new_zeros(self._shape(block.row_count)),
                 zero.new_zeros(self._shape(block.column_count)),
                 zero.clone(),
@@ -107,7 +107,7 @@ class FactorSums(Sums):
             )
 
     def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return G (rows) and A (columns) of one map."""
+        """Return G (rows) and A (columns) of one layer."""
         sums = self.blocks[name]
         return sums.rows * scale, sums.columns / sums.count.clamp_min(1)
 
@@ -121,7 +121,7 @@ class FactorSums(Sums):
 def kronecker_factors(
     problem: Problem,
     batches: Iterable[Batch],
-    blocks: Sequence[MapBlock],
+    blocks: Sequence[LayerBlock],
     *,
     approximation: Approximation = "reduce",
     num_data: int | None = None,
@@ -131,14 +131,14 @@ def kronecker_factors(
     Args:
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
-        blocks: The chosen rows and columns of each map.
+        blocks: The chosen rows and columns of each layer.
         approximation: How positions that share weights are treated.
         num_data: Size of the whole data set if `batches` is a sample of it.
 
     Returns:
-        The curvature of each map, for unit noise.
+        The curvature of each layer, for unit noise.
     """
-    sums = FactorSums(problem, blocks, approximation)
+    sums = KroneckerAccumulator(problem, blocks, approximation)
     return accumulate(sums, problem, batches, blocks).finish(num_data)
 
 

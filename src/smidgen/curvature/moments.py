@@ -13,31 +13,31 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Sums
-from smidgen.curvature.ggn_roots import Columns
+from smidgen.curvature.accumulate import Accumulator
+from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.operators import Diagonal, Eigenbasis, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.outputs.problem import Problem
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 # Few enough to stay in a processor's cache: squaring is bound by memory.
 _NUMBERS_AT_ONCE = 2**19
 
 
-class MomentSums(Sums):
+class MomentAccumulator(Accumulator):
     """Running sums of J'² for all blocks, each in the basis of an operator."""
 
     def __init__(
         self,
         problem: Problem,
-        blocks: Sequence[MapBlock],
+        blocks: Sequence[LayerBlock],
         bases: Mapping[str, Operator],
-        columns: Columns | None = None,
+        columns: BackwardVectors | None = None,
     ) -> None:
         super().__init__(problem, blocks, columns)
         self.bases = bases
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
-        self.moments = {block.map.name: zero.new_zeros(block.size) for block in blocks}
+        self.moments = {block.layer.name: zero.new_zeros(block.size) for block in blocks}
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add the squared coordinates of every example's Jacobian."""
@@ -63,6 +63,6 @@ class MomentSums(Sums):
         return Eigenbasis(basis.row_vectors, basis.column_vectors, moments)  # type: ignore[attr-defined]
 
 
-def weight_basis(blocks: Sequence[MapBlock], like: Tensor) -> dict[str, Operator]:
-    """Take each map's weights for its basis, in the type and place of a tensor."""
-    return {block.map.name: Diagonal(like.new_zeros(block.size)) for block in blocks}
+def weight_basis(blocks: Sequence[LayerBlock], like: Tensor) -> dict[str, Operator]:
+    """Take each layer's weights for its basis, in the type and place of a tensor."""
+    return {block.layer.name: Diagonal(like.new_zeros(block.size)) for block in blocks}

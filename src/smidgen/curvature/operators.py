@@ -4,7 +4,7 @@ An operator has an orthogonal basis of D weights and a curvature h_d for each of
 coordinates. A prior precision τ makes that h_d + τ, so a new τ costs a division
 (DESIGN 4.3). `Kronecker` is G ⊗ A in its eigenbasis, where h = g_i a_j; `Eigenbasis` keeps
 that basis and measures h; `Diagonal` measures it in the weights themselves; `Dense` is the
-whole matrix of several maps together, in its eigenbasis.
+whole matrix of several layers together, in its eigenbasis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOINT = "all maps"
 class Operator(ABC):
     """Curvature of D chosen weights; all its fields are tensors.
 
-    `joint` says that one operator spans all maps, `scattered` that it can hold single
+    `joint` says that one operator spans all layers, `scattered` that it can hold single
     entries and not only crossings of rows and columns.
     """
 
@@ -50,7 +50,7 @@ class Operator(ABC):
 
     @abstractmethod
     def coordinates(self, *jacobians: Jacobian) -> Tensor:
-        """Write the Jacobian of this operator's maps in its basis, (..., D)."""
+        """Write the Jacobian of this operator's layers in its basis, (..., D)."""
 
     @abstractmethod
     def weights(self, coordinates: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Operator(ABC):
         return (curvature[:, None] + precisions.to(curvature)).reciprocal_()
 
     def dense(self) -> Tensor:
-        """The curvature as a (D, D) matrix; for checks on small maps only."""
+        """The curvature as a (D, D) matrix; for checks on small layers only."""
         eye = torch.eye(len(self.values), dtype=self.dtype, device=self.values.device)
         basis = self.weights(eye)
         return basis.T * self.values @ basis
@@ -216,7 +216,7 @@ class Diagonal(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Operator):
-    """The whole curvature of a small subset over all its maps, H = U diag(h) Uᵀ."""
+    """The whole curvature of a small subset over all its layers, H = U diag(h) Uᵀ."""
 
     vectors: Tensor
     eigenvalues: Tensor
@@ -241,7 +241,7 @@ class Dense(Operator):
         return self.vectors.numel()
 
     def coordinates(self, *jacobians: Jacobian) -> Tensor:
-        """Compute J U, the maps' Jacobians side by side."""
+        """Compute J U, the layers' Jacobians side by side."""
         flat = torch.cat([each.flat() for each in jacobians], -1)
         return flat.to(self.dtype) @ self.vectors
 

@@ -1,4 +1,4 @@
-"""Taps: see the chosen inputs and output gradients of affine maps (DESIGN 4.1).
+"""Taps: see the chosen inputs and output gradients of affine layers (DESIGN 4.1).
 
 For a = W x + b a tap keeps the chosen columns of x in the forward pass and the chosen
 rows of δ = ∂s/∂a in the backward pass of a scalar s, and drops the rest at once, so all
@@ -23,14 +23,14 @@ from torch.utils.hooks import RemovableHandle
 from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(eq=False)
 class _Use:
-    """One run of a map: its inputs, and its output gradient once that has arrived.
+    """One run of a layer: its inputs, and its output gradient once that has arrived.
 
     `reached` says at which positions the whole gradient, chosen rows or not, is not zero.
     """
@@ -56,7 +56,7 @@ class Trace:
     _mask: Tensor | None
     _uses: Mapping[str, Sequence[_Use]]
     _roots: Sequence[Tensor]
-    _blocks: Mapping[str, MapBlock]
+    _blocks: Mapping[str, LayerBlock]
 
     @property
     def examples(self) -> int:
@@ -64,14 +64,14 @@ class Trace:
         return len(self.outputs) // self.slots
 
     def inputs(self, name: str) -> Tensor:
-        """Collect the chosen columns of all inputs of a map.
+        """Collect the chosen columns of all inputs of a layer.
 
         Args:
-            name: The map.
+            name: The layer.
 
         Returns:
             Inputs (B, T, m). With a bias, a column of ones comes first. Several uses of
-            one map are further positions.
+            one layer are further positions.
         """
         pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
         if self._blocks[name].bias:
@@ -79,14 +79,14 @@ class Trace:
         return _joined(pieces)
 
     def used(self, name: str) -> Tensor | None:
-        """Which positions (B, T) of a map count, or None if all do.
+        """Which positions (B, T) of a layer count, or None if all do.
 
         With one output for each example, those that are not padding of examples with a
         target. With several, those that the outputs of the last backward pass depend on,
         so that a position without a label counts nowhere.
 
         Args:
-            name: The map.
+            name: The layer.
 
         Returns:
             True where a position counts.
@@ -104,7 +104,7 @@ class Trace:
         return torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
 
     def unpadded(self, name: str) -> Tensor:
-        """Which positions (B, T) of a map are not padding, labelled or not."""
+        """Which positions (B, T) of a layer are not padding, labelled or not."""
         found = []
         for use in self._uses[name]:
             shape = self._by_position(use.inputs, name).shape[:2]
@@ -132,24 +132,24 @@ class Trace:
         return len(used), (columns * (place == slot)[:, None] for slot in used)
 
     def jacobian(self, name: str, deltas: Tensor) -> Jacobian:
-        """Join a map's δ (..., B, T, n) with its inputs."""
+        """Join a layer's δ (..., B, T, n) with its inputs."""
         entries = self._blocks[name].entries
         found = None if entries is None else entries.to(deltas.device)
         return Jacobian(deltas, self.inputs(name), found)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
-        """The Jacobian of a map that did not run: zero, with leading axes of a shape."""
+        """The Jacobian of a layer that did not run: zero, with leading axes of a shape."""
         block = self._blocks[name]
         zeros = self.outputs.new_zeros(*shape, 1, block.row_count + block.column_count)
         deltas, inputs = zeros.split([block.row_count, block.column_count], -1)
         return Jacobian(deltas, inputs, block.entries)
 
     def runs(self, name: str) -> bool:
-        """Whether the map ran at all in this pass."""
+        """Whether the layer ran at all in this pass."""
         return bool(self._uses[name])
 
     def without(self, names: Collection[str]) -> Trace:
-        """Forget some maps."""
+        """Forget some layers."""
         kept = {name: uses for name, uses in self._uses.items() if name not in names}
         return replace(self, _uses=kept)
 
@@ -161,8 +161,8 @@ class Trace:
             more: Keep the graph for a further backward pass.
 
         Returns:
-            Chosen rows of δ for each map that ran: (B, T, n). They are zero where the
-            outputs do not depend on the map, as at padded positions.
+            Chosen rows of δ for each layer that ran: (B, T, n). They are zero where the
+            outputs do not depend on the layer, as at padded positions.
         """
         for uses in self._uses.values():
             for use in uses:
@@ -187,7 +187,7 @@ class Trace:
         batch, first = self.examples, tensor.shape[0]
         if first != batch and (tensor.dim() > 2 or first % batch):
             raise DataError(
-                f"the map {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
+                f"the layer {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
                 f"{batch}: they cannot be told apart by example. Put the batch axis first, "
                 "or choose other modules."
             )
@@ -202,10 +202,10 @@ def _joined(pieces: list[Tensor]) -> Tensor:
 
 @dataclass(eq=False)
 class Tapped:
-    """A problem whose chosen maps are tapped; `run` it batch by batch."""
+    """A problem whose chosen layers are tapped; `run` it batch by batch."""
 
     problem: Problem
-    blocks: Mapping[str, MapBlock]
+    blocks: Mapping[str, LayerBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
     _slots: int = 1
@@ -221,7 +221,7 @@ class Tapped:
 
         Raises:
             DataError: If the batch is empty, its targets do not fit, or the outputs have
-                no graph at all though a map ran; a cut below some maps is not seen.
+                no graph at all though a layer ran; a cut below some layers is not seen.
         """
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
@@ -243,7 +243,7 @@ class Tapped:
         # A pass that wants inputs only is run without gradients.
         if torch.is_grad_enabled() and ran and not outputs.requires_grad:
             raise DataError(
-                "the outputs must be differentiable in the chosen maps, got outputs "
+                "the outputs must be differentiable in the chosen layers, got outputs "
                 f"without a gradient though {', '.join(map(repr, ran[:3]))} ran: all "
                 "curvature would be zero. Take .detach() and torch.no_grad() out of the "
                 "forward, or pass smidgen.Problem(model, forward=...) without them."
@@ -251,15 +251,15 @@ class Tapped:
 
     def _tap(self, name: str, module: nn.Module) -> RemovableHandle:
         block = self.blocks[name]
-        columns = _index(block.columns, block.map.inputs, self.problem.device)
+        columns = _index(block.columns, block.layer.inputs, self.problem.device)
         channels = None
-        if block.map.window and columns is not None:
+        if block.layer.window and columns is not None:
             # Only the channels that a chosen column is of are cut into patches.
-            area = prod(block.map.window[1:])
+            area = prod(block.layer.window[1:])
             # One channel at least, for its places: the bias alone has no column.
             channels = torch.cat([columns // area, columns.new_zeros(1)]).unique()
             columns = torch.searchsorted(channels, columns // area) * area + columns % area
-        rows = _index(block.rows, block.map.outputs, self.problem.device)
+        rows = _index(block.rows, block.layer.outputs, self.problem.device)
 
         def see(
             _: nn.Module,
@@ -273,7 +273,7 @@ class Tapped:
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here itself: its outputs do not depend on
-                # this map as far as a derivative goes.
+                # this layer as far as a derivative goes.
                 return out
             if not out.requires_grad:
                 # Lowest tap of its path: the graph starts here. The clone lets the
@@ -284,7 +284,7 @@ class Tapped:
 
             def receive(gradient: Tensor) -> None:
                 gradient = gradient.detach()
-                if block.map.window:
+                if block.layer.window:
                     gradient = gradient.flatten(2).mT
                 if self._slots > 1:
                     use.reached = (gradient != 0).any(-1)
@@ -297,24 +297,24 @@ class Tapped:
 
 
 @contextmanager
-def tapped(problem: Problem, blocks: Sequence[MapBlock]) -> Iterator[Tapped]:
-    """Tap the maps of some blocks for as long as the context lasts.
+def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
+    """Tap the layers of some blocks for as long as the context lasts.
 
     Args:
         problem: The problem, with its likelihood settled.
-        blocks: The chosen rows and columns of each map.
+        blocks: The chosen rows and columns of each layer.
 
     Yields:
         The tapped problem. The model is as before when the context ends.
     """
-    taps = Tapped(problem, {block.map.name: block for block in blocks})
+    taps = Tapped(problem, {block.layer.name: block for block in blocks})
     handles: list[RemovableHandle] = []
-    with untouched(problem.model), torch.enable_grad():
+    with preserve_model(problem.model), torch.enable_grad():
         try:
             for block in blocks:
-                for path in block.map.modules:
+                for path in block.layer.modules:
                     module = problem.model.get_submodule(path)
-                    handles.append(taps._tap(block.map.name, module))
+                    handles.append(taps._tap(block.layer.name, module))
             yield taps
         finally:
             for handle in handles:

@@ -20,7 +20,7 @@ from smidgen.outputs.predictive import (
     GaussianPredictive,
     Predictive,
 )
-from smidgen.outputs.targets import labelled
+from smidgen.outputs.targets import has_target
 
 Kind = TypeVar("Kind", bound=Predictive)
 
@@ -150,7 +150,7 @@ def with_targets(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
     # A regression's whole numbers may be −100 and mean it.
     if isinstance(predictive, GaussianPredictive):
         return predictive, targets
-    kept = labelled(targets)
+    kept = has_target(targets)
     if kept.all():
         return predictive, targets
     if not kept.any():

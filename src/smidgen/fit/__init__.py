@@ -7,10 +7,10 @@ from smidgen.fit.calibration.evidence import log_evidence, tune_by_evidence
 from smidgen.fit.calibration.precision import tune_precision
 from smidgen.fit.calibration.samples import tune_samples
 from smidgen.fit.calibration.temperature import temperature
-from smidgen.fit.finetune import Finetuned, finetune
+from smidgen.fit.finetune import FinetuneResult, finetune
 from smidgen.fit.laplace import laplace
 from smidgen.fit.laplace_many import laplace_many
-from smidgen.fit.sparse_finetune import SparselyFinetuned, sparse_finetune
+from smidgen.fit.sparse_finetune import SparseFinetuneResult, sparse_finetune
 from smidgen.fit.ssvi import SparseFit, ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
@@ -19,9 +19,9 @@ from smidgen.sparse.training import SparseTraining
 
 __all__ = [
     "Agreement",
-    "Finetuned",
+    "FinetuneResult",
     "Scales",
-    "SparselyFinetuned",
+    "SparseFinetuneResult",
     "SubsetAdamW",
     "SwagCollector",
     "SparseFit",

@@ -13,7 +13,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Categorical, Likelihood
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 
 Criterion = Literal["accuracy", "nll"]
@@ -50,7 +50,7 @@ class Epoch:
         return self.accuracy > best.accuracy
 
 
-def evaluated(
+def validation_scores(
     problem: Problem, batches: Iterable[Batch], replaced: Mapping[str, Tensor] | None = None
 ) -> tuple[float, float | None]:
     """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
@@ -69,7 +69,7 @@ def evaluated(
     assert problem.likelihood is not None
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
-    with untouched(problem.model), torch.no_grad():
+    with preserve_model(problem.model), torch.no_grad():
         for batch in batches:
             outputs = problem.outputs(batch, replaced).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
@@ -85,7 +85,9 @@ def evaluated(
     return nll / seen, hits / seen if classes else None
 
 
-def criterion(stop_on: Criterion | None, likelihood: Likelihood | None) -> Criterion:
+def resolve_criterion(
+    stop_on: Criterion | None, likelihood: Likelihood | None
+) -> Criterion:
     """Settle what a gain is: accuracy for classes, NLL for all else.
 
     Args:

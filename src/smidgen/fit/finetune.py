@@ -13,19 +13,19 @@ from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
-    criterion,
-    evaluated,
+    resolve_criterion,
+    validation_scores,
     warm_up_then_fall,
 )
 from smidgen.fit.preparation import training_length
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 
 @dataclass(frozen=True, eq=False)
-class Finetuned:
+class FinetuneResult:
     """A new model, the history of its making and the epoch whose weights it has."""
 
     model: nn.Module
@@ -45,7 +45,7 @@ def finetune(
     stop_on: Criterion | None = None,
     seed: int = 0,
     progress: bool = True,
-) -> Finetuned:
+) -> FinetuneResult:
     """Fine-tune a copy of a model with AdamW; the caller's model stays as it is.
 
     Args:
@@ -76,9 +76,9 @@ def finetune(
         )
     steps = epochs * training_length(train)
     given = as_problem(model)
-    with untouched(given.model):
+    with preserve_model(given.model):
         settled, _, _ = given.settled(train)
-    stop_on = criterion(stop_on, settled.likelihood)
+    stop_on = resolve_criterion(stop_on, settled.likelihood)
     copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
     run = _Run(copy, learning_rate, weight_decay, steps)
     with torch.random.fork_rng(), torch.enable_grad():
@@ -88,7 +88,7 @@ def finetune(
         for number in range(1, epochs + 1):
             label = f"fine-tuning, epoch {number} of {epochs}"
             train_nll = run.epoch(track(train, label, show=progress))
-            nll, accuracy = evaluated(copy, validation)
+            nll, accuracy = validation_scores(copy, validation)
             epoch = Epoch(number, train_nll, nll, accuracy)
             history.append(epoch)
             if best is None or epoch.gains(best, stop_on):
@@ -99,7 +99,7 @@ def finetune(
     assert best is not None
     copy.model.load_state_dict(weights)
     copy.model.eval()
-    return Finetuned(copy.model, tuple(history), best)
+    return FinetuneResult(copy.model, tuple(history), best)
 
 
 class _Run:

@@ -1,6 +1,6 @@
 """Laplace: a Gaussian at the trained weights whose precision is the curvature plus τ.
 
-With the exact generalised Gauss–Newton matrix, one block per affine map, restricted to the
+With the exact generalised Gauss–Newton matrix, one block per affine layer, restricted to the
 subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DESIGN 4.2,
 4.3).
 """
@@ -14,11 +14,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.accumulate import Sums, accumulate
-from smidgen.curvature.dense import JointSums
-from smidgen.curvature.ggn_roots import Columns, drawn, exact
-from smidgen.curvature.kronecker import Approximation, FactorSums
-from smidgen.curvature.moments import MomentSums, weight_basis
+from smidgen.curvature.accumulate import Accumulator, accumulate
+from smidgen.curvature.dense import DenseAccumulator
+from smidgen.curvature.ggn_roots import BackwardVectors, exact_ggn, sampled_fisher
+from smidgen.curvature.kronecker import Approximation, KroneckerAccumulator
+from smidgen.curvature.moments import MomentAccumulator, weight_basis
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.fit.preparation import (
@@ -35,12 +35,12 @@ from smidgen.fit.preparation import (
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.cost import refuse_too_large
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
 Noise = Literal["scalar", "per-output"]
@@ -60,7 +60,7 @@ def laplace(
     num_data: int | None = None,
     reduce: Reduce | None = None,
     progress: bool = True,
-) -> Posterior:
+) -> LaplacePosterior:
     """Fit a Laplace posterior over a subset of the weights.
 
     Args:
@@ -69,7 +69,7 @@ def laplace(
             Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
         structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
-            measured in a second pass), "diag", or "full" (one matrix over all maps, for a
+            measured in a second pass), "diag", or "full" (one matrix over all layers, for a
             few thousand weights).
         precision: Prior precision τ, to be tuned afterwards.
         approximation: How positions that share weights are treated.
@@ -91,9 +91,9 @@ def laplace(
     check_numbers(approximation, precision)
     _check_choices(structure, noise, batches, subset)
     refuse_bad_weights(given.model)
-    chosen = blocks(given.model, subset)
+    chosen = find_blocks(given.model, subset)
     refuse_scattered(STRUCTURES[structure], chosen)
-    with untouched(given.model):
+    with preserve_model(given.model):
         if noise == "per-output":
             # Before the pass begins: a loader with lasting workers has but one iterator.
             given = _with_relative_noise(given, batches, reduce)
@@ -103,20 +103,20 @@ def laplace(
         subset = restricted(subset, chosen)
         likelihood = problem.likelihood
         assert likelihood is not None
-        columns = exact(likelihood)
+        columns = exact_ggn(likelihood)
         if fisher_draws is not None:
-            columns = drawn(likelihood, fisher_draws, generator)
+            columns = sampled_fisher(likelihood, fisher_draws, generator)
         refuse_too_large(problem, chosen, subset, structure, first, fisher_draws)
         like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen, reduce).finish(num_data)
         if structure == "ekfac":
             again = track(batches, "measuring", show=progress)
-            sums = MomentSums(problem, chosen, found.operators, columns)
+            sums = MomentAccumulator(problem, chosen, found.operators, columns)
             found = accumulate(sums, problem, again, chosen, reduce).finish(num_data)
     mention_idle(found)
     likelihood = with_noise(likelihood, found)
-    return Posterior(
+    return LaplacePosterior(
         subset=subset,
         likelihood=likelihood,
         operators={
@@ -159,17 +159,17 @@ def _check_choices(
 def _sums(
     structure: str,
     problem: Problem,
-    chosen: Sequence[MapBlock],
+    chosen: Sequence[LayerBlock],
     approximation: Approximation,
-    columns: Columns,
+    columns: BackwardVectors,
     like: Tensor,
-) -> Sums:
+) -> Accumulator:
     """What a first pass sums for a structure."""
     if structure == "full":
-        return JointSums(problem, chosen, columns)
+        return DenseAccumulator(problem, chosen, columns)
     if structure == "diag":
-        return MomentSums(problem, chosen, weight_basis(chosen, like), columns)
-    return FactorSums(problem, chosen, approximation, columns)
+        return MomentAccumulator(problem, chosen, weight_basis(chosen, like), columns)
+    return KroneckerAccumulator(problem, chosen, approximation, columns)
 
 
 def _with_relative_noise(

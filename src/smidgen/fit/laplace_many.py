@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import accumulate
-from smidgen.curvature.ggn_roots import drawn, exact
-from smidgen.curvature.kronecker import Approximation, FactorSums
+from smidgen.curvature.ggn_roots import exact_ggn, sampled_fisher
+from smidgen.curvature.kronecker import Approximation, KroneckerAccumulator
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError
 from smidgen.fit.preparation import (
@@ -30,13 +30,13 @@ from smidgen.fit.preparation import (
     without_mixing,
 )
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
 from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
 Name = TypeVar("Name", bound=Hashable)
@@ -54,7 +54,7 @@ def laplace_many(
     num_data: int | None = None,
     reduce: Reduce | None = None,
     progress: bool = True,
-) -> dict[Name, Posterior]:
+) -> dict[Name, LaplacePosterior]:
     """Fit a Kronecker-factored posterior to each of several subsets, in one pass.
 
     Args:
@@ -80,24 +80,24 @@ def laplace_many(
     check_numbers(approximation, precision)
     given = as_problem(model)
     refuse_bad_weights(given.model)
-    chosen = {name: blocks(given.model, each) for name, each in subsets.items()}
+    chosen = {name: find_blocks(given.model, each) for name, each in subsets.items()}
     for each in chosen.values():
         refuse_scattered(Kronecker, each)
-    with untouched(given.model):
+    with preserve_model(given.model):
         followed = track(batches, "fitting", show=progress)
         problem, first, everything = given.settled(followed)
         assert problem.likelihood is not None
-        columns = exact(problem.likelihood)
+        columns = exact_ggn(problem.likelihood)
         if fisher_draws is not None:
-            columns = drawn(problem.likelihood, fisher_draws, generator)
+            columns = sampled_fisher(problem.likelihood, fisher_draws, generator)
         around = without_mixing(problem, first, hulls(list(chosen.values())))
-        sums = FactorSums(problem, around, approximation, columns)
+        sums = KroneckerAccumulator(problem, around, approximation, columns)
         accumulate(sums, problem, everything, around, reduce)
         found = sums.finish(num_data, decompose=False)
     mention_idle(found)
     likelihood = with_noise(problem.likelihood, found)
     like = torch.empty(0, dtype=given.working_type, device=problem.device)
-    base = Posterior(
+    base = LaplacePosterior(
         subset=next(iter(subsets.values())),
         likelihood=likelihood,
         operators={},
@@ -114,19 +114,19 @@ def laplace_many(
 
 
 def _restricted(
-    base: Posterior,
-    sums: FactorSums,
-    around: Sequence[MapBlock],
+    base: LaplacePosterior,
+    sums: KroneckerAccumulator,
+    around: Sequence[LayerBlock],
     subset: Subset,
-    chosen: Sequence[MapBlock],
+    chosen: Sequence[LayerBlock],
     like: Tensor,
-) -> Posterior:
+) -> LaplacePosterior:
     """The posterior of one subset: principal blocks of the factors around it."""
-    tapped = {block.map.name: block for block in around}
-    kept = [block for block in chosen if block.map.name in tapped]
+    tapped = {block.layer.name: block for block in around}
+    kept = [block for block in chosen if block.layer.name in tapped]
     operators = {}
     for block in kept:
-        name = block.map.name
+        name = block.layer.name
         gradient, inputs = sums.factors(name, base.num_data / sums.seen)
         rows, columns = positions_in(tapped[name], block)
         if rows is not None:

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import Curvatures
-from smidgen.curvature.batch_check import mixing_maps
+from smidgen.curvature.batch_check import find_mixing_layers
 from smidgen.curvature.kronecker import APPROXIMATIONS
 from smidgen.curvature.operators import STRUCTURES, Operator
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
 from smidgen.outputs.problem import Problem
-from smidgen.outputs.targets import labelled
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.progress import length_of
+from smidgen.outputs.targets import has_target
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 from smidgen.weights.subset import Subset
 
 
@@ -46,7 +46,7 @@ def training_length(train: Iterable[Batch]) -> int:
     Raises:
         DataError: If it has no length, or none.
     """
-    found = length_of(train)
+    found = count_batches(train)
     if not found:
         raise DataError(
             "the training loader must have a length of 1 or more batches, got "
@@ -89,12 +89,12 @@ def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
     targets = problem.targets(next(iter(train)))
     if targets is None or not isinstance(problem.likelihood, Categorical):
         return False
-    return targets.dim() > 1 or not bool(labelled(targets).all())
+    return targets.dim() > 1 or not bool(has_target(targets).all())
 
 
 def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
-    return sum(int(labelled(each.flatten()).sum()) for each in labels if each is not None)
+    return sum(int(has_target(each.flatten()).sum()) for each in labels if each is not None)
 
 
 def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:
@@ -110,7 +110,7 @@ def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tenso
     likelihood = problem.likelihood
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
-    with untouched(problem.model), torch.no_grad():
+    with preserve_model(problem.model), torch.no_grad():
         for batch in batches:
             outputs = problem.outputs(batch).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
@@ -121,9 +121,9 @@ def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tenso
 
 
 def without_mixing(
-    problem: Problem, first: Batch, chosen: Sequence[MapBlock]
-) -> tuple[MapBlock, ...]:
-    """Leave maps out whose rows cannot be told apart by example, and say so.
+    problem: Problem, first: Batch, chosen: Sequence[LayerBlock]
+) -> tuple[LayerBlock, ...]:
+    """Leave layers out whose rows cannot be told apart by example, and say so.
 
     Args:
         problem: The problem, with its likelihood settled.
@@ -131,19 +131,19 @@ def without_mixing(
         chosen: The blocks.
 
     Returns:
-        The blocks of all other maps.
+        The blocks of all other layers.
 
     Raises:
         StructureError: If none is left.
     """
-    reasons = mixing_maps(problem, first, chosen)
-    kept = tuple(block for block in chosen if block.map.name not in reasons)
+    reasons = find_mixing_layers(problem, first, chosen)
+    kept = tuple(block for block in chosen if block.layer.name not in reasons)
     if reasons:
         first_reason = next(iter(reasons.values()))
         if not kept:
-            raise StructureError(f"no chosen map can be treated: {first_reason}.")
+            raise StructureError(f"no chosen layer can be treated: {first_reason}.")
         warnings.warn(
-            f"{len(reasons)} chosen maps stay deterministic: "
+            f"{len(reasons)} chosen layers stay deterministic: "
             f"{', '.join(list(reasons)[:3])}. {first_reason}",
             SmidgenWarning,
             stacklevel=4,
@@ -151,8 +151,8 @@ def without_mixing(
     return kept
 
 
-def restricted(subset: Subset, kept: Sequence[MapBlock]) -> Subset:
-    """Keep of a subset what is of the maps that are kept.
+def restricted(subset: Subset, kept: Sequence[LayerBlock]) -> Subset:
+    """Keep of a subset what is of the layers that are kept.
 
     Args:
         subset: The subset.
@@ -164,17 +164,17 @@ def restricted(subset: Subset, kept: Sequence[MapBlock]) -> Subset:
     Raises:
         StructureError: If nothing is left.
     """
-    names = {name for block in kept for name in block.map.shapes}
+    names = {name for block in kept for name in block.layer.shapes}
     parts = {name: part for name, part in subset.parts.items() if name in names}
     if not parts:
         raise StructureError(
-            f"{subset!r} has only maps that mix the examples of a batch. Choose others; "
-            "smidgen.coverage(model) lists the maps."
+            f"{subset!r} has only layers that mix the examples of a batch. Choose others; "
+            "smidgen.coverage(model) lists the layers."
         )
     return Subset(subset.universe, parts)
 
 
-def refuse_scattered(kind: type[Operator], chosen: Sequence[MapBlock]) -> None:
+def refuse_scattered(kind: type[Operator], chosen: Sequence[LayerBlock]) -> None:
     """Refuse single entries where a structure needs rows × columns.
 
     Args:
@@ -188,8 +188,8 @@ def refuse_scattered(kind: type[Operator], chosen: Sequence[MapBlock]) -> None:
     if not kind.scattered and wrong:
         able = [name for name, each in STRUCTURES.items() if each.scattered]
         raise StructureError(
-            f"structure {kind.structure!r} needs rows × columns of each map and the bias "
-            f"of those rows, but {wrong[0].map.name!r} has {wrong[0].size} scattered "
+            f"structure {kind.structure!r} needs rows × columns of each layer and the bias "
+            f"of those rows, but {wrong[0].layer.name!r} has {wrong[0].size} scattered "
             f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
             "smidgen.select.sparse_kfac."
         )
@@ -254,10 +254,10 @@ def refuse_bad_weights(model: nn.Module) -> None:
 
 
 def mention_idle(found: Curvatures) -> None:
-    """Warn about chosen maps that never ran."""
+    """Warn about chosen layers that never ran."""
     if found.idle:
         warnings.warn(
-            f"{len(found.idle)} chosen maps never ran, so their weights keep the "
+            f"{len(found.idle)} chosen layers never ran, so their weights keep the "
             f"prior: {', '.join(found.idle[:3])}.",
             SmidgenWarning,
             stacklevel=3,

@@ -10,26 +10,31 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.swag import LEAST_SNAPSHOTS, Snapshots, Spread, check_spread
+from smidgen.posterior.swag import (
+    LEAST_SNAPSHOTS,
+    CovarianceKind,
+    Snapshots,
+    check_covariance,
+)
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Trainable
+from smidgen.weights.vector import SubsetVector
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentSettings:
+class SgdSettings:
     """How SGD goes and which of its iterates count."""
 
     steps: int
     every: int
     rank: int
-    spread: Spread = "low-rank"
+    covariance: CovarianceKind = "low-rank"
     burn_in: int = 0
     momentum: float = 0.9
     weight_decay: float = 3e-4
 
     def __post_init__(self) -> None:
-        check_spread(self.spread, self.rank)
+        check_covariance(self.covariance, self.rank)
         for name in ("steps", "every"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be 1 or more, got {getattr(self, name)}.")
@@ -59,16 +64,16 @@ class DescentSettings:
             ArgumentError: If it would.
         """
         count = (steps - self.skipped(steps)) // self.every
-        least = LEAST_SNAPSHOTS[self.spread]
+        least = LEAST_SNAPSHOTS[self.covariance]
         if count < least:
             raise ArgumentError(
-                f"a {self.spread} posterior needs {least} snapshots or more, and "
+                f"a {self.covariance} posterior needs {least} snapshots or more, and "
                 f"{name}={steps} with every={self.every} and burn_in={self.burn_in} gives "
                 f"{count}. Take more steps, or a shorter interval."
             )
 
 
-class Descent:
+class Sgd:
     """One run from the trained weights at one rate.
 
     Args:
@@ -83,17 +88,19 @@ class Descent:
         self,
         problem: Problem,
         subset: Subset,
-        settings: DescentSettings,
+        settings: SgdSettings,
         rate: float,
         steps: int,
     ) -> None:
         self.problem, self.settings, self.rate = problem, settings, rate
         self.skipped = settings.skipped(steps)
-        self.weights = Trainable(problem.model, subset)
+        self.weights = SubsetVector(problem.model, subset)
         # The weights as SGD has them; a bf16 model sees them rounded.
         self.values = self.weights.values
         self.velocity = torch.zeros_like(self.values)
-        self.snapshots = Snapshots(subset.size, settings.rank, settings.spread, self.values)
+        self.snapshots = Snapshots(
+            subset.size, settings.rank, settings.covariance, self.values
+        )
         self.step = 0
 
     def take(self, batch: Batch) -> int:

@@ -17,24 +17,30 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.fit.epochs import Criterion, Epoch, criterion, evaluated, warm_up_then_fall
+from smidgen.fit.epochs import (
+    Criterion,
+    Epoch,
+    resolve_criterion,
+    validation_scores,
+    warm_up_then_fall,
+)
 from smidgen.fit.preparation import training_length
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.loader import Endless
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
-from smidgen.weights.delta import Delta, delta_of
-from smidgen.weights.head import Head, certain_head, head_of
+from smidgen.weights.delta import Delta, make_delta
+from smidgen.weights.head import Head, find_certain_head, find_head
 from smidgen.weights.subset import Subset, Whole
-from smidgen.weights.vector import Trainable
+from smidgen.weights.vector import SubsetVector
 
 
 @dataclass(frozen=True, eq=False)
-class SparselyFinetuned:
+class SparseFinetuneResult:
     """A new model, what changed in it, and the history of its making."""
 
     model: nn.Module
@@ -59,7 +65,7 @@ def sparse_finetune(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-) -> SparselyFinetuned:
+) -> SparseFinetuneResult:
     """Fine-tune a subset of the weights; the caller's model stays as it is.
 
     Dropout is on while tuning; running statistics, of batch norms say, never change.
@@ -71,7 +77,7 @@ def sparse_finetune(
         validation: Held-out batches that decide when to stop. With None all epochs are
             run and the last is kept.
         head: New weights: a subset, or names of modules, all of which move and are given
-            whole, "none", or "last": the last affine map, if `subset` has all of it and
+            whole, "none", or "last": the last affine layer, if `subset` has all of it and
             it makes the outputs.
         epochs: Most epochs to run.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
@@ -102,15 +108,15 @@ def sparse_finetune(
     length = training_length(train)
     given = as_problem(model)
     subset = _with_head(given.model, subset, head)
-    batches = Endless(train)
+    batches = ResumableLoader(train)
     with (
-        batches.borrowed(seed),
-        untouched(given.model, dropout=True),
+        batches.seeded(seed),
+        preserve_model(given.model, dropout=True),
         torch.enable_grad(),
     ):
-        with untouched(given.model):
+        with preserve_model(given.model):
             settled, _, _ = given.settled(train)
-        rule = criterion(stop_on, settled.likelihood)
+        rule = resolve_criterion(stop_on, settled.likelihood)
         about = {
             "what": "sparse fine-tuning",
             "model": fingerprint(given.model),
@@ -120,7 +126,7 @@ def sparse_finetune(
             "numbers": [epochs, learning_rate, weight_decay, accumulate, patience, seed],
         }
         torch.manual_seed(seed)
-        tuned = Trainable(given.model, subset)
+        tuned = SubsetVector(given.model, subset)
         optimiser = SubsetAdamW(
             tuned.tensors, subset, learning_rate, weight_decay=weight_decay, clip=1.0
         )
@@ -131,29 +137,29 @@ def sparse_finetune(
     best = run.best
     assert best is not None
     replaced = _replaced(settled, tuned, head)
-    delta = delta_of(given.model, subset, run.kept, replaced)
+    delta = make_delta(given.model, subset, run.kept, replaced)
     copy = deepcopy(given.model)
     delta.apply(copy)
     copy.eval()
-    return SparselyFinetuned(copy, delta, tuple(run.history), best)
+    return SparseFinetuneResult(copy, delta, tuple(run.history), best)
 
 
 def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
     """What moves: the chosen weights, and the head where it was told which it is."""
-    parts = {} if head == "last" else head_of(model, head)
+    parts = {} if head == "last" else find_head(model, head)
     if all(isinstance(subset.parts.get(name), Whole) for name in parts):
         return subset
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     return subset | Subset({name: shapes[name] for name in parts}, parts)
 
 
-def _replaced(problem: Problem, tuned: Trainable, head: Head) -> dict[str, Tensor]:
+def _replaced(problem: Problem, tuned: SubsetVector, head: Head) -> dict[str, Tensor]:
     """The parameters of the head that were tuned whole, unless they are all."""
     if head == "last":
         assert problem.likelihood is not None
-        new = certain_head(problem.model, problem.likelihood.outputs)
+        new = find_certain_head(problem.model, problem.likelihood.outputs)
     else:
-        new = head_of(problem.model, head)
+        new = find_head(problem.model, head)
     parts = tuned.subset.parts
     names = [name for name in new if isinstance(parts.get(name), Whole)]
     return {} if len(names) == len(parts) else {n: tuned.tensors[n] for n in names}
@@ -181,7 +187,7 @@ class _Run:
 
     def epochs(
         self,
-        batches: Endless,
+        batches: ResumableLoader,
         validation: Iterable[Batch] | None,
         epochs: int,
         patience: int,
@@ -203,7 +209,7 @@ class _Run:
             scores = (
                 (nan, None)
                 if validation is None
-                else evaluated(self.problem, validation, self.tensors)
+                else validation_scores(self.problem, validation, self.tensors)
             )
             epoch = Epoch(number, nll, *scores)
             self.history.append(epoch)
@@ -212,7 +218,7 @@ class _Run:
             if checkpoint is not None:
                 write_checkpoint(checkpoint, self._state(batches), about)
 
-    def _epoch(self, batches: Endless, shown: Iterable[int], length: int) -> float:
+    def _epoch(self, batches: ResumableLoader, shown: Iterable[int], length: int) -> float:
         total, seen = 0.0, 0
         for index in shown:
             # The last group of an epoch may be a short one.
@@ -242,7 +248,7 @@ class _Run:
         (loss / share).backward()
         return float(loss.detach()), rows
 
-    def _state(self, batches: Endless) -> dict[str, Tensor]:
+    def _state(self, batches: ResumableLoader) -> dict[str, Tensor]:
         assert self.best is not None
         rows = [each.to_row() for each in self.history]
         state = next(iter(self.optimiser.state.values()))
@@ -256,7 +262,7 @@ class _Run:
             **{f"loader/{name}": each for name, each in batches.state().items()},
         }
 
-    def _resume(self, state: Mapping[str, Tensor] | None, batches: Endless) -> None:
+    def _resume(self, state: Mapping[str, Tensor] | None, batches: ResumableLoader) -> None:
         if state is None:
             return
         own = next(iter(self.optimiser.state.values()))

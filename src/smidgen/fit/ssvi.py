@@ -28,19 +28,19 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
-from smidgen.fit.epochs import evaluated
+from smidgen.fit.epochs import validation_scores
 from smidgen.fit.preparation import training_length, training_size
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.runtime.guard import not_recomputing, untouched
-from smidgen.runtime.loader import Endless, generators_of
+from smidgen.runtime.guard import disable_recomputing, preserve_model
+from smidgen.runtime.loader import ResumableLoader, find_generators
 from smidgen.runtime.progress import track
-from smidgen.sparse.build import Start, sparse_bayesian
+from smidgen.sparse.build import Start, make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.resuming import description, put_back, training_tensors
-from smidgen.sparse.rewire import Alternation, Move, Schedule
+from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,
@@ -56,14 +56,14 @@ _DENSITY = 0.1
 class SparseFit:
     """A trained network, what its outputs mean, and how it came about.
 
-    `state_bytes` is what training had to keep of the maps' weights: values, indices and
+    `state_bytes` is what training had to keep of the layers' weights: values, indices and
     momentum. `derived_bytes` is what the sparse path keeps besides, made from the indices.
     """
 
     network: SparseNetwork
     likelihood: Likelihood
     history: tuple[SparseEpoch, ...]
-    moves: tuple[Move, ...] = field(repr=False)
+    moves: tuple[ActiveSetChange, ...] = field(repr=False)
     state_bytes: int
     derived_bytes: int
 
@@ -84,8 +84,8 @@ def ssvi(
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
-        model: A model, or its `Problem`: its maps are made sparse as `sparse_bayesian`
-            does by default. Or the network that `sparse_bayesian` made, for other
+        model: A model, or its `Problem`: its layers are made sparse as `make_sparse`
+            does by default. Or the network that `make_sparse` made, for other
             choices. It stays as it is.
         train: Training batches, read once per epoch; a loader with a length. Its
             generators are put back as they were.
@@ -119,16 +119,16 @@ def ssvi(
         network = _network(given.model, density, start, seed)
     known = given.likelihood or network.likelihood
     problem = replace(given, model=network.model, likelihood=known)
-    batches = Endless(train)
-    with batches.borrowed(seed), untouched(network):
+    batches = ResumableLoader(train)
+    with batches.seeded(seed), preserve_model(network):
         problem, _, _ = problem.settled(train)
         count = training_size(problem, train, num_data)
     with (
-        batches.borrowed(seed),
+        batches.seeded(seed),
         torch.random.fork_rng(),
         torch.enable_grad(),
         torch.inference_mode(False),
-        not_recomputing(network),
+        disable_recomputing(network),
     ):
         torch.manual_seed(seed)
         # Not the stream that drew a first active set from the same seed.
@@ -167,12 +167,12 @@ def _network(
     """A sparse network of one's own: a copy, or made from a plain model."""
     if not isinstance(model, SparseNetwork):
         share = _DENSITY if density is None else density
-        return sparse_bayesian(model, density=share, start=start or "random", seed=seed)
+        return make_sparse(model, density=share, start=start or "random", seed=seed)
     for name, value in (("density", density), ("start", start)):
         if value is not None:
             raise ArgumentError(
                 f"{name} must be left out for a network that is sparse already, got "
-                f"{value!r}. Give it to smidgen.sparse_bayesian."
+                f"{value!r}. Give it to smidgen.make_sparse."
             )
     return deepcopy(model)
 
@@ -192,15 +192,15 @@ class _Run:
         self.network, self.problem, self.training = network, problem, training
         self.steps = training.epochs * training_length(train)
         self.num_data, self.seed = num_data, seed
-        self.generators = generators_of(train)
+        self.generators = find_generators(train)
         self.optimiser = _optimiser(network, training)
         schedule = Schedule(self.steps, training.every, training.replaced, training.until)
         _mention_still(network, schedule)
-        self.alternation = Alternation(
+        self.alternation = Rewiring(
             network, self.optimiser, schedule, removal=training.removal
         )
         self.history: list[SparseEpoch] = []
-        self.moves: list[Move] = []
+        self.moves: list[ActiveSetChange] = []
         # Before the first step: what is trained from here on is compared by it.
         self.about = {
             "method": "ssvi",
@@ -234,8 +234,11 @@ class _Run:
         nll = accuracy = None
         if validation is not None:
             # In the same order after every epoch, also of a resumed training.
-            with Endless(validation).borrowed(self.seed), untouched(self.network):
-                nll, accuracy = evaluated(self.problem, validation)
+            with (
+                ResumableLoader(validation).seeded(self.seed),
+                preserve_model(self.network),
+            ):
+                nll, accuracy = validation_scores(self.problem, validation)
         epoch = SparseEpoch(
             number,
             total / max(seen, 1),
@@ -281,7 +284,7 @@ class _Run:
         """Write all that `resume` needs."""
         if place is None:
             return
-        paths = {name: part.path for name, part in self.network.maps.items()}
+        paths = {name: part.path for name, part in self.network.layers.items()}
         step = self.alternation.step
         course = packed_course(self.history, self.moves, paths=paths, step=step)
         state = training_tensors(self.network, self.optimiser, self.generators)
@@ -312,7 +315,7 @@ def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
 
 
 def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.Optimizer:
-    logs = [p.log_scales for p in network.maps.values() if p.log_scales is not None]
+    logs = [p.log_scales for p in network.layers.values() if p.log_scales is not None]
     own = {id(each) for each in logs}
     others = [p for p in network.parameters() if p.requires_grad and id(p) not in own]
     groups: list[dict[str, Any]] = [

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Places, parameters_of
+from smidgen.weights.vector import SubsetIndex, find_parameters
 
 
 class SubsetAdamW(torch.optim.Optimizer):
@@ -62,11 +62,11 @@ class SubsetAdamW(torch.optim.Optimizer):
         self.subset = subset
         self._others: list[Tensor] = []
         if isinstance(parameters, nn.Module):
-            self.tensors = parameters_of(parameters, subset)
+            self.tensors = find_parameters(parameters, subset)
             self._others = list(parameters.parameters())
         else:
             self.tensors = {name: parameters[name] for name in subset.parts}
-        self._places: Places | None = None
+        self._places: SubsetIndex | None = None
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -163,7 +163,7 @@ class SubsetAdamW(torch.optim.Optimizer):
         """The state of all chosen weights; it is torch's state of the first parameter."""
         if self._places is None:
             # Not before the first step: accelerate may move the model in between.
-            self._places = Places(self.subset, self.tensors)
+            self._places = SubsetIndex(self.subset, self.tensors)
         first = self.param_groups[0]["params"][0]
         state: dict[str, Tensor] = self.state[first]
         if not state:

@@ -20,20 +20,20 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.preparation import squared_residuals
-from smidgen.fit.sgd import Descent, DescentSettings
+from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.cost_swag import refuse_too_large
 from smidgen.posterior.sampling import SAMPLES
-from smidgen.posterior.swag import Spread, SwagPosterior
+from smidgen.posterior.swag import CovarianceKind, SwagPosterior
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.loader import Endless
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import parameters_of
+from smidgen.weights.vector import find_parameters
 
 RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 """Learning rates that are tried when validation data are there to choose by."""
@@ -75,7 +75,7 @@ class SwagOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Settings(DescentSettings):
+class _Settings(SgdSettings):
     """All that shapes a collection; checked before any work."""
 
     trial_steps: int
@@ -107,7 +107,7 @@ def swag(
     steps: int = 2000,
     every: int = 5,
     rank: int = 20,
-    spread: Spread = "low-rank",
+    covariance: CovarianceKind = "low-rank",
     burn_in: int = 0,
     trial_steps: int = 400,
     momentum: float = 0.9,
@@ -132,7 +132,7 @@ def swag(
         steps: Steps of SGD, however long an epoch is.
         every: Steps between snapshots.
         rank: Deviations kept, K.
-        spread: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
+        covariance: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
             mean alone, stochastic weight averaging).
         burn_in: Steps before the first snapshot counts.
         trial_steps: Steps for each rate that is tried; never more than `steps`.
@@ -160,7 +160,7 @@ def swag(
         steps=steps,
         every=every,
         rank=rank,
-        spread=spread,
+        covariance=covariance,
         burn_in=burn_in,
         momentum=momentum,
         weight_decay=weight_decay,
@@ -172,16 +172,16 @@ def swag(
     )
     if checkpoint_every < 1:
         raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")
-    parameters_of(given.model, subset)
-    batches = Endless(train)
+    find_parameters(given.model, subset)
+    batches = ResumableLoader(train)
     with (
-        batches.borrowed(seed),
-        untouched(given.model, dropout=dropout),
+        batches.seeded(seed),
+        preserve_model(given.model, dropout=dropout),
         torch.enable_grad(),
     ):
-        with untouched(given.model):
+        with preserve_model(given.model):
             problem, _, _ = given.settled(train)
-        refuse_too_large(problem, subset, spread, rank)
+        refuse_too_large(problem, subset, covariance, rank)
         work = _Work(problem, batches, subset, settings, progress)
         work.keep(checkpoint, checkpoint_every)
         torch.manual_seed(seed)
@@ -216,7 +216,7 @@ class _Work:
     def __init__(
         self,
         problem: Problem,
-        batches: Endless,
+        batches: ResumableLoader,
         subset: Subset,
         settings: _Settings,
         progress: bool,
@@ -273,7 +273,7 @@ class _Work:
 
     def descend(self, steps: int) -> SwagPosterior:
         """Run SGD from the trained weights, or go on with it."""
-        run = Descent(self.problem, self.subset, self.settings, self.rate, steps)
+        run = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
         if self.state is not None:
             run.restore(self.state)
             self.state = None
@@ -289,7 +289,7 @@ class _Work:
             self.save(run.state())
         return self.posterior(run)
 
-    def posterior(self, run: Descent) -> SwagPosterior:
+    def posterior(self, run: Sgd) -> SwagPosterior:
         likelihood = self.problem.likelihood
         assert likelihood is not None
         mean, variance, deviations = run.snapshots.moments()
@@ -319,7 +319,7 @@ class _Work:
             noise, _ = found.best(found.outputs)
         else:
             train = self.batches.loader
-            with Endless(train).borrowed(settings.seed):
+            with ResumableLoader(train).seeded(settings.seed):
                 torch.manual_seed(settings.seed)
                 # No more batches than SGD took: a stream may have no end.
                 squares, rows = squared_residuals(

@@ -138,7 +138,7 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     return _checked(found, path)
 
 
-def joined(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
+def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
     """Put examples of several files together.
 
     Args:
@@ -173,7 +173,7 @@ def moments(train: Arrays) -> tuple[Tensor, Tensor]:
     return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
-def standardised(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
+def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
     """Shift and scale features or channels by mean and spread of the training data.
 
     Args:
@@ -195,7 +195,7 @@ def _folder(path: Path) -> Arrays:
         raise DataError(
             f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give it, or files."
         )
-    return joined([read_arrays(each) for each in files], files)
+    return join_arrays([read_arrays(each) for each in files], files)
 
 
 def _npz(path: Path) -> Arrays:

@@ -55,7 +55,7 @@ class NewClassifier:
         model: The model, in evaluation mode.
         tokenizer: Its tokenizer.
         head: Names of the parameters that were drawn from the seed because the folder has
-            none; "last", the last affine map, where it has them all.
+            none; "last", the last affine layer, where it has them all.
     """
 
     model: PreTrainedModel
@@ -108,7 +108,7 @@ def load_with_head(
         device: Where the model goes, as of `load_classifier`.
 
     Returns:
-        What `load_classifier` gives, and the head: all maps of it where it has several.
+        What `load_classifier` gives, and the head: all layers of it where it has several.
 
     Raises:
         ArgumentError: As `load_classifier` does.

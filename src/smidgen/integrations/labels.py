@@ -78,7 +78,7 @@ def _label(value: Any, row: int, path: Path) -> Any:
     finite = not isinstance(value, float) or math.isfinite(value)
     if not isinstance(value, (int, float, str)) or not finite:
         raise DataError(
-            f"label must be a finite number or a name, got {shown(value)} in row "
+            f"label must be a finite number or a name, got {format_label(value)} in row "
             f"{row} of {path}. Mend or remove the row."
         )
     return value
@@ -95,12 +95,12 @@ def _number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
         return value
     numbers = "" if numbered else f" or a class number from 0 to {len(names) - 1}"
     raise DataError(
-        f"label must be one of {', '.join(names)}{numbers}, got {shown(value)} in row "
+        f"label must be one of {', '.join(names)}{numbers}, got {format_label(value)} in row "
         f"{row} of {path}. Mend the row or label_names."
     )
 
 
-def shown(value: object) -> str:
+def format_label(value: object) -> str:
     """A value as an error shows it: on one line, and cut if it is long."""
     text = str(value) if isinstance(value, Exception) else repr(value)
     text = " ".join(text.split())

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import datasets
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.integrations.labels import Labels, read_labels, shown
+from smidgen.integrations.labels import Labels, format_label, read_labels
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
 
@@ -246,7 +246,7 @@ def _json(path: Path) -> _Columns:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise DataError(
-                f"row {number} of {path} must be a JSON object, got {shown(row)}. "
+                f"row {number} of {path} must be a JSON object, got {format_label(row)}. "
                 "Write it with the names of the columns."
             )
     names = dict.fromkeys(name for row in rows for name in row)
@@ -276,7 +276,7 @@ def _parquet(
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             raise DataError(
                 f"{path} must be a Parquet file with rows, got one that cannot be read "
-                f"({shown(error)}). Write it again."
+                f"({format_label(error)}). Write it again."
             ) from error
     names = getattr(data.features.get(label), "names", None)
     return {name: data[name] for name in data.column_names}, names and tuple(names)
@@ -320,7 +320,7 @@ def _texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
     for row, value in enumerate(texts, 1):
         if not isinstance(value, str) or not value.strip():
             raise DataError(
-                f"{argument} must be a text in every row, got {shown(value)} in row "
+                f"{argument} must be a text in every row, got {format_label(value)} in row "
                 f"{row} of {path}. Fill or remove the row."
             )
     return texts

@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.outputs.likelihood import Likelihood
-from smidgen.posterior.swag import Spread, SwagPosterior
+from smidgen.posterior.swag import CovarianceKind, SwagPosterior
 from smidgen.posterior.swag_collector import SwagCollector
 from smidgen.weights.subset import Subset
 
@@ -28,7 +28,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
             there on is what SWAG's theory asks for.
         every: Steps between snapshots.
         rank: Deviations kept, K.
-        spread: "low-rank", "diagonal" or "none".
+        covariance: "low-rank", "diagonal" or "none".
 
     Raises:
         ArgumentError: If `every` is less than 1 or `start` less than 0.
@@ -41,14 +41,14 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         start: int = 0,
         every: int = 5,
         rank: int = 20,
-        spread: Spread = "low-rank",
+        covariance: CovarianceKind = "low-rank",
     ) -> None:
         if every < 1 or start < 0:
             raise ArgumentError(
                 f"every must be 1 or more and start 0 or more, got {every} and {start}."
             )
         self.subset, self.start, self.every = subset, start, every
-        self.rank, self.spread = rank, spread
+        self.rank, self.covariance = rank, covariance
         self.collector: SwagCollector | None = None
 
     def on_train_begin(
@@ -79,7 +79,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         model: nn.Module = kwargs["model"]
         if self.collector is None:
             self.collector = SwagCollector(
-                model, self.subset, rank=self.rank, spread=self.spread
+                model, self.subset, rank=self.rank, covariance=self.covariance
             )
         past = state.global_step - self.start
         if past > 0 and past % self.every == 0:

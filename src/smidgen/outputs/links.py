@@ -24,7 +24,7 @@ def damping(variance: Tensor) -> Tensor:
     return (1 + pi / 8 * variance).rsqrt()
 
 
-def resolve(link: str, outputs: int, top: int | None = None) -> str:
+def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
     """Pick the link for C classes.
 
     Args:

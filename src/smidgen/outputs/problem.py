@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from smidgen.outputs.targets import labelled
+from smidgen.outputs.targets import has_target
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
@@ -208,7 +208,7 @@ class Problem:
         targets = targets.to(outputs.device)
         # A regression's whole numbers may be −100 and mean it.
         real = isinstance(self.likelihood, Gaussian)
-        kept = everything if real else labelled(targets)
+        kept = everything if real else has_target(targets)
         checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
         found = checked.new_zeros(len(outputs), *checked.shape[1:])

@@ -9,7 +9,7 @@ IGNORED = -100
 """The label of rows without a target, as Hugging Face has it."""
 
 
-def labelled(targets: Tensor) -> Tensor:
+def has_target(targets: Tensor) -> Tensor:
     """Find the rows that have a target; −100 marks whole numbers only.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from smidgen.curvature.dry_run import Rehearsal, rehearse
+from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
@@ -24,11 +24,11 @@ from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.candidates import LAST_LAYER, Candidate, sparse_name
 from smidgen.posterior.cost import Cost, Setting, candidates, cost
 from smidgen.posterior.cost_swag import swag_candidates, swag_cost, touched_maps
-from smidgen.runtime.memory import available_bytes, readable
-from smidgen.runtime.text_table import aligned
+from smidgen.runtime.memory import available_bytes, format_bytes
+from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
-from smidgen.weights.affine import affine_coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.affine import require_coverage
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset, Whole
 
 _TRIALS = (
@@ -105,7 +105,8 @@ class Plan:
         left = [row for row in self.rows if not row.fits and not row.chosen]
         if left:
             names = (
-                f"{row.subset} {row.structure} ({readable(row.peak_bytes)})" for row in left
+                f"{row.subset} {row.structure} ({format_bytes(row.peak_bytes)})"
+                for row in left
             )
             lines.append(f"Would not fit: {', '.join(names)}.")
         return [*lines, *self.notes]
@@ -116,22 +117,20 @@ class Plan:
         if own > self.available_bytes:
             return (
                 f"The choice does not fit: activations of one batch alone take "
-                f"{readable(own)}. Take smaller batches."
+                f"{format_bytes(own)}. Take smaller batches."
             )
-        return (
-            f"The choice does not fit: it takes {readable(peak)}. Take one of the others."
-        )
+        return f"The choice does not fit: it takes {format_bytes(peak)}. Take one of the others."
 
     def heading(self) -> str:
         """What the table is about."""
         memory = "an unknown amount of memory"
         if self.available_bytes is not None:
-            memory = f"{readable(self.available_bytes)} of memory"
+            memory = f"{format_bytes(self.available_bytes)} of memory"
         timed = f"; time for {self.examples:,} examples" if self.chosen.seconds else ""
         return f"{self.model}, batches of {self.batch}, {memory} available{timed}."
 
     def __str__(self) -> str:
-        table = aligned(self.table(), left=(0, 1, 2))
+        table = format_table(self.table(), left=(0, 1, 2))
         return "\n".join([self.heading(), "", table, "", *self.remarks()])
 
 
@@ -183,9 +182,9 @@ def plan(
     _require_at_least(1, batch_size=batch_size, max_length=max_length, examples=examples)
     _require_at_least(1, steps=steps, fisher_draws=fisher_draws)
     _require_at_least(2, rank=rank, top=top)
-    found = affine_coverage(given.model)
+    found = require_coverage(given.model)
     if subset is None:
-        name, subset = sparse_name(percent), found.crossings(percent / 100)
+        name, subset = sparse_name(percent), found.row_column_blocks(percent / 100)
     else:
         name = LAST_LAYER if subset == found.last() else "given subset"
     if batch is None:
@@ -205,8 +204,8 @@ def plan(
         columns = setting.columns if method == "laplace" else 1
         rate = _rate(problem, batch, listed[0][2], seen, columns)
         count = -(-examples // seen.examples) if method == "laplace" else steps
-        for index, (row, (_, _, maps)) in enumerate(zip(rows, listed, strict=True)):
-            each_pass = seen.work(maps, columns) + row.cost.pass_work
+        for index, (row, (_, _, layers)) in enumerate(zip(rows, listed, strict=True)):
+            each_pass = seen.work(layers, columns) + row.cost.pass_work
             work = count * row.cost.passes * each_pass + row.cost.final_work
             rows[index] = replace(row, seconds=work / rate)
     if reason is not None:
@@ -220,7 +219,7 @@ def plan(
 
 
 Counted = tuple[Candidate, Cost, set[str]]
-"""A candidate, what it costs and the maps it touches."""
+"""A candidate, what it costs and the layers it touches."""
 
 
 def _laplace(
@@ -228,15 +227,15 @@ def _laplace(
     name: str,
     subset: Subset,
     structure: str,
-    seen: Rehearsal,
+    seen: ActivationTrace,
     setting: Setting,
 ) -> Iterator[Counted]:
     for each in candidates(model, name, subset, structure):
-        own = blocks(model, each.subset)
+        own = find_blocks(model, each.subset)
         if each.chosen and any(block.entries is not None for block in own):
             _require_scattered(structure)
         what = cost(own, each.subset, each.structure, seen, setting)
-        yield each, what, {block.map.name for block in own}
+        yield each, what, {block.layer.name for block in own}
 
 
 def _swag(
@@ -244,7 +243,7 @@ def _swag(
     name: str,
     subset: Subset,
     rank: int,
-    seen: Rehearsal,
+    seen: ActivationTrace,
     setting: Setting,
 ) -> Iterator[Counted]:
     for each, spread in swag_candidates(model, name, subset, "low-rank"):
@@ -292,15 +291,15 @@ def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
     return {"input_ids": torch.randint(0, words, shape, generator=generator)}
 
 
-def _seen(problem: Problem, batch: Batch, size: int) -> tuple[Rehearsal, list[str]]:
+def _seen(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, list[str]]:
     if batch is None:
         reason = "no batch was given: pass batch=..."
     else:
         try:
-            return rehearse(problem, batch), []
+            return dry_run(problem, batch), []
         except DataError as error:
             reason = str(error)
-    return Rehearsal(size, 0), [f"Activations are not counted: {reason}"]
+    return ActivationTrace(size, 0), [f"Activations are not counted: {reason}"]
 
 
 def _likelihood(outputs: int | None) -> Likelihood:
@@ -315,15 +314,15 @@ def _row(each: Candidate, what: Cost, available: int | None) -> PlanRow:
 def _rate(
     problem: Problem,
     batch: Batch,
-    maps: Collection[str],
-    seen: Rehearsal,
+    layers: Collection[str],
+    seen: ActivationTrace,
     columns: int,
 ) -> float:
     """Multiplications a second in a timed pass over one batch, the second of two."""
     seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
-    found_maps = affine_coverage(problem.model)
-    parts = {n: Whole() for m in found_maps.maps if m.name in maps for n in m.shapes}
-    chosen = blocks(problem.model, Subset(found_maps.universe, parts))
+    found_maps = require_coverage(problem.model)
+    parts = {n: Whole() for m in found_maps.layers if m.name in layers for n in m.shapes}
+    chosen = find_blocks(problem.model, Subset(found_maps.universe, parts))
     with tapped(problem, chosen) as taps:
         for _ in range(2):
             started = time.perf_counter()
@@ -333,10 +332,10 @@ def _rate(
             # Waits for a device that runs ahead.
             float(next(iter(found.values())).sum())
             seconds = time.perf_counter() - started
-    return seen.work(maps, columns) / seconds
+    return seen.work(layers, columns) / seconds
 
 
-def _without_time(problem: Problem, seen: Rehearsal, row: PlanRow) -> str | None:
+def _without_time(problem: Problem, seen: ActivationTrace, row: PlanRow) -> str | None:
     """Why no time can be given, if it cannot."""
     if any(p.is_meta for p in problem.model.parameters()):
         return "No time is given: the weights were not loaded."
@@ -347,7 +346,7 @@ def _without_time(problem: Problem, seen: Rehearsal, row: PlanRow) -> str | None
     return None
 
 
-def _shape(seen: Rehearsal) -> str:
+def _shape(seen: ActivationTrace) -> str:
     longest = max((run.positions for run in seen.runs), default=1)
     return f"{seen.examples} × {longest}" if longest > 1 else f"{seen.examples}"
 
@@ -365,7 +364,7 @@ def _cells(row: PlanRow, timed: bool) -> tuple[str, ...]:
         row.subset,
         row.structure,
         f"{each.weights:,}",
-        *map(readable, sizes),
+        *map(format_bytes, sizes),
         str(each.passes),
         *([_duration(row.seconds)] if timed else []),
     )

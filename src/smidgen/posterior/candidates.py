@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Subset
 
 LAST_LAYER = "last layer"
@@ -26,8 +26,8 @@ class Candidate:
 
 def compared_subsets(model: nn.Module) -> dict[str, Subset]:
     """Sparse-KFAC's of several sizes by name, and the last layer if there is one."""
-    found = affine_coverage(model)
-    listed = {sparse_name(each): found.crossings(each / 100) for each in _PERCENTS}
+    found = require_coverage(model)
+    listed = {sparse_name(each): found.row_column_blocks(each / 100) for each in _PERCENTS}
     last = found.last()
     return listed if last is None else {**listed, LAST_LAYER: last}
 

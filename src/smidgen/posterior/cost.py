@@ -2,14 +2,14 @@
 
 Stored bytes are exact: those of the tensors in `posterior.safetensors`. Peak bytes are what
 a fit, a tuning or a prediction takes beyond the model and the batch. With e bytes a number
-(4, or 8 for an fp64 model), B examples, and for each map T positions, n chosen rows, m
+(4, or 8 for an fp64 model), B examples, and for each layer T positions, n chosen rows, m
 chosen columns (the bias's among them) and D chosen weights, a pass holds
 
-    graph     what autograd keeps above the lowest chosen map, from a rehearsal
+    graph     what autograd keeps above the lowest chosen layer, from a rehearsal
     inputs    Σ B·T·m·e, what the taps keep; at full width only what the graph does not
-    deltas    Σ B·T·n·e, gradients of the maps' outputs, for each direction sent back
+    deltas    Σ B·T·n·e, gradients of the layers' outputs, for each direction sent back
     swing     twice the largest piece of the graph: activations and gradients on their way
-    work      of one map at a time: copies, products of sides, Jacobians
+    work      of one layer at a time: copies, products of sides, Jacobians
     followed  (8 + e)(1 + K) for each output, of a prediction: the outputs and K directions
               as combinations of them, made in fp64
 
@@ -30,15 +30,15 @@ from math import prod
 
 from torch import Tensor, nn
 
-from smidgen.curvature.dry_run import Rehearsal
+from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ResourceError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.candidates import Candidate, compared_subsets
 from smidgen.posterior.output_covariance import KEPT_BYTES
-from smidgen.runtime.memory import LIMIT, available_bytes, readable
+from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
 GRID_SIZE = 41
@@ -114,10 +114,10 @@ class Cost:
 
 
 def cost(
-    chosen: Sequence[MapBlock],
+    chosen: Sequence[LayerBlock],
     subset: Subset,
     structure: str,
-    seen: Rehearsal,
+    seen: ActivationTrace,
     setting: Setting,
 ) -> Cost:
     """Count what a posterior costs.
@@ -154,23 +154,27 @@ class _Shapes:
     """The terms of the module's docstring for some blocks."""
 
     def __init__(
-        self, chosen: Sequence[MapBlock], seen: Rehearsal, itemsize: int, structure: str
+        self,
+        chosen: Sequence[LayerBlock],
+        seen: ActivationTrace,
+        itemsize: int,
+        structure: str,
     ) -> None:
         self.chosen, self.seen, self.e, self.structure = chosen, seen, itemsize, structure
         self.size = sum(block.size for block in chosen)
         self.factors = sum(b.row_count**2 + b.column_count**2 for b in chosen)
-        pieces = seen.graph({block.map.name for block in chosen})
+        pieces = seen.graph({block.layer.name for block in chosen})
         self.graph = sum(pieces.values())
-        # Of all pieces: what is below the lowest map passes by as well.
+        # Of all pieces: what is below the lowest layer passes by as well.
         self.swing = 2 * max((each.bytes for each in seen.kept), default=0)
         self.inputs = self._input_bytes(pieces)
         self.deltas = sum(self.side(b, b.row_count) for b in chosen)
         self.activations = self.graph + self.inputs + self.swing
         self.slack = int(SLACK * self.activations)
 
-    def side(self, block: MapBlock, width: int) -> int:
+    def side(self, block: LayerBlock, width: int) -> int:
         """Bytes of B·T vectors of a width."""
-        positions = self.seen.positions(block.map.name)
+        positions = self.seen.positions(block.layer.name)
         return self.seen.examples * positions * width * self.e
 
     def operator_bytes(self) -> int:
@@ -252,16 +256,16 @@ class _Shapes:
         whole: dict[int, int] = {}
         copies = 0
         for block in self.chosen:
-            own = self.seen.inputs(block.map.name)
+            own = self.seen.inputs(block.layer.name)
             copy = self.side(block, block.columns.numel())
-            if block.columns.numel() == block.map.inputs and sum(own.values()) >= copy:
+            if block.columns.numel() == block.layer.inputs and sum(own.values()) >= copy:
                 whole.update(own)
             else:
                 copies += copy
         return copies + sum(whole[memory] for memory in whole.keys() - graph.keys())
 
     def _factor_work(self) -> int:
-        """Two copies of a map's inputs (ones in, padding out) and a product of sides."""
+        """Two copies of a layer's inputs (ones in, padding out) and a product of sides."""
         return max(
             2 * self.side(b, b.column_count)
             + (self.e + _DOUBLE) * max(b.row_count, b.column_count) ** 2
@@ -269,7 +273,7 @@ class _Shapes:
         )
 
     def _moment_work(self) -> int:
-        """A map's Jacobians and their squares; ekfac rotates both sides first, in fp64."""
+        """A layer's Jacobians and their squares; ekfac rotates both sides first, in fp64."""
         wide = _DOUBLE if self.structure == "ekfac" else self.e
         rotates = 2 * wide // self.e if self.structure == "ekfac" else 0
         return max(
@@ -280,7 +284,7 @@ class _Shapes:
         )
 
     def _joint_work(self) -> int:
-        """All maps' Jacobians, side by side too, and their product in both types."""
+        """All layers' Jacobians, side by side too, and their product in both types."""
         rows = 2 * self.seen.examples * self.size * self.e
         return rows + (self.e + _DOUBLE) * self.size**2
 
@@ -315,7 +319,7 @@ def candidates(
     for other, weights in compared_subsets(model).items():
         if other != name:
             yield Candidate(other, structure, weights)
-    scattered = any(block.entries is not None for block in blocks(model, subset))
+    scattered = any(block.entries is not None for block in find_blocks(model, subset))
     for other, kind in STRUCTURES.items():
         if other != structure and (kind.scattered or not scattered):
             yield Candidate(name, other, subset)
@@ -323,7 +327,7 @@ def candidates(
 
 def refuse_too_large(
     problem: Problem,
-    chosen: Sequence[MapBlock],
+    chosen: Sequence[LayerBlock],
     subset: Subset,
     structure: str,
     batch: Batch,
@@ -345,26 +349,26 @@ def refuse_too_large(
         ResourceError: If it would not fit.
     """
     available = available_bytes(problem.device)
-    seen = Rehearsal(_examples(batch), 0)
+    seen = ActivationTrace(_examples(batch), 0)
     setting = Setting.of(problem, draws)
 
-    def peak(each: Candidate, own: Sequence[MapBlock]) -> int:
+    def peak(each: Candidate, own: Sequence[LayerBlock]) -> int:
         return cost(own, each.subset, each.structure, seen, setting).fit_peak_bytes
 
     listed = candidates(problem.model, "this subset", subset, structure)
     needed = peak(next(listed), chosen)
     if available is None or needed <= available:
         return
-    peaks = ((peak(each, blocks(problem.model, each.subset)), each) for each in listed)
+    peaks = ((peak(each, find_blocks(problem.model, each.subset)), each) for each in listed)
     fitting = sorted(peaks, key=lambda pair: -pair[0])
     advice = [
-        f"{each.name} with structure={each.structure!r} ({readable(size)})"
+        f"{each.name} with structure={each.structure!r} ({format_bytes(size)})"
         for size, each in fitting
         if size <= available
     ]
     raise ResourceError(
-        f"structure {structure!r} on {subset.size:,} weights needs {readable(needed)} of "
-        f"memory, and {readable(available)} are available. "
+        f"structure {structure!r} on {subset.size:,} weights needs {format_bytes(needed)} of "
+        f"memory, and {format_bytes(available)} are available. "
         + (f"What fits: {'; '.join(advice[:4])}." if advice else "Nothing would fit.")
         + f" smidgen.plan shows all; {LIMIT}=BYTES overrules what is available."
     )

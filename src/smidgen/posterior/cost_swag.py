@@ -6,7 +6,7 @@ the subset touches, a collection holds
     moments   (K + 2)·S·e, or 2·S·e, or S·e
     descent   six vectors of S: weights, velocity, gradient and sums on their way
     copies    P·p for the touched parameters and P·p for their gradients, p bytes each
-    graph     what autograd keeps, every touched map's inputs among it, and dropout's masks
+    graph     what autograd keeps, every touched layer's inputs among it, and dropout's masks
     swing     twice the largest piece of the graph
 
 and a prediction draws with seven vectors of S, one copy of the parameters and a forward
@@ -20,29 +20,31 @@ from math import prod
 
 from torch import nn
 
-from smidgen.curvature.dry_run import Rehearsal
+from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.errors import ResourceError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.candidates import Candidate, compared_subsets
 from smidgen.posterior.cost import SLACK, Cost, Setting
-from smidgen.posterior.swag import SPREADS, Spread
-from smidgen.runtime.memory import LIMIT, available_bytes, readable
-from smidgen.weights.affine import affine_coverage
+from smidgen.posterior.swag import COVARIANCE_KINDS, CovarianceKind
+from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
+from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Subset
 
 _DESCENT = 6
 _DRAW = 7
-_COPIES: Mapping[Spread, int] = {"low-rank": 2, "diagonal": 2, "none": 1}
-STRUCTURES: dict[str, Spread] = {f"swag, {spread}": spread for spread in SPREADS}
+_COPIES: Mapping[CovarianceKind, int] = {"low-rank": 2, "diagonal": 2, "none": 1}
+STRUCTURES: dict[str, CovarianceKind] = {
+    f"swag, {covariance}": covariance for covariance in COVARIANCE_KINDS
+}
 """Names of the spreads in a plan."""
 
 
 def swag_cost(
     model: nn.Module,
     subset: Subset,
-    spread: Spread,
+    covariance: CovarianceKind,
     rank: int,
-    seen: Rehearsal,
+    seen: ActivationTrace,
     setting: Setting,
 ) -> Cost:
     """Count what a collection costs.
@@ -50,7 +52,7 @@ def swag_cost(
     Args:
         model: The model; its weights may be on the meta device.
         subset: The weights that move.
-        spread: Which covariance.
+        covariance: Which covariance.
         rank: Deviations kept, K.
         seen: What a pass keeps; without runs, activations are left out.
         setting: What of the problem matters.
@@ -59,14 +61,14 @@ def swag_cost(
         The cost; passes over the data are not counted, steps are.
     """
     indices, _ = subset.to_tensors()
-    kept = _COPIES[spread] + (rank if spread == "low-rank" else 0)
+    kept = _COPIES[covariance] + (rank if covariance == "low-rank" else 0)
     vector = subset.size * setting.itemsize
     moments = kept * vector
     parameters = dict(model.named_parameters())
     touched = sum(parameters[name].nbytes for name in subset.parts)
-    maps = touched_maps(model, subset)
-    graph = seen.graph(maps)
-    for name in maps:
+    layers = touched_maps(model, subset)
+    graph = seen.graph(layers)
+    for name in layers:
         graph.update(seen.inputs(name))
     activations = sum(graph.values())
     swing = 2 * max((each.bytes for each in seen.kept), default=0)
@@ -87,42 +89,45 @@ def swag_cost(
 
 
 def touched_maps(model: nn.Module, subset: Subset) -> set[str]:
-    """Names of the affine maps a subset touches; all of them if it touches others too."""
-    maps = affine_coverage(model).maps
-    owners = {name: each.name for each in maps for name in each.shapes}
+    """Names of the affine layers a subset touches; all of them if it touches others too."""
+    layers = require_coverage(model).layers
+    owners = {name: each.name for each in layers for name in each.shapes}
     if any(name not in owners for name in subset.parts):
         return set(owners.values())
     return {owners[name] for name in subset.parts}
 
 
 def swag_candidates(
-    model: nn.Module, name: str, subset: Subset, spread: Spread
-) -> Iterator[tuple[Candidate, Spread]]:
+    model: nn.Module, name: str, subset: Subset, covariance: CovarianceKind
+) -> Iterator[tuple[Candidate, CovarianceKind]]:
     """List a choice and what could be taken in its place.
 
     Args:
         model: The model; it is only looked at.
         name: What to call the choice.
         subset: The chosen weights.
-        spread: The chosen covariance.
+        covariance: The chosen covariance.
 
     Yields:
-        The choice; its spread on other subsets; its subset with other spreads.
+        The choice; its covariance on other subsets; its subset with other spreads.
     """
     labels = {each: label for label, each in STRUCTURES.items()}
-    yield Candidate(name, labels[spread], subset, True), spread
+    yield Candidate(name, labels[covariance], subset, True), covariance
     for other, weights in compared_subsets(model).items():
         if other != name:
-            yield Candidate(other, labels[spread], weights), spread
-    rest: Sequence[Spread] = [each for each in SPREADS if each != spread]
+            yield Candidate(other, labels[covariance], weights), covariance
+    rest: Sequence[CovarianceKind] = [
+        each for each in COVARIANCE_KINDS if each != covariance
+    ]
     for each in rest:
         yield Candidate(name, labels[each], subset), each
 
 
-def _gradient_work(model: nn.Module, subset: Subset, seen: Rehearsal) -> int:
-    """Multiplications of the touched maps' weight gradients, for each batch."""
+def _gradient_work(model: nn.Module, subset: Subset, seen: ActivationTrace) -> int:
+    """Multiplications of the touched layers' weight gradients, for each batch."""
     sizes = {
-        each.name: prod((each.outputs, each.inputs)) for each in affine_coverage(model).maps
+        each.name: prod((each.outputs, each.inputs))
+        for each in require_coverage(model).layers
     }
     return sum(
         seen.examples * seen.positions(name) * sizes[name]
@@ -130,7 +135,9 @@ def _gradient_work(model: nn.Module, subset: Subset, seen: Rehearsal) -> int:
     )
 
 
-def refuse_too_large(problem: Problem, subset: Subset, spread: Spread, rank: int) -> None:
+def refuse_too_large(
+    problem: Problem, subset: Subset, covariance: CovarianceKind, rank: int
+) -> None:
     """Refuse a collection whose own memory is more than there is, and say what would fit.
 
     Activations are left out: they are the model's, and would need a pass to be told.
@@ -138,32 +145,32 @@ def refuse_too_large(problem: Problem, subset: Subset, spread: Spread, rank: int
     Args:
         problem: The problem, its likelihood settled.
         subset: The weights that move.
-        spread: Which covariance.
+        covariance: Which covariance.
         rank: Deviations kept.
 
     Raises:
         ResourceError: If it would not fit.
     """
     available, setting = available_bytes(problem.device), Setting.of(problem)
-    nothing = Rehearsal(1, 0)
+    nothing = ActivationTrace(1, 0)
 
-    def peak(weights: Subset, kind: Spread) -> int:
+    def peak(weights: Subset, kind: CovarianceKind) -> int:
         cost = swag_cost(problem.model, weights, kind, rank, nothing, setting)
         return cost.fit_peak_bytes
 
-    needed = peak(subset, spread)
+    needed = peak(subset, covariance)
     if available is None or needed <= available:
         return
-    listed = list(swag_candidates(problem.model, "this subset", subset, spread))[1:]
+    listed = list(swag_candidates(problem.model, "this subset", subset, covariance))[1:]
     sizes = [(peak(each.subset, kind), each.name, kind) for each, kind in listed]
     advice = [
-        f"{name} with spread={kind!r} ({readable(size)})"
+        f"{name} with covariance={kind!r} ({format_bytes(size)})"
         for size, name, kind in sorted(sizes, reverse=True)
         if size <= available
     ]
     raise ResourceError(
-        f"SWAG on {subset.size:,} weights with spread {spread!r} needs {readable(needed)} "
-        f"of memory, and {readable(available)} are available. "
+        f"SWAG on {subset.size:,} weights with covariance {covariance!r} needs {format_bytes(needed)} "
+        f"of memory, and {format_bytes(available)} are available. "
         + (f"What fits: {'; '.join(advice[:4])}." if advice else "Nothing would fit.")
         + f" smidgen.plan shows all; {LIMIT}=BYTES overrules what is available."
     )

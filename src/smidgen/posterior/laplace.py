@@ -1,4 +1,4 @@
-"""`Posterior`: a Gaussian over a subset of the weights, centred at the trained values."""
+"""`LaplacePosterior`: a Gaussian over a subset of weights, centred at the trained values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from smidgen.curvature.operators import JOINT, Operator
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.runtime.fingerprint import require_fingerprint
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 
 Sampler = Callable[[Sequence[torch.Generator]], Iterator[dict[str, Tensor]]]
 """Draws weights, once from each generator: the parameters that a draw changes, by name."""
 
 
-class WeightPosterior(Protocol):
+class Posterior(Protocol):
     """What every posterior over weights has, whatever its shape."""
 
     @property
@@ -81,13 +81,13 @@ class Tuning:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class LaplacePosterior:
     """N(trained weights, (curvature + τI)⁻¹) over a subset; all else stays fixed.
 
     Args:
         subset: The stochastic weights.
         likelihood: What the model's outputs mean; its noise scales the curvature.
-        operators: The curvature of each affine map, by the map's name; or one for all.
+        operators: The curvature of each affine layer, by the layer's name; or one for all.
         precision: Prior precision τ, or one for each operator by its name.
         temperature: Divides the predictive's logits.
         fingerprint: Hash of the model's weights.
@@ -145,7 +145,7 @@ class Posterior:
     @property
     def precision_range(self) -> str:
         """The smallest and the largest prior precision, to be read."""
-        return spanned(self.precisions.values())
+        return format_range(self.precisions.values())
 
     def precision_of(self, name: str) -> float:
         """The prior precision of one operator."""
@@ -158,17 +158,17 @@ class Posterior:
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
-        chosen = blocks(model, self.subset)
+        chosen = find_blocks(model, self.subset)
 
         def draw(generator: torch.Generator) -> dict[str, Tensor]:
             drawn = self.drawn(generator)
             if JOINT in drawn:
                 pieces = drawn[JOINT].split([block.size for block in chosen])
             else:
-                pieces = tuple(drawn[block.map.name] for block in chosen)
+                pieces = tuple(drawn[block.layer.name] for block in chosen)
             found: dict[str, Tensor] = {}
             for block, piece in zip(chosen, pieces, strict=True):
-                for name, deviation in block.spread(piece).items():
+                for name, deviation in block.scatter(piece).items():
                     weight = found.get(name, model.get_parameter(name).detach())
                     # Added in the finer of the two types: a small deviation of a bf16
                     # weight should be rounded once.
@@ -199,19 +199,19 @@ class Posterior:
 
     @property
     def floats(self) -> int:
-        """Floats of the operators; of factors that is Σ n² + m² over the maps."""
+        """Floats of the operators; of factors that is Σ n² + m² over the layers."""
         return sum(each.floats for each in self.operators.values())
 
-    def with_precision(self, precision: float | Mapping[str, float]) -> Posterior:
+    def with_precision(self, precision: float | Mapping[str, float]) -> LaplacePosterior:
         """Return the same curvature under another prior."""
         return replace(self, precision=precision)
 
-    def with_temperature(self, temperature: float) -> Posterior:
+    def with_temperature(self, temperature: float) -> LaplacePosterior:
         """Return the same posterior with another temperature on its logits."""
         return replace(self, temperature=temperature)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Posterior):
+        if not isinstance(other, LaplacePosterior):
             return NotImplemented
         names = [each.name for each in fields(self)]
         return all(getattr(self, name) == getattr(other, name) for name in names)
@@ -221,7 +221,7 @@ class Posterior:
     def __reduce__(self) -> tuple[object, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values.update(operators=dict(self.operators), precision=self.plain_precision)
-        return partial(Posterior, **values), ()
+        return partial(LaplacePosterior, **values), ()
 
     def __repr__(self) -> str:
         scale = f"temperature {self.temperature:.3g}"
@@ -235,7 +235,7 @@ class Posterior:
         )
 
 
-def spanned(values: Iterable[float]) -> str:
+def format_range(values: Iterable[float]) -> str:
     """The smallest and the largest of some numbers, or the one they are, to be read."""
     found = sorted(set(values))
     ends = found if len(found) < 3 else (found[0], found[-1])

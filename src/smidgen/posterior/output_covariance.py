@@ -3,7 +3,7 @@
 For an example and a direction c of the outputs, J_c = Σ_t δ_t x_tᵀ on the chosen weights
 and Cov[f_c, f_c'] = Σ_operators Σ_d J'_c,d J'_c',d / (h_d + τ). Operators are independent,
 so the covariance is a sum of shares, and every τ comes from one pass. Shares are summed by
-label: one label gives the posterior's covariance, one for each map and size of block gives
+label: one label gives the posterior's covariance, one for each layer and size of block gives
 the variance table.
 """
 
@@ -19,9 +19,9 @@ from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 # Weights 1/(h + τ) of all shares are kept between batches up to this many bytes.
 KEPT_BYTES = 2**30
@@ -33,12 +33,12 @@ Directions = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class CovarianceTerm:
     """One operator's share of the covariance.
 
     Args:
         label: Which sum it joins.
-        maps: The maps it spans.
+        layers: The layers it spans.
         operator: Their curvature.
         precisions: Prior precisions, (P,).
         rows: Which rows of the tapped block it is of; None for all.
@@ -46,7 +46,7 @@ class Share:
     """
 
     label: Hashable
-    maps: tuple[str, ...]
+    layers: tuple[str, ...]
     operator: Operator
     precisions: Tensor
     rows: Tensor | None = None
@@ -72,27 +72,27 @@ class Moments:
         return torch.stack([each.double() for each in self.covariance.values()]).sum(0)
 
 
-def shares_of(
-    posterior: Posterior,
-    blocks: Sequence[MapBlock],
+def covariance_terms(
+    posterior: LaplacePosterior,
+    blocks: Sequence[LayerBlock],
     precisions: Tensor | None = None,
     label: Callable[[str], Hashable] = lambda _: "all",
-) -> list[Share]:
+) -> list[CovarianceTerm]:
     """Take a posterior apart into shares.
 
     Args:
         posterior: The posterior.
-        blocks: The blocks of its maps.
+        blocks: The blocks of its layers.
         precisions: Precisions for unit noise, (P,); the posterior's own if left out.
         label: From an operator's name to the sum its share joins.
 
     Returns:
         A share for each operator.
     """
-    names = tuple(block.map.name for block in blocks)
+    names = tuple(block.layer.name for block in blocks)
     noise = posterior.likelihood.scale
     return [
-        Share(
+        CovarianceTerm(
             label(name),
             names if operator.joint else (name,),
             operator,
@@ -107,8 +107,8 @@ def shares_of(
 def output_moments(
     problem: Problem,
     batches: Iterable[Batch],
-    blocks: Sequence[MapBlock],
-    shares: Sequence[Share],
+    blocks: Sequence[LayerBlock],
+    shares: Sequence[CovarianceTerm],
     directions: Directions,
 ) -> list[Moments]:
     """Compute mean and covariance of the outputs, batch by batch.
@@ -116,7 +116,7 @@ def output_moments(
     Args:
         problem: The problem, with its likelihood settled.
         batches: Any iterable of batches, read once.
-        blocks: The chosen weights of each map.
+        blocks: The chosen weights of each layer.
         shares: The shares of the covariance.
         directions: What of the outputs to follow.
 
@@ -178,7 +178,7 @@ def _moments(
 class _Contraction:
     """Turns Jacobians into covariances for every precision."""
 
-    share: Share
+    share: CovarianceTerm
     kept: Tensor | None = field(default=None)
 
     @property
@@ -192,16 +192,16 @@ class _Contraction:
         return self.share.operator.inverse_weights(self.share.precisions)
 
     def covariance(self, trace: Trace, deltas: dict[str, Tensor]) -> Tensor | None:
-        """From δ (K, B, T, n) of each map to (P, B, K, K), or None if none ran."""
+        """From δ (K, B, T, n) of each layer to (P, B, K, K), or None if none ran."""
         share = self.share
-        if not any(name in deltas for name in share.maps):
+        if not any(name in deltas for name in share.layers):
             return None
         leading = next(iter(deltas.values())).shape[:2]
         jacobians = [
             trace.jacobian(name, deltas[name]).restricted(share.rows, share.columns)
             if name in deltas
             else trace.without_runs(name, leading)
-            for name in share.maps
+            for name in share.layers
         ]
         coordinates = share.operator.coordinates(*jacobians)  # (K, B, D)
         coordinates = coordinates.to(share.operator.dtype)

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem, model_outputs
-from smidgen.posterior.laplace import Sampler, WeightPosterior
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.prefix_cache import Memo
+from smidgen.posterior.laplace import Posterior, Sampler
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.prefix_cache import PrefixCache
 from smidgen.types import Batch
 
 SAMPLES = 32
@@ -32,7 +32,7 @@ _FEW = 2**20
 
 def sampled_outputs(
     problem: Problem,
-    posterior: WeightPosterior,
+    posterior: Posterior,
     batches: Iterable[Batch],
     *,
     samples: int = SAMPLES,
@@ -66,7 +66,7 @@ def sampled_outputs(
     seeds = torch.randint(2**62, (samples,), generator=source).tolist()
     runs = _Runs(problem, posterior, seeds, reuse)
     for batch in batches:
-        with untouched(problem.model), torch.no_grad():
+        with preserve_model(problem.model), torch.no_grad():
             outputs = runs.at_once(batch) if runs.fit(batch) else runs.one_by_one(batch)
         if not outputs.numel():
             raise DataError("a batch holds no example. Leave empty batches out.")
@@ -77,11 +77,11 @@ class _Runs:
     """Runs batches under the same draws, one by one or all at once."""
 
     def __init__(
-        self, problem: Problem, posterior: WeightPosterior, seeds: list[int], reuse: bool
+        self, problem: Problem, posterior: Posterior, seeds: list[int], reuse: bool
     ) -> None:
         self.problem, self.seeds = problem, seeds
         self.sampler: Sampler = posterior.sampler(problem.model)
-        self.memo = Memo(problem.model, posterior.subset.parts) if reuse else None
+        self.memo = PrefixCache(problem.model, posterior.subset.parts) if reuse else None
         self.trusted = False
         size = sum(each.numel() for each in problem.model.parameters())
         # A forward of the user's own may look at single values, or keep what it sees.
@@ -110,7 +110,7 @@ class _Runs:
         return torch.stack(found)
 
     def _proved(
-        self, memo: Memo, batch: Batch, weights: dict[str, Tensor], found: Tensor
+        self, memo: PrefixCache, batch: Batch, weights: dict[str, Tensor], found: Tensor
     ) -> Tensor:
         """Compare a pass that reused something with a plain one; give up if they differ."""
         self.trusted = True

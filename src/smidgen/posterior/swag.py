@@ -25,14 +25,14 @@ from smidgen.outputs.likelihood import Likelihood
 from smidgen.posterior.laplace import Sampler
 from smidgen.runtime.fingerprint import require_fingerprint
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Places, parameters_of
+from smidgen.weights.vector import SubsetIndex, find_parameters
 
-Spread = Literal["low-rank", "diagonal", "none"]
-SPREADS: tuple[Spread, ...] = get_args(Spread)
+CovarianceKind = Literal["low-rank", "diagonal", "none"]
+COVARIANCE_KINDS: tuple[CovarianceKind, ...] = get_args(CovarianceKind)
 # Draws made together: so many further vectors of the subset's size.
 _TOGETHER = 4
-LEAST_SNAPSHOTS: dict[Spread, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
-"""How many snapshots each spread needs."""
+LEAST_SNAPSHOTS: dict[CovarianceKind, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
+"""How many snapshots each covariance needs."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SwagPosterior:
     Args:
         subset: The stochastic weights.
         likelihood: What the model's outputs mean.
-        mean: Mean of the snapshots, (S,), in the order of `Trainable`.
+        mean: Mean of the snapshots, (S,), in the order of `SubsetVector`.
         variance: Their variance, (S,); None for the mean alone.
         deviations: The last deviations from the running mean, (K, S); None without.
         fingerprint: Hash of the weights of the model it was collected from.
@@ -119,7 +119,7 @@ class SwagPosterior:
             )
 
     @property
-    def spread(self) -> Spread:
+    def covariance(self) -> CovarianceKind:
         """Which covariance it has."""
         if self.variance is None:
             return "none"
@@ -137,8 +137,8 @@ class SwagPosterior:
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
-        parameters = parameters_of(model, self.subset)
-        places = Places(self.subset, parameters)
+        parameters = find_parameters(model, self.subset)
+        places = SubsetIndex(self.subset, parameters)
 
         def draw(generators: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
             # Several at once read the deviations once.
@@ -159,14 +159,14 @@ class SwagPosterior:
         """
         mean, kind = self.mean, self.mean.dtype
         centres: Sequence[Tensor] = [mean] * len(generators)
-        spread = self.variance
+        covariance = self.variance
         if self.deviations is not None and self.variance is not None:
             rank = len(self.deviations)
             drawn = [torch.randn(rank, dtype=kind, generator=g) for g in generators]
             mixing = torch.stack(drawn).to(mean) / (2 * (rank - 1)) ** 0.5
             centres = (mixing @ self.deviations).add_(mean)
-            spread = self.variance / 2
-        scale = None if spread is None else spread.sqrt()
+            covariance = self.variance / 2
+        scale = None if covariance is None else covariance.sqrt()
         for centre, generator in zip(centres, generators, strict=True):
             if scale is None:
                 yield centre.clone()
@@ -174,7 +174,7 @@ class SwagPosterior:
                 normals = torch.randn(len(mean), dtype=kind, generator=generator)
                 yield torch.addcmul(centre, scale, normals.to(mean))
 
-    def covariance(self) -> Tensor:
+    def covariance_matrix(self) -> Tensor:
         """The covariance as an (S, S) matrix; for checks on small subsets only."""
         if self.variance is None:
             return self.mean.new_zeros(len(self.mean), len(self.mean))
@@ -198,27 +198,29 @@ class SwagPosterior:
     def __repr__(self) -> str:
         rank = 0 if self.deviations is None else len(self.deviations)
         return (
-            f"SwagPosterior({self.spread}, {self.subset.size:,} weights, rank {rank}, "
+            f"SwagPosterior({self.covariance}, {self.subset.size:,} weights, rank {rank}, "
             f"{self.snapshots} snapshots, {self.floats:,} floats, temperature "
             f"{self.temperature:.3g})"
         )
 
 
-def check_spread(spread: str, rank: int) -> None:
-    """Refuse a spread that there is not, or too few deviations for it.
+def check_covariance(covariance: str, rank: int) -> None:
+    """Refuse a covariance that there is not, or too few deviations for it.
 
     Args:
-        spread: Which covariance.
+        covariance: Which covariance.
         rank: How many deviations.
 
     Raises:
         ArgumentError: If one is outside what it may be.
     """
-    if spread not in SPREADS:
-        raise ArgumentError(f"spread must be one of {', '.join(SPREADS)}, got {spread!r}.")
-    if spread == "low-rank" and rank < 2:
+    if covariance not in COVARIANCE_KINDS:
         raise ArgumentError(
-            f"rank must be 2 or more, got {rank}. Use spread='diagonal' for none."
+            f"covariance must be one of {', '.join(COVARIANCE_KINDS)}, got {covariance!r}."
+        )
+    if covariance == "low-rank" and rank < 2:
+        raise ArgumentError(
+            f"rank must be 2 or more, got {rank}. Use covariance='diagonal' for none."
         )
 
 
@@ -227,29 +229,31 @@ class Snapshots:
 
     Args:
         size: How many weights, S.
-        rank: How many deviations to keep, K, if the spread is low-rank.
-        spread: Which covariance is wanted.
+        rank: How many deviations to keep, K, if the covariance is low-rank.
+        covariance: Which covariance is wanted.
         like: A tensor whose type and device the moments have.
     """
 
-    def __init__(self, size: int, rank: int, spread: Spread, like: Tensor) -> None:
-        check_spread(spread, rank)
-        self.spread = spread
+    def __init__(
+        self, size: int, rank: int, covariance: CovarianceKind, like: Tensor
+    ) -> None:
+        check_covariance(covariance, rank)
+        self.covariance = covariance
         self.count = 0
         self.mean = like.new_zeros(size)
         # Sums of squares about the running mean (Welford): the difference of two large
         # second moments would lose the small deviations of fp32 weights.
-        self.squares = like.new_zeros(0 if spread == "none" else size)
-        kept = rank if spread == "low-rank" else 0
+        self.squares = like.new_zeros(0 if covariance == "none" else size)
+        kept = rank if covariance == "low-rank" else 0
         self.deviations = like.new_zeros(kept, size)
 
     def add(self, values: Tensor) -> None:
         """Take the weights as they are now for one more snapshot."""
         before = values - self.mean
         self.mean += before / (self.count + 1)
-        if self.spread != "none":
+        if self.covariance != "none":
             self.squares += before * (values - self.mean)
-        if self.spread == "low-rank":
+        if self.covariance == "low-rank":
             self.deviations[self.count % len(self.deviations)] = values - self.mean
         self.count += 1
 
@@ -257,20 +261,20 @@ class Snapshots:
         """Mean, variance and deviations, as the posterior takes them.
 
         Returns:
-            Copies; those that the spread does not have are None.
+            Copies; those that the covariance does not have are None.
 
         Raises:
             ArgumentError: If there are too few snapshots.
         """
-        least = LEAST_SNAPSHOTS[self.spread]
+        least = LEAST_SNAPSHOTS[self.covariance]
         if self.count < least:
             raise ArgumentError(
-                f"a {self.spread} posterior needs {least} snapshots or more, got "
+                f"a {self.covariance} posterior needs {least} snapshots or more, got "
                 f"{self.count}. Take more steps, or a shorter interval between snapshots."
             )
-        variance = None if self.spread == "none" else self.squares / self.count
+        variance = None if self.covariance == "none" else self.squares / self.count
         columns = None
-        if self.spread == "low-rank":
+        if self.covariance == "low-rank":
             # The first deviation is zero by definition; it counts like any other.
             columns = self.deviations[: min(self.count, len(self.deviations))].clone()
         return self.mean.clone(), variance, columns

@@ -6,10 +6,10 @@ from torch import nn
 
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Likelihood
-from smidgen.posterior.swag import Snapshots, Spread, SwagPosterior
+from smidgen.posterior.swag import CovarianceKind, Snapshots, SwagPosterior
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Places, parameters_of
+from smidgen.weights.vector import SubsetIndex, find_parameters
 
 
 class SwagCollector:
@@ -22,7 +22,7 @@ class SwagCollector:
         model: The model in training; it is only read.
         subset: The weights to be stochastic.
         rank: Deviations kept, K.
-        spread: "low-rank", "diagonal" or "none".
+        covariance: "low-rank", "diagonal" or "none".
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class SwagCollector:
         subset: Subset,
         *,
         rank: int = 20,
-        spread: Spread = "low-rank",
+        covariance: CovarianceKind = "low-rank",
     ) -> None:
         self.model, self.subset = model, subset
-        self._parameters = parameters_of(model, subset)
-        self._places = Places(subset, self._parameters)
+        self._parameters = find_parameters(model, subset)
+        self._places = SubsetIndex(subset, self._parameters)
         now = self._places.gathered(self._parameters)
-        self.snapshots = Snapshots(subset.size, rank, spread, now)
+        self.snapshots = Snapshots(subset.size, rank, covariance, now)
 
     def collect(self) -> None:
         """Take the chosen weights as they are now for one more snapshot."""

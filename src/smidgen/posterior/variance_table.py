@@ -16,10 +16,15 @@ from torch import Tensor
 
 from smidgen.errors import DataError, StructureError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
-from smidgen.posterior.output_covariance import Moments, Share, output_moments, shares_of
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.output_covariance import (
+    CovarianceTerm,
+    Moments,
+    covariance_terms,
+    output_moments,
+)
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.weights.blocks import LayerBlock, find_blocks
 
 Level = TypeVar("Level", bound=Hashable)
 
@@ -74,7 +79,7 @@ class VarianceTable:
 def variance_table(
     problem: Problem,
     batches: Iterable[Batch],
-    posteriors: Mapping[Level, Posterior],
+    posteriors: Mapping[Level, LaplacePosterior],
     precisions: Tensor | None,
     link: str,
     *,
@@ -99,7 +104,9 @@ def variance_table(
     Raises:
         DataError: If a batch has no targets, or no example has one.
     """
-    chosen = {level: blocks(problem.model, p.subset) for level, p in posteriors.items()}
+    chosen = {
+        level: find_blocks(problem.model, p.subset) for level, p in posteriors.items()
+    }
     around = hulls(list(chosen.values()))
     shares = [
         placed
@@ -128,37 +135,39 @@ def variance_table(
     )
 
 
-def hulls(choices: Sequence[Sequence[MapBlock]]) -> list[MapBlock]:
-    """The smallest block around each map's blocks, over several choices.
+def hulls(choices: Sequence[Sequence[LayerBlock]]) -> list[LayerBlock]:
+    """The smallest block around each layer's blocks, over several choices.
 
     Args:
         choices: The blocks of each choice.
 
     Returns:
-        One block for each map, in the order the maps first appear.
+        One block for each layer, in the order the layers first appear.
 
     Raises:
         StructureError: If several choices hold single entries.
     """
-    found: dict[str, list[MapBlock]] = {}
+    found: dict[str, list[LayerBlock]] = {}
     for chosen in choices:
         for block in chosen:
-            found.setdefault(block.map.name, []).append(block)
+            found.setdefault(block.layer.name, []).append(block)
             if len(choices) > 1 and block.entries is not None:
                 raise StructureError(
-                    f"several posteriors at once need rows × columns of each map, but "
-                    f"{block.map.name!r} has {block.size} scattered entries. Take them one "
+                    f"several posteriors at once need rows × columns of each layer, but "
+                    f"{block.layer.name!r} has {block.size} scattered entries. Take them one "
                     "by one."
                 )
     return [each[0] if len(each) == 1 else _hull(each) for each in found.values()]
 
 
-def positions_in(around: MapBlock, own: MapBlock) -> tuple[Tensor | None, Tensor | None]:
+def positions_in(
+    around: LayerBlock, own: LayerBlock
+) -> tuple[Tensor | None, Tensor | None]:
     """Where a block's rows and columns are in a block around it; None for all of them.
 
     Args:
         around: The larger block.
-        own: A block of the same map within it.
+        own: A block of the same layer within it.
 
     Returns:
         Positions of rows, and of columns with the bias's first.
@@ -173,34 +182,36 @@ def positions_in(around: MapBlock, own: MapBlock) -> tuple[Tensor | None, Tensor
     return None if all_rows else rows, None if all_columns else columns
 
 
-def _hull(blocks: Sequence[MapBlock]) -> MapBlock:
+def _hull(blocks: Sequence[LayerBlock]) -> LayerBlock:
     rows = torch.cat([each.rows for each in blocks]).unique()
     columns = torch.cat([each.columns for each in blocks]).unique()
-    return MapBlock(blocks[0].map, rows, columns, any(each.bias for each in blocks))
+    return LayerBlock(blocks[0].layer, rows, columns, any(each.bias for each in blocks))
 
 
 def _placed(
-    posterior: Posterior,
-    own: Sequence[MapBlock],
-    around: Sequence[MapBlock],
+    posterior: LaplacePosterior,
+    own: Sequence[LayerBlock],
+    around: Sequence[LayerBlock],
     precisions: Tensor | None,
     level: Level,
     label: Callable[[Level, str], Hashable | None],
-) -> list[Share]:
+) -> list[CovarianceTerm]:
     """A posterior's shares, each with its place in the blocks that are tapped."""
-    mine = {block.map.name: block for block in own}
-    tapped = {block.map.name: block for block in around}
+    mine = {block.layer.name: block for block in own}
+    tapped = {block.layer.name: block for block in around}
     placed = []
-    for share in shares_of(posterior, own, precisions, label=lambda name: name):
+    for share in covariance_terms(posterior, own, precisions, label=lambda name: name):
         joins = label(level, str(share.label))
         if joins is None:
             continue
         rows, columns = None, None
-        if len(share.maps) == 1 and mine[share.maps[0]] is not tapped[share.maps[0]]:
-            name = share.maps[0]
+        if len(share.layers) == 1 and mine[share.layers[0]] is not tapped[share.layers[0]]:
+            name = share.layers[0]
             rows, columns = positions_in(tapped[name], mine[name])
         placed.append(
-            Share(joins, share.maps, share.operator, share.precisions, rows, columns)
+            CovarianceTerm(
+                joins, share.layers, share.operator, share.precisions, rows, columns
+            )
         )
     return placed
 

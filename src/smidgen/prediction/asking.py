@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.predictive import Predictive, concatenate
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.types import Batch
 
@@ -38,7 +38,7 @@ def require_posterior(posterior: object) -> None:
     Raises:
         ArgumentError: If it is no posterior.
     """
-    if not isinstance(posterior, Posterior | SwagPosterior):
+    if not isinstance(posterior, LaplacePosterior | SwagPosterior):
         raise ArgumentError(
             f"posterior must be a smidgen posterior, got {type(posterior).__name__}. The "
             "order is (posterior, model, batch)."

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -53,7 +53,7 @@ def dropout_outputs(
             "Take another method, or train it with dropout."
         )
     found = []
-    with untouched(problem.model, dropout=True), torch.no_grad():
+    with preserve_model(problem.model, dropout=True), torch.no_grad():
         torch.manual_seed(seed)
         for batch in track(batches, "predicting", show=progress):
             passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]

@@ -12,16 +12,16 @@ from smidgen.errors import ArgumentError
 from smidgen.outputs.links import DRAWS, standard_normals
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
-from smidgen.posterior.output_covariance import output_moments, shares_of
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.prediction.asking import joined, refuse_loader, require_posterior
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 
 def predict(
-    posterior: Posterior,
+    posterior: LaplacePosterior,
     model: nn.Module | Problem,
     batch: Batch,
     *,
@@ -51,7 +51,7 @@ def predict(
 
 
 def predict_batches(
-    posterior: Posterior,
+    posterior: LaplacePosterior,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     *,
@@ -81,7 +81,7 @@ def predict_batches(
 
 
 def _predictives(
-    posterior: Posterior,
+    posterior: LaplacePosterior,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     link: str,
@@ -90,7 +90,7 @@ def _predictives(
     generator: torch.Generator | None,
 ) -> list[Predictive]:
     require_posterior(posterior)
-    if not isinstance(posterior, Posterior):
+    if not isinstance(posterior, LaplacePosterior):
         raise ArgumentError(
             "predict linearises about the trained weights, and a SwagPosterior is not "
             "centred there. Use smidgen.predict_samples (predict_samples_batches)."
@@ -101,8 +101,8 @@ def _predictives(
     link = likelihood.resolved_link(link, top)
     count = max(1, (top or likelihood.outputs) - 1)
     normals = standard_normals(draws, count, generator=generator)
-    chosen = blocks(problem.model, posterior.subset)
-    shares = shares_of(posterior, chosen)
+    chosen = find_blocks(problem.model, posterior.subset)
+    shares = covariance_terms(posterior, chosen)
     directions = likelihood.followed(link, top)
     moments = output_moments(problem, batches, chosen, shares, directions)
     return [

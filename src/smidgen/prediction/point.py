@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import DataError
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -34,7 +34,7 @@ def point_outputs(
     """
     problem = as_problem(model)
     outputs, targets = [], []
-    with untouched(problem.model), torch.no_grad():
+    with preserve_model(problem.model), torch.no_grad():
         for batch in track(batches, "predicting", show=progress):
             found = problem.outputs(batch)
             outputs.append(found.flatten(0, -2).double().cpu())

@@ -16,7 +16,7 @@ from torch import nn
 
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import WeightPosterior
+from smidgen.posterior.laplace import Posterior
 from smidgen.posterior.sampling import SAMPLES, sampled_outputs
 from smidgen.prediction.asking import joined, refuse_loader, require_posterior
 from smidgen.runtime.progress import track
@@ -24,7 +24,7 @@ from smidgen.types import Batch
 
 
 def predict_samples(
-    posterior: WeightPosterior,
+    posterior: Posterior,
     model: nn.Module | Problem,
     batch: Batch,
     *,
@@ -51,7 +51,7 @@ def predict_samples(
 
 
 def predict_samples_batches(
-    posterior: WeightPosterior,
+    posterior: Posterior,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     *,
@@ -79,7 +79,7 @@ def predict_samples_batches(
 
 
 def _predictives(
-    posterior: WeightPosterior,
+    posterior: Posterior,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     samples: int,

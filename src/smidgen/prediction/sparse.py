@@ -19,7 +19,7 @@ from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.prediction.asking import joined, refuse_loader
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.sparse import SparseNetwork
 from smidgen.types import Batch
@@ -127,7 +127,7 @@ def _each(
     if not isinstance(held, SparseNetwork):
         raise ArgumentError(
             f"network must be a SparseNetwork, got {type(held).__name__}. Make one with "
-            "smidgen.sparse_bayesian or smidgen.fit.ssvi."
+            "smidgen.make_sparse or smidgen.fit.ssvi."
         )
     if samples < 0 or samples == 1:
         raise ArgumentError(f"samples must be 2 or more, or 0, got {samples}.")
@@ -136,7 +136,7 @@ def _each(
     # One seed for each draw: made anew for every batch, so a loader is read once.
     seeds = torch.randint(2**62, (count,), generator=source).tolist()
     found = []
-    with untouched(held), torch.no_grad():
+    with preserve_model(held), torch.no_grad():
         # What a model says of itself, its config, is the inner one's.
         known = problem.likelihood or held.likelihood
         inner = replace(problem, model=held.model, likelihood=known)

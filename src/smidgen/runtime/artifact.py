@@ -17,7 +17,7 @@ HASH = "tensors_sha256"
 """Where a config has the hash of its tensors' file."""
 
 
-def file_hash(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -68,7 +68,7 @@ def read_tensors(path: Path, config: dict[str, Any], *, what: str) -> dict[str, 
         StoreError: If the file cannot be read, or was changed.
     """
     try:
-        intact = file_hash(path) == config[HASH]
+        intact = hash_file(path) == config[HASH]
         tensors = load_file(str(path)) if intact else {}
     except (OSError, KeyError, SafetensorError) as error:
         raise StoreError(f"{path} cannot be read ({error}). Save it again.") from error

@@ -13,7 +13,7 @@ _RECOMPUTES = "gradient_checkpointing"
 
 
 @contextmanager
-def not_recomputing(model: nn.Module) -> Iterator[None]:
+def disable_recomputing(model: nn.Module) -> Iterator[None]:
     """Let a model keep its activations for the backward pass, as it runs them once.
 
     Args:
@@ -34,11 +34,11 @@ def not_recomputing(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
+def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
     torch's fused transformer layers are off meanwhile: they run without calling their
-    maps, so nothing could be seen of those.
+    layers, so nothing could be seen of those.
 
     Args:
         model: The caller's model. Weights, buffers, flags and gradients are not this
@@ -57,7 +57,7 @@ def untouched(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
         torch.inference_mode(False),
         torch.random.fork_rng(devices=sorted(devices)),
         # In training mode some networks recompute activations; that only takes time here.
-        not_recomputing(model),
+        disable_recomputing(model),
     ):
         try:
             torch.backends.mha.set_fastpath_enabled(False)

@@ -13,7 +13,7 @@ from smidgen.errors import DataError
 from smidgen.types import Batch
 
 
-class Endless:
+class ResumableLoader:
     """Batches of a loader, epoch after epoch, for a number of steps of one's own.
 
     An interrupted run goes on with the very batch that came next: the random state at
@@ -58,7 +58,7 @@ class Endless:
         return batch
 
     @contextmanager
-    def borrowed(self, seed: int) -> Iterator[None]:
+    def seeded(self, seed: int) -> Iterator[None]:
         """Draw orders from a seed of one's own; the loader's generators are put back.
 
         Args:
@@ -67,7 +67,7 @@ class Endless:
         Yields:
             Nothing.
         """
-        found = generators_of(self.loader)
+        found = find_generators(self.loader)
         before = {name: each.get_state() for name, each in found.items()}
         try:
             for each in found.values():
@@ -90,7 +90,7 @@ class Endless:
             return
         now = torch.get_rng_state()
         torch.set_rng_state(self._start["global"])
-        for name, generator in generators_of(self.loader).items():
+        for name, generator in find_generators(self.loader).items():
             if name in self._start:
                 generator.set_state(self._start[name])
         self._iterator = iter(self.loader)
@@ -104,7 +104,7 @@ class Endless:
 
     def _begin(self) -> None:
         self._start = {"global": torch.get_rng_state()}
-        for name, generator in generators_of(self.loader).items():
+        for name, generator in find_generators(self.loader).items():
             self._start[name] = generator.get_state()
         self._iterator = iter(self.loader)
 
@@ -118,7 +118,7 @@ _PLACES = (
 )
 
 
-def generators_of(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
+def find_generators(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
     """Find the random generators that a torch loader draws from, each once."""
     found: dict[str, torch.Generator] = {}
     for path in _PLACES:

@@ -56,7 +56,7 @@ def available_bytes(device: torch.device | str = "cpu") -> int | None:
     return min(found, default=None)
 
 
-def readable(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Write a number of bytes with three digits and a decimal unit."""
     value, unit = float(count), 0
     while value >= 999.5 and unit + 1 < len(_UNITS):

@@ -63,7 +63,7 @@ class _Values:
         return self.spec == other.spec and all(map(_equal, self.leaves, other.leaves))
 
 
-class Memo:
+class PrefixCache:
     """What unchanged modules returned in the first pass over a batch.
 
     Args:

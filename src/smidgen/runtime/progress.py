@@ -47,7 +47,7 @@ def track(
         yield from items
         return
     if total is None:
-        total = length_of(items)
+        total = count_batches(items)
     terminal = sys.stderr.isatty()
     delay, refresh = (
         (_DELAY_SECONDS, _REFRESH_SECONDS) if terminal else (_LOG_SECONDS, _LOG_SECONDS)
@@ -70,7 +70,7 @@ def track(
             sys.stderr.flush()
 
 
-def length_of(items: Iterable[object]) -> int | None:
+def count_batches(items: Iterable[object]) -> int | None:
     """How many items there are, where that is known."""
     try:
         return len(items) if isinstance(items, Sized) else None

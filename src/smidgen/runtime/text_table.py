@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 
-def aligned(cells: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
+def format_table(cells: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """Write rows of cells below each other.
 
     Args:

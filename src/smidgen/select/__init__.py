@@ -8,7 +8,7 @@ from smidgen.select.named import named
 from smidgen.select.registry import SELECTORS, Selector, choose
 from smidgen.select.sparse_kfac import sparse_kfac
 from smidgen.select.weights import weights
-from smidgen.weights.top_k import overlap
+from smidgen.weights.top_k import top_k_overlap
 
 __all__ = [
     "SELECTORS",
@@ -18,7 +18,7 @@ __all__ = [
     "last_layer",
     "modules",
     "named",
-    "overlap",
+    "top_k_overlap",
     "scores",
     "sparse_kfac",
     "weights",

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.select.top import fraction_share
-from smidgen.weights.affine import coverage, share_of
-from smidgen.weights.head import Head, head_of
+from smidgen.weights.affine import ceil_fraction, coverage
+from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Entries, Part, Subset, Whole
-from smidgen.weights.top_k import largest
+from smidgen.weights.top_k import top_k
 
 DEFAULT_FRACTION = 0.005
 """The paper's: half a percent."""
@@ -42,7 +42,7 @@ def bayestune(
         threshold: Choose all scales above this instead.
         elbow: Choose up to the elbow of the sorted scales instead.
         head: New weights, chosen besides; they do not count towards the fraction: a
-            subset, names of modules, "last" for the last affine map, or "none".
+            subset, names of modules, "last" for the last affine layer, or "none".
 
     Returns:
         Single entries, and the head whole.
@@ -52,7 +52,7 @@ def bayestune(
     """
     refuse_several_rules(fraction, threshold, elbow)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    free = head_of(model, head)
+    free = find_head(model, head)
     ranked = _checked({n: s for n, s in scores.items() if n not in free}, shapes)
     if threshold is not None:
         count = sum(int((each > threshold).sum()) for each in ranked.values())
@@ -60,10 +60,10 @@ def bayestune(
         count = _elbow(ranked)
     else:
         share = fraction_share(DEFAULT_FRACTION if fraction is None else fraction)
-        count = share_of(sum(each.numel() for each in ranked.values()), share)
+        count = ceil_fraction(sum(each.numel() for each in ranked.values()), share)
     if count < 1:
         raise ArgumentError(f"threshold must leave a weight, got {threshold}. Lower it.")
-    parts: dict[str, Part] = {n: Entries(i) for n, i in largest(ranked, count).items()}
+    parts: dict[str, Part] = {n: Entries(i) for n, i in top_k(ranked, count).items()}
     parts.update({name: Whole() for name in free})
     universe = {
         **coverage(model).universe,
@@ -105,7 +105,7 @@ def _checked(
     for name, score in scores.items():
         if shapes.get(name) != tuple(score.shape):
             raise ArgumentError(
-                f"scores must map parameter names to scores of their shape, got {name!r} "
+                f"scores must layer parameter names to scores of their shape, got {name!r} "
                 f"of shape {tuple(score.shape)}. Score this model's weights."
             )
         if score.isnan().any():

@@ -1,33 +1,33 @@
-"""The last affine map in the order the model lists its modules: the classic baseline."""
+"""The last affine layer in the order the model lists its modules: the classic baseline."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from smidgen.errors import StructureError
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Subset
 
 
 def last_layer(model: nn.Module) -> Subset:
-    """Choose all weights of the last affine map.
+    """Choose all weights of the last affine layer.
 
     Args:
         model: The trained model; it is only looked at.
 
     Returns:
-        The whole weight and bias of the last map, in the order of the modules.
+        The whole weight and bias of the last layer, in the order of the modules.
 
     Raises:
         StructureError: If a matrix that cannot be chosen comes after all that can, as an
-            output map does that is tied to the embeddings.
+            output layer does that is tied to the embeddings.
     """
-    found = affine_coverage(model)
+    found = require_coverage(model)
     last = found.last()
     if last is None:
         raise StructureError(
-            f"the last layer cannot be chosen: {found.without_output_map}. Choose others, "
+            f"the last layer cannot be chosen: {found.without_output_layer}. Choose others, "
             "with smidgen.select.sparse_kfac or "
-            f"smidgen.select.named(model, '{found.maps[-1].name}.*')."
+            f"smidgen.select.named(model, '{found.layers[-1].name}.*')."
         )
     return last

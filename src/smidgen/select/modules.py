@@ -1,7 +1,7 @@
-"""Whole affine maps, by the size of their operator norm or at random.
+"""Whole affine layers, by the size of their operator norm or at random.
 
-The paper's module selections: the operator norm is the largest singular value of W, maps
-are ranked within attention, the MLPs or both. Random maps are drawn without replacement.
+The paper's module selections: the operator norm is the largest singular value of W, layers
+are ranked within attention, the MLPs or both. Random layers are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.affine import AffineMap, affine_coverage
+from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.subset import Subset, Whole
 
 Ranking = Literal["operator_norm", "random"]
@@ -29,43 +29,45 @@ def modules(
     group: Choice = "all",
     generator: torch.Generator | None = None,
 ) -> Subset:
-    """Choose whole affine maps.
+    """Choose whole affine layers.
 
     Args:
         model: The trained model; it is only read.
-        count: How many maps.
+        count: How many layers.
         by: "operator_norm" or "random".
         order: Largest norms first ("max") or smallest ("min").
-        group: Of which maps: "attention", "mlp" (all others) or "all".
+        group: Of which layers: "attention", "mlp" (all others) or "all".
         generator: Source of a random choice; required for it.
 
     Returns:
-        All weights and biases of the chosen maps.
+        All weights and biases of the chosen layers.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
     """
-    found = affine_coverage(model)
+    found = require_coverage(model)
     if group not in get_args(Choice):
         raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
-    maps = [each for each in found.maps if group in ("all", each.group)]
-    if not maps:
+    layers = [each for each in found.layers if group in ("all", each.group)]
+    if not layers:
         raise ArgumentError(
-            f"group must be one the model has maps of, got {group!r}. Use 'all'; "
-            "smidgen.coverage(model) lists every map with its group."
+            f"group must be one the model has layers of, got {group!r}. Use 'all'; "
+            "smidgen.coverage(model) lists every layer with its group."
         )
-    if not isinstance(count, int) or not 1 <= count <= len(maps):
+    if not isinstance(count, int) or not 1 <= count <= len(layers):
         raise ArgumentError(
-            f"count must be a whole number from 1 to {len(maps)} for group {group!r}, got "
+            f"count must be a whole number from 1 to {len(layers)} for group {group!r}, got "
             f"{count!r}."
         )
     if by == "random":
         if generator is None:
             raise ArgumentError("generator must be a torch.Generator for by='random'.")
-        chosen = [maps[i] for i in torch.randperm(len(maps), generator=generator)[:count]]
+        chosen = [
+            layers[i] for i in torch.randperm(len(layers), generator=generator)[:count]
+        ]
     elif by == "operator_norm" and order in ("max", "min"):
         sign = -1 if order == "max" else 1
-        chosen = sorted(maps, key=lambda each: sign * operator_norm(model, each))[:count]
+        chosen = sorted(layers, key=lambda each: sign * operator_norm(model, each))[:count]
     else:
         raise ArgumentError(
             "by must be 'operator_norm' (with order 'max' or 'min') or 'random', got "
@@ -74,8 +76,8 @@ def modules(
     return Subset(found.universe, {n: Whole() for each in chosen for n in each.shapes})
 
 
-def operator_norm(model: nn.Module, each: AffineMap) -> float:
-    """Largest singular value of a map's W."""
+def operator_norm(model: nn.Module, each: AffineLayer) -> float:
+    """Largest singular value of a layer's W."""
     matrix = each.matrix(model)
     working = torch.promote_types(matrix.dtype, torch.float32)
     return float(torch.linalg.matrix_norm(matrix.to(working), 2))

@@ -20,7 +20,7 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
         patterns: One shell pattern or several, matched against parameter names.
 
     Returns:
-        The parameters. Its universe is that of the affine maps and of what was named.
+        The parameters. Its universe is that of the affine layers and of what was named.
 
     Raises:
         SubsetError: If a pattern matches no parameter.

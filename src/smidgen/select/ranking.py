@@ -11,7 +11,7 @@ from smidgen.errors import ArgumentError
 from smidgen.select.scores.magnitude import each_magnitude
 from smidgen.select.scores.random import each_random
 from smidgen.types import Shape
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 
 By = str | Mapping[str, Tensor]
 """'magnitude', 'random', or scores of affine parameters by name."""
@@ -35,7 +35,7 @@ def ranking(
         ArgumentError: If the score is unknown, or given scores do not fit.
     """
     if isinstance(by, Mapping):
-        return _given(affine_coverage(model).universe, by)
+        return _given(require_coverage(model).universe, by)
     if by == "magnitude":
         return each_magnitude(model)
     if by == "random":

@@ -38,7 +38,7 @@ _ADVICE: Mapping[Need, str] = {
 _SIZES: Mapping[Size, str] = {
     "percent": "percent of rows and of columns, in (0, 100]",
     "fraction": "a fraction of the weights, in (0, 1]",
-    "count": "how many maps",
+    "count": "how many layers",
 }
 _SHARES: Mapping[str, Callable[[float], float]] = {
     "percent": percent_share,

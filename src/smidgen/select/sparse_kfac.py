@@ -1,4 +1,4 @@
-"""Sparse-KFAC's selector: the dense crossing of a map's largest rows and columns.
+"""Sparse-KFAC's selector: the dense crossing of a layer's largest rows and columns.
 
 Kampen, Als and Andersen (UAI 2024): r_i = max_j |W_ij|, c_j = max_i |W_ij|; keep the
 top percent of rows and, independently, of columns, and the biases of the kept rows. Of
@@ -14,7 +14,7 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.select.ranking import By, ranking
 from smidgen.select.top import percent_share, top
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Part, Subset
 
 
@@ -25,7 +25,7 @@ def sparse_kfac(
     by: By = "magnitude",
     generator: torch.Generator | None = None,
 ) -> Subset:
-    """Choose the rows and columns of every affine map that hold its largest weights.
+    """Choose the rows and columns of every affine layer that hold its largest weights.
 
     Args:
         model: The trained model; it is only read.
@@ -36,23 +36,23 @@ def sparse_kfac(
         generator: Source of a random choice; required for it.
 
     Returns:
-        A block of every affine map, or of those whose weight has scores.
+        A block of every affine layer, or of those whose weight has scores.
 
     Raises:
         ArgumentError: If no weight matrix has scores.
     """
     share = percent_share(percent)
-    found = affine_coverage(model)
-    maps = {each.weight: each for each in found.maps}
+    found = require_coverage(model)
+    layers = {each.weight: each for each in found.layers}
     parts: dict[str, Part] = {}
     for name, scores in ranking(model, by, generator):
-        if name in maps:
-            matrix = maps[name].as_matrix(scores)
+        if name in layers:
+            matrix = layers[name].as_matrix(scores)
             rows, columns = top(matrix.amax(1), share), top(matrix.amax(0), share)
-            parts.update(maps[name].parts(rows, columns))
+            parts.update(layers[name].parts(rows, columns))
     if not parts:
         raise ArgumentError(
             "by must hold scores of at least one weight matrix, got biases only. Names "
-            f"look like {found.maps[0].weight!r}."
+            f"look like {found.layers[0].weight!r}."
         )
     return Subset(found.universe, parts)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.affine import share_of
+from smidgen.weights.affine import ceil_fraction
 
 
 def top(scores: Tensor, share: float) -> Tensor:
@@ -22,7 +22,7 @@ def top(scores: Tensor, share: float) -> Tensor:
     Returns:
         The indices picked, ascending, on the CPU.
     """
-    count = share_of(scores.numel(), share)
+    count = ceil_fraction(scores.numel(), share)
     order = scores.double().sort(descending=True, stable=True).indices
     return order[:count].sort().values.to("cpu", torch.int64)
 

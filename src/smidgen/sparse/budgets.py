@@ -1,9 +1,9 @@
-"""How many weights of each map are active: the total is exact, maps share it.
+"""How many weights of each layer are active: the total is exact, layers share it.
 
-uniform   the same density in every map.
+uniform   the same density in every layer.
 erk       Erdős–Rényi kernel (Evci et al., 2020): density ∝ Σ axes / Π axes, so that
-          small maps stay denser; maps that would pass 1 are whole.
-global    as uniform at the start; afterwards weights move between maps.
+          small layers stay denser; layers that would pass 1 are whole.
+global    as uniform at the start; afterwards weights move between layers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Budget = Literal["uniform", "erk", "global"]
 def shares(
     shapes: Mapping[str, Shape], density: float, budget: Budget = "uniform"
 ) -> dict[str, int]:
-    """Divide the active weights among maps.
+    """Divide the active weights among layers.
 
     Args:
-        shapes: The maps' weights.
+        shapes: The layers' weights.
         density: Active share of all of them together, in (0, 1].
         budget: How to divide.
 
     Returns:
-        Active weights of each map, at least one; their sum is the density times all
+        Active weights of each layer, at least one; their sum is the density times all
         weights, rounded.
 
     Raises:

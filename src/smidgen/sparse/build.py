@@ -1,4 +1,4 @@
-"""From a model to a sparse Gaussian network: a copy whose maps hold k weights each."""
+"""From a model to a sparse Gaussian network: a copy whose layers hold k weights each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from smidgen.errors import ArgumentError, StructureError
 from smidgen.sparse.budgets import Budget, shares
 from smidgen.sparse.layers import (
     GaussianConv2d,
+    GaussianLayer,
     GaussianLinear,
-    GaussianMap,
     Noise,
     matrix_of,
 )
 from smidgen.sparse.matmul import Path
 from smidgen.sparse.network import SparseNetwork, paths_of
 from smidgen.sparse.pattern import Pattern
-from smidgen.weights.affine import AffineMap, affine_coverage
+from smidgen.weights.affine import AffineLayer, require_coverage
 
 Start = Literal["random", "magnitude"]
 Prior = float | Mapping[str, float] | None
@@ -32,7 +32,7 @@ Prior = float | Mapping[str, float] | None
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The active weights of one map, the scale of their prior and its density."""
+    """The active weights of one layer, the scale of their prior and its density."""
 
     pattern: Pattern
     means: Tensor
@@ -40,12 +40,12 @@ class Weights:
     prior: float
 
 
-def sparse_bayesian(
+def make_sparse(
     model: nn.Module,
     *,
     density: float = 0.1,
     budget: Budget = "uniform",
-    maps: Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
     start: Start = "random",
     scale: float = 0.1,
     prior: Prior = None,
@@ -58,18 +58,18 @@ def sparse_bayesian(
 
     Args:
         model: A new or a trained model; never changed.
-        density: Active share of the weights of the chosen maps, in (0, 1].
-        budget: How maps share the active weights, see `smidgen.sparse.budgets`.
-        maps: Names of maps to treat, or patterns such as "layer1.*"; all Linear and
+        density: Active share of the weights of the chosen layers, in (0, 1].
+        budget: How layers share the active weights, see `smidgen.sparse.budgets`.
+        layers: Names of layers to treat, or patterns such as "layer1.*"; all Linear and
             ungrouped Conv2d whose weight is not frozen if left out. A frozen one that is
             named is trained. All else of the model stays deterministic.
         start: "random" draws the active set and scales the model's weights there by
             1/√density, so that outputs keep their size: for a new model. "magnitude"
             keeps the largest weights as they are: for a trained one.
         scale: First σ of a weight, as a share of its prior's.
-        prior: Standard deviation of the prior N(0, s²): one for all maps, or by name;
-            if left out 1/√(active inputs of an output), map by map, as they are at the
-            start: it stays when maps exchange weights (`budget="global"`).
+        prior: Standard deviation of the prior N(0, s²): one for all layers, or by name;
+            if left out 1/√(active inputs of an output), layer by layer, as they are at the
+            start: it stays when layers exchange weights (`budget="global"`).
         deterministic: Hold points, without scales: sparse training without Bayes.
         noise: What training draws, see `SparseNetwork.set_noise`.
         path: How to compute, see `SparseNetwork.set_path`.
@@ -85,8 +85,8 @@ def sparse_bayesian(
         raise ArgumentError(f"scale must be > 0, got {scale}.")
     if start not in ("random", "magnitude"):
         raise ArgumentError(f"start must be 'random' or 'magnitude', got {start!r}.")
-    frames = _chosen(model, maps)
-    if maps is None:
+    frames = _chosen(model, layers)
+    if layers is None:
         frames = _trainable(model, frames)
     generator = torch.Generator().manual_seed(seed)
     shapes = {name: frame.shapes[frame.weight] for name, frame in frames.items()}
@@ -111,12 +111,12 @@ def assembled(
     budget: Budget,
     generator: torch.Generator,
 ) -> SparseNetwork:
-    """Put Gaussian maps with given weights into a copy of a model.
+    """Put Gaussian layers with given weights into a copy of a model.
 
     Args:
         model: The caller's model; never changed.
-        weights: The active weights of each map to treat.
-        budget: Whether maps may exchange active weights.
+        weights: The active weights of each layer to treat.
+        budget: Whether layers may exchange active weights.
         generator: Source of all noise.
 
     Returns:
@@ -133,7 +133,7 @@ def assembled(
         for path in [path for twin in twins for path in paths_of(copy, twin)]:
             copy = _put(copy, path, made[name])
     priors = {name: weights[name].prior for name in frames}
-    universe = affine_coverage(model).universe
+    universe = require_coverage(model).universe
     network = SparseNetwork(copy, made, frames, priors, universe, budget, generator)
     return network.to(next(model.parameters()).device).train()
 
@@ -147,24 +147,26 @@ def _check_shape(name: str, plain: nn.Module, pattern: Pattern) -> None:
         )
 
 
-def _chosen(model: nn.Module, maps: Sequence[str] | None) -> dict[str, AffineMap]:
-    """The maps that can be sparse and are wanted, by name."""
-    found = {m.name: m for m in affine_coverage(model).maps if not m.transposed}
-    patterns = ["*"] if maps is None else list(maps)
+def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, AffineLayer]:
+    """The layers that can be sparse and are wanted, by name."""
+    found = {m.name: m for m in require_coverage(model).layers if not m.transposed}
+    patterns = ["*"] if layers is None else list(layers)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ArgumentError(
-                f"maps must name Linear or ungrouped Conv2d maps of the model, got "
+                f"layers must name Linear or ungrouped Conv2d layers of the model, got "
                 f"{pattern!r}. There are: {', '.join(found) or 'none'}."
             )
     return {n: m for n, m in found.items() if any(fnmatchcase(n, p) for p in patterns)}
 
 
-def _trainable(model: nn.Module, frames: Mapping[str, AffineMap]) -> dict[str, AffineMap]:
+def _trainable(
+    model: nn.Module, frames: Mapping[str, AffineLayer]
+) -> dict[str, AffineLayer]:
     found = {n: f for n, f in frames.items() if model.get_parameter(f.weight).requires_grad}
     if not found:
         raise ArgumentError(
-            f"maps must be given where all weights are frozen; there are: "
+            f"layers must be given where all weights are frozen; there are: "
             f"{', '.join(frames)}. Name some, or unfreeze the model."
         )
     return found
@@ -193,7 +195,7 @@ def _prior(prior: Prior, name: str, fan_in: float) -> float:
         return 1 / sqrt(fan_in)
     if isinstance(prior, Mapping) and name not in prior:
         raise ArgumentError(
-            f"prior must have a number for every map, got none for {name!r}."
+            f"prior must have a number for every layer, got none for {name!r}."
         )
     found = float(prior[name] if isinstance(prior, Mapping) else prior)
     if not found > 0:
@@ -203,12 +205,12 @@ def _prior(prior: Prior, name: str, fan_in: float) -> float:
 
 def _gaussian(
     plain: nn.Module, weights: Weights, generator: torch.Generator
-) -> GaussianMap:
+) -> GaussianLayer:
     assert isinstance(plain, (nn.Linear, nn.Conv2d))
     shape = tuple(plain.weight.shape)
     bias = None if plain.bias is None else plain.bias.detach()
     given = (shape, weights.pattern, weights.means, weights.log_scales, bias, generator)
-    made: GaussianMap
+    made: GaussianLayer
     if isinstance(plain, nn.Conv2d):
         made = GaussianConv2d.like(plain, *given)
     else:
@@ -218,7 +220,7 @@ def _gaussian(
     return made
 
 
-def _put(model: nn.Module, path: str, part: GaussianMap) -> nn.Module:
+def _put(model: nn.Module, path: str, part: GaussianLayer) -> nn.Module:
     """Replace a module of the copy; the model itself may be that module."""
     if not path:
         return part

@@ -1,16 +1,16 @@
 """Floating-point operations of a training step, counted, not measured.
 
-A map of k active of n·m weights, used at P positions of a batch (rows, or pixels of
+A layer of k active of n·m weights, used at P positions of a batch (rows, or pixels of
 images), multiplies and adds K P times, 2 K P operations: K = k on the sparse path, and
 K = n·m on the dense one, which multiplies zeros as well. With noise on outputs there are
 two such products, of the means and of the variances:
 
     forward                   F = 2 K P d,     d = 2 with local noise, else 1
-    backward                  2 F              (the first map: F, its inputs are data)
+    backward                  2 F              (the first layer: F, its inputs are data)
     moving the active set     A · passes · [F + B + 2 n m P] / Δ
 
-with A the share of steps before the set stays and B = F for maps behind the first that
-moves, else 0. The last term is for maps whose weights may come and go; a whole map is
+with A the share of steps before the set stays and B = F for layers behind the first that
+moves, else 0. The last term is for layers whose weights may come and go; a whole layer is
 only passed through. Noise, activations, normalisation and the optimiser are left out:
 they are linear in units and in k.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.sparse.network import SparseNetwork
 
 
@@ -32,7 +32,7 @@ class StepFlops:
     """Operations of one training step: its products, and its share of the moves.
 
     `products` and `moves` are of the active weights alone, what the sparse path does in
-    every map; `done_products` and `done_moves` are those of the path each map takes.
+    every layer; `done_products` and `done_moves` are those of the path each layer takes.
     """
 
     products: float
@@ -62,7 +62,7 @@ def step_flops(
     """Count the operations of a training step on a batch.
 
     Args:
-        network: The network; maps that have not chosen a path yet count as dense.
+        network: The network; layers that have not chosen a path yet count as dense.
         inputs: A batch of inputs as the model takes them.
         passes: Batches that a move averages gradients over.
         every: Steps between moves.
@@ -72,10 +72,10 @@ def step_flops(
         The count.
     """
     positions = _positions(network, inputs)
-    active = {name: part.pattern.count for name, part in network.maps.items()}
+    active = {name: part.pattern.count for name, part in network.layers.items()}
     done = {
         name: part.pattern.total if part.taken_path == "dense" else part.pattern.count
-        for name, part in network.maps.items()
+        for name, part in network.layers.items()
     }
     share = until * passes / every
     ideal, taken = (_counted(network, positions, each) for each in (active, done))
@@ -83,17 +83,17 @@ def step_flops(
 
 
 def _positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
-    """How often each map's weights are used for a batch."""
-    positions = dict.fromkeys(network.maps, 0)
+    """How often each layer's weights are used for a batch."""
+    positions = dict.fromkeys(network.layers, 0)
     handles = []
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
 
         def hook(_: nn.Module, __: object, outputs: Tensor, name: str = name) -> None:
-            positions[name] += network.maps[name].positions(outputs)
+            positions[name] += network.layers[name].positions(outputs)
 
         handles.append(part.register_forward_hook(hook))
     try:
-        with untouched(network), torch.no_grad():
+        with preserve_model(network), torch.no_grad():
             network(inputs)
     finally:
         for handle in handles:
@@ -108,12 +108,12 @@ def _counted(
     products = moves = 0.0
     reached = False
     everywhere = network.budget == "global" and network.count < network.total
-    for place, (name, part) in enumerate(network.maps.items()):
+    for place, (name, part) in enumerate(network.layers.items()):
         draws = 2 if part.noise == "local" else 1
         forward = 2.0 * sizes[name] * positions[name] * draws
-        # The first map's inputs are data: nobody asks for their gradient.
+        # The first layer's inputs are data: nobody asks for their gradient.
         products += forward * (2 if place == 0 else 3)
-        # A move goes back to the outputs of the first map that it concerns.
+        # A move goes back to the outputs of the first layer that it concerns.
         moves += forward * (2 if reached else 1)
         if everywhere or part.pattern.indices is not None:
             moves += 2.0 * part.pattern.total * positions[name]

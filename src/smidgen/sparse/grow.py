@@ -1,9 +1,9 @@
 """Which inactive weights come: those with the largest |∂L/∂μ|, found block by block.
 
 The loss is averaged over several batches and noise draws. A tap sees the input x and
-the gradient δ of a map's output; the gradient of its weights is Σ δ xᵀ, made for a block
+the gradient δ of a layer's output; the gradient of its weights is Σ δ xᵀ, made for a block
 of rows at a time, of which only the largest entries are kept. So no gradient of a whole
-map is ever held. What is held are the taps: inputs and output gradients of all maps in
+layer is ever held. What is held are the taps: inputs and output gradients of all layers in
 all passes, as much as activations of so many batches. For convolutions, whose
 activations outnumber their weights, that is more than the gradient it saves.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from smidgen.sparse.layers import GaussianMap
+from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.recomputing import recomputed
 
 Loss = Callable[[], Tensor]
@@ -28,7 +28,7 @@ _BLOCK = 2**18
 
 @dataclass(frozen=True, eq=False)
 class Tap:
-    """Inputs and output gradients of one map in every pass."""
+    """Inputs and output gradients of one layer in every pass."""
 
     inputs: tuple[Tensor, ...]
     outers: tuple[Tensor, ...]
@@ -36,28 +36,28 @@ class Tap:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Inactive weights of one map with the largest gradients, the largest first."""
+    """Inactive weights of one layer with the largest gradients, the largest first."""
 
     scores: Tensor
     indices: Tensor
 
 
 def tapped(
-    model: nn.Module, maps: Mapping[str, GaussianMap], losses: Iterable[Loss]
+    model: nn.Module, layers: Mapping[str, GaussianLayer], losses: Iterable[Loss]
 ) -> dict[str, Tap]:
-    """Run every loss forward and backward, down to the outputs of the maps only.
+    """Run every loss forward and backward, down to the outputs of the layers only.
 
     Args:
-        model: Holds the maps. Its buffers are as before afterwards.
-        maps: The maps by name.
+        model: Holds the layers. Its buffers are as before afterwards.
+        layers: The layers by name.
         losses: What to average.
 
     Returns:
-        A tap of each map.
+        A tap of each layer.
     """
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    inputs: dict[str, list[Tensor]] = {name: [] for name in maps}
-    outers: dict[str, list[Tensor]] = {name: [] for name in maps}
+    inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
+    outers: dict[str, list[Tensor]] = {name: [] for name in layers}
     seen: list[tuple[str, Tensor, Tensor]] = []
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
@@ -70,7 +70,7 @@ def tapped(
 
         return record
 
-    handles = [part.register_forward_hook(hook(name)) for name, part in maps.items()]
+    handles = [part.register_forward_hook(hook(name)) for name, part in layers.items()]
     # Nobody asks for the gradients of active weights here.
     asked = [p for p in model.parameters() if p.requires_grad]
     try:
@@ -94,16 +94,16 @@ def tapped(
         with torch.no_grad():
             for name, value in model.named_buffers():
                 value.copy_(buffers[name])
-    return {name: Tap(tuple(inputs[name]), tuple(outers[name])) for name in maps}
+    return {name: Tap(tuple(inputs[name]), tuple(outers[name])) for name in layers}
 
 
 def largest_gradients(
-    part: GaussianMap, tap: Tap, kept: Tensor, count: int, block: int = _BLOCK
+    part: GaussianLayer, tap: Tap, kept: Tensor, count: int, block: int = _BLOCK
 ) -> Candidates:
     """Find the largest |Σ δ xᵀ| among weights that are not kept.
 
     Args:
-        part: The map.
+        part: The layer.
         tap: What it saw.
         kept: Flat indices that are no candidates, ascending, int32.
         count: How many candidates to find, at most.
@@ -137,7 +137,7 @@ def largest_gradients(
     return Candidates(scores[order], indices[order])
 
 
-def _gradient(part: GaussianMap, tap: Tap, start: int, stop: int) -> Tensor:
+def _gradient(part: GaussianLayer, tap: Tap, start: int, stop: int) -> Tensor:
     """|Σ δ xᵀ| of some rows, flat."""
     total = part.means.new_zeros(stop - start, part.pattern.columns)
     for inputs, outer in zip(tap.inputs, tap.outers, strict=True):

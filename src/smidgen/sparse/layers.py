@@ -1,4 +1,4 @@
-"""Sparse Gaussian maps: a Linear or Conv2d of k means, k log-scales and k indices.
+"""Sparse Gaussian layers: a Linear or Conv2d of k means, k log-scales and k indices.
 
 θ_i ~ N(μ_i, σ_i²) where active, exactly zero elsewhere. Under the local
 reparametrisation (Kingma, Salimans and Welling, 2015) an output is drawn, not a weight:
@@ -32,16 +32,16 @@ Noise = Literal["local", "weights", "none"]
 _ROUNDS = 3
 
 
-class GaussianMap(nn.Module, ABC):
-    """An affine map with Gaussian weights on an active set.
+class GaussianLayer(nn.Module, ABC):
+    """An affine layer with Gaussian weights on an active set.
 
     Args:
-        shape: The shape of the dense weight this map stands for.
+        shape: The shape of the dense weight this layer stands for.
         pattern: The active set, in the weight flattened to rows and columns.
         means: μ, (k,).
-        log_scales: log σ, (k,); None for a map without noise.
+        log_scales: log σ, (k,); None for a layer without noise.
         bias: The deterministic bias, (n,).
-        generator: Source of the noise, shared by the maps of a network.
+        generator: Source of the noise, shared by the layers of a network.
     """
 
     channel: ClassVar[int]
@@ -69,7 +69,7 @@ class GaussianMap(nn.Module, ABC):
 
     @property
     def scales(self) -> Tensor:
-        """σ, (k,); zero for a map without noise."""
+        """σ, (k,); zero for a layer without noise."""
         if self.log_scales is None:
             return torch.zeros_like(self.means)
         return self.log_scales.exp()
@@ -90,16 +90,16 @@ class GaussianMap(nn.Module, ABC):
         Args:
             pattern: The active set.
             means: μ, (k,).
-            log_scales: log σ, (k,), if this map has scales. Parameters stay the same
+            log_scales: log σ, (k,), if this layer has scales. Parameters stay the same
                 objects unless k changes.
 
         Raises:
-            StructureError: If there are scales for a map without, or none for one with.
+            StructureError: If there are scales for a layer without, or none for one with.
         """
         if (log_scales is None) != (self.log_scales is None):
             had, given = ("has no", "some") if self.log_scales is None else ("has", "none")
             raise StructureError(
-                f"log_scales must be as in the map: it {had} scales, {given} were given."
+                f"log_scales must be as in the layer: it {had} scales, {given} were given."
             )
         self.means = _refilled(self.means, means)
         if self.log_scales is not None and log_scales is not None:
@@ -107,10 +107,10 @@ class GaussianMap(nn.Module, ABC):
         self.pattern = pattern
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the outputs, with the noise this map is set to.
+        """Compute the outputs, with the noise this layer is set to.
 
         Args:
-            inputs: What the dense map would take.
+            inputs: What the dense layer would take.
 
         Returns:
             What it would give. In evaluation mode that of the means, or of `drawn`
@@ -164,7 +164,7 @@ class GaussianMap(nn.Module, ABC):
         rows, columns = self.pattern.rows, self.pattern.columns
         self.pattern = Pattern(rows, columns, state if state.numel() else None)
 
-    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> GaussianMap:
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> GaussianLayer:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         held = self.pattern.indices
         if held is not None and held.device != self.means.device:
@@ -178,7 +178,7 @@ class GaussianMap(nn.Module, ABC):
         return f"{frame}, {self.pattern.count:,} of {self.pattern.total:,} active"
 
 
-class GaussianLinear(GaussianMap):
+class GaussianLinear(GaussianLayer):
     """A sparse Gaussian `nn.Linear`."""
 
     channel = -1
@@ -200,7 +200,7 @@ class GaussianLinear(GaussianMap):
         return outputs if self.bias is None else outputs + self.bias
 
 
-class GaussianConv2d(GaussianMap):
+class GaussianConv2d(GaussianLayer):
     """A sparse Gaussian `nn.Conv2d` without groups, of any stride, padding and dilation."""
 
     channel = -3
@@ -211,14 +211,14 @@ class GaussianConv2d(GaussianMap):
 
     @classmethod
     def like(cls, module: nn.Conv2d, *given: object) -> GaussianConv2d:
-        """Make one with the geometry of a convolution; `given` as in `GaussianMap`.
+        """Make one with the geometry of a convolution; `given` as in `GaussianLayer`.
 
         Args:
             module: The convolution.
-            given: What `GaussianMap` takes.
+            given: What `GaussianLayer` takes.
 
         Returns:
-            The map.
+            The layer.
 
         Raises:
             ArgumentError: If the convolution has groups.
@@ -226,7 +226,7 @@ class GaussianConv2d(GaussianMap):
         if module.groups != 1:
             raise ArgumentError(
                 f"a sparse convolution must have 1 group, got {module.groups}. Leave it "
-                "out of maps."
+                "out of layers."
             )
         made = cls(*given)  # type: ignore[arg-type]
         made.stride = _pair(module.stride)
@@ -300,11 +300,11 @@ class GaussianConv2d(GaussianMap):
         return found[0], found[1]
 
 
-def faster_path(part: GaussianMap, inputs: Tensor) -> Path:
+def faster_path(part: GaussianLayer, inputs: Tensor) -> Path:
     """Time both paths forward and backward on these inputs, and tell the faster.
 
     Args:
-        part: A map; its values are not changed.
+        part: A layer; its values are not changed.
         inputs: A batch as it will be in training.
 
     Returns:
@@ -328,7 +328,7 @@ def faster_path(part: GaussianMap, inputs: Tensor) -> Path:
     return min(paths, key=lambda path: seconds[path])
 
 
-def _seconds(part: GaussianMap, inputs: Tensor) -> float:
+def _seconds(part: GaussianLayer, inputs: Tensor) -> float:
     inputs = inputs.detach().requires_grad_()
     values = part.means.detach().requires_grad_()
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""`SparseNetwork`: a model some of whose maps hold k weights each, sparse and Gaussian."""
+"""`SparseNetwork`: a model some of whose layers hold k weights each, sparse and Gaussian."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from smidgen.errors import ArgumentError, StructureError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.layers import GaussianMap, Noise
+from smidgen.sparse.layers import GaussianLayer, Noise
 from smidgen.sparse.matmul import Path
 from smidgen.types import Shape
-from smidgen.weights.affine import AffineMap
+from smidgen.weights.affine import AffineLayer
 from smidgen.weights.subset import Entries, Part, Subset, Whole
 
 _MOST_BINS = 1024
@@ -25,23 +25,23 @@ _OWN = ("means", "log_scales", "_extra_state")
 
 
 class SparseNetwork(nn.Module):
-    """A model some of whose maps are sparse and Gaussian.
+    """A model some of whose layers are sparse and Gaussian.
 
     Args:
-        model: The copy with its maps in place; its other parts are as they were.
-        maps: The Gaussian maps by name.
+        model: The copy with its layers in place; its other parts are as they were.
+        layers: The Gaussian layers by name.
         frames: What each was in the caller's model.
-        priors: Standard deviation of each map's prior.
-        universe: All parameters of affine maps of the caller's model.
-        budget: Whether maps may exchange active weights.
+        priors: Standard deviation of each layer's prior.
+        universe: All parameters of affine layers of the caller's model.
+        budget: Whether layers may exchange active weights.
         generator: Source of all noise.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        maps: Mapping[str, GaussianMap],
-        frames: Mapping[str, AffineMap],
+        layers: Mapping[str, GaussianLayer],
+        frames: Mapping[str, AffineLayer],
         priors: Mapping[str, float],
         universe: Mapping[str, Shape],
         budget: Budget,
@@ -49,7 +49,7 @@ class SparseNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.maps = dict(maps)
+        self.layers = dict(layers)
         self.frames = dict(frames)
         self.priors = dict(priors)
         self.universe = dict(universe)
@@ -67,27 +67,27 @@ class SparseNetwork(nn.Module):
     @property
     def count(self) -> int:
         """Active weights."""
-        return sum(part.pattern.count for part in self.maps.values())
+        return sum(part.pattern.count for part in self.layers.values())
 
     @property
     def total(self) -> int:
-        """Weights of the maps, active or not."""
-        return sum(part.pattern.total for part in self.maps.values())
+        """Weights of the layers, active or not."""
+        return sum(part.pattern.total for part in self.layers.values())
 
     @property
     def density(self) -> float:
-        """Active share of the maps' weights, in (0, 1]."""
+        """Active share of the layers' weights, in (0, 1]."""
         return self.count / self.total
 
     @property
     def stochastic(self) -> bool:
         """Whether weights have scales, or are points."""
-        return any(part.log_scales is not None for part in self.maps.values())
+        return any(part.log_scales is not None for part in self.layers.values())
 
     def subset(self) -> Subset:
         """Describe the active set as it is now, in the caller's names."""
         parts: dict[str, Part] = {}
-        for name, part in self.maps.items():
+        for name, part in self.layers.items():
             held = part.pattern.indices
             weight = self.frames[name].weight
             parts[weight] = Whole() if held is None else Entries(held)
@@ -97,13 +97,13 @@ class SparseNetwork(nn.Module):
         """KL(q ‖ prior) of the active weights in closed form, a scalar.
 
         Returns:
-            Σ log(s/σ) + (σ² + μ²)/(2s²) − ½, with the prior N(0, s²) of each map.
+            Σ log(s/σ) + (σ² + μ²)/(2s²) − ½, with the prior N(0, s²) of each layer.
 
         Raises:
             StructureError: If the weights are points.
         """
         found = []
-        for name, part in self.maps.items():
+        for name, part in self.layers.items():
             if part.log_scales is None:
                 raise StructureError(
                     "a network without noise has no KL term. Make it with "
@@ -119,11 +119,11 @@ class SparseNetwork(nn.Module):
     def drawn(self, generator: torch.Generator) -> Iterator[None]:
         """Run every forward pass in this context on one draw of the weights."""
         try:
-            for part in self.maps.values():
+            for part in self.layers.values():
                 part.drawn = part.draw(generator).detach()
             yield
         finally:
-            for part in self.maps.values():
+            for part in self.layers.values():
                 part.drawn = None
 
     def set_noise(self, noise: Noise) -> None:
@@ -132,21 +132,21 @@ class SparseNetwork(nn.Module):
             raise ArgumentError(
                 f"noise must be 'local', 'weights' or 'none', got {noise!r}."
             )
-        for part in self.maps.values():
+        for part in self.layers.values():
             part.noise = noise if part.log_scales is not None else "none"
 
     def set_path(self, path: Path | Literal["auto"]) -> None:
-        """Choose how to compute; "auto" times both in every map's next forward pass."""
+        """Choose how to compute; "auto" times both in every layer's next forward pass."""
         if path not in ("auto", "dense", "sparse"):
             raise ArgumentError(f"path must be 'auto', 'dense' or 'sparse', got {path!r}.")
-        for part in self.maps.values():
+        for part in self.layers.values():
             part.path = path
 
-    def densified(self) -> dict[str, Tensor]:
+    def dense_state_dict(self) -> dict[str, Tensor]:
         """Write the means as a plain state dict of the caller's model, zeros and all."""
         places = [
             (path, part)
-            for part in self.maps.values()
+            for part in self.layers.values()
             for path in paths_of(self.model, part)
         ]
         own = {_key(path, name) for path, _ in places for name in _OWN}
@@ -160,17 +160,17 @@ class SparseNetwork(nn.Module):
         }
 
     def rest(self) -> dict[str, Tensor]:
-        """Parameters and buffers that are not values of a Gaussian map, each once."""
-        values = [v for part in self.maps.values() for v in (part.means, part.log_scales)]
+        """Parameters and buffers that are not values of a Gaussian layer, each once."""
+        values = [v for part in self.layers.values() for v in (part.means, part.log_scales)]
         own = {id(value) for value in values}
         named = self.model.named_parameters()
         found: dict[str, Tensor] = {n: value for n, value in named if id(value) not in own}
         return found | dict(self.model.named_buffers())
 
     def connectivity(self) -> dict[str, list[float]]:
-        """Share of active weights at each input of each map, in at most 1,024 bins."""
+        """Share of active weights at each input of each layer, in at most 1,024 bins."""
         found = {}
-        for name, part in self.maps.items():
+        for name, part in self.layers.items():
             pattern = part.pattern
             bins = min(pattern.columns, _MOST_BINS)
             places = torch.arange(pattern.columns) * bins // pattern.columns
@@ -183,12 +183,12 @@ class SparseNetwork(nn.Module):
     @property
     def derived_bytes(self) -> int:
         """Bytes of the orders that the sparse path derives from the indices and keeps."""
-        return sum(part.pattern.derived_bytes for part in self.maps.values())
+        return sum(part.pattern.derived_bytes for part in self.layers.values())
 
     def state_bytes(self, optimiser: torch.optim.Optimizer | None = None) -> int:
-        """Bytes of the maps' weights in training: values, indices, optimiser state."""
+        """Bytes of the layers' weights in training: values, indices, optimiser state."""
         total = 0
-        for part in self.maps.values():
+        for part in self.layers.values():
             held = part.pattern.indices
             total += 0 if held is None else held.nbytes
             for value in (part.means, part.log_scales):

@@ -39,17 +39,17 @@ class Pattern:
     def __post_init__(self) -> None:
         if self.total > _LARGEST:
             raise StructureError(
-                f"a sparse map holds int32 indices, so its weight must have fewer than "
-                f"2^31 entries, got {self.rows} × {self.columns}. Leave it out of maps."
+                f"a sparse layer holds int32 indices, so its weight must have fewer than "
+                f"2^31 entries, got {self.rows} × {self.columns}. Leave it out of layers."
             )
         if self.indices is None:
             return
         # Ascending is what the compressed rows are read from.
         ordered = self.indices.detach().flatten().to(torch.int32).sort().values
         if not ordered.numel():
-            raise SubsetError("a map must keep 1 active weight or more, got none.")
+            raise SubsetError("a layer must keep 1 active weight or more, got none.")
         if bool((ordered[1:] == ordered[:-1]).any()):
-            raise SubsetError("the active indices of a map must be distinct.")
+            raise SubsetError("the active indices of a layer must be distinct.")
         if int(ordered[0]) < 0 or int(ordered[-1]) >= self.total:
             raise SubsetError(
                 f"active indices must be in [0, {self.total}), got "

@@ -53,14 +53,14 @@ def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
 
 
 def kept(scores: Mapping[str, Tensor], stay: int | Mapping[str, int]) -> dict[str, Tensor]:
-    """Mark the weights that stay: the best of each map, or of all maps together.
+    """Mark the weights that stay: the best of each layer, or of all layers together.
 
     Args:
-        scores: Scores of the active weights, by map.
-        stay: How many of each map stay, or of all; one of each at least.
+        scores: Scores of the active weights, by layer.
+        stay: How many of each layer stay, or of all; one of each at least.
 
     Returns:
-        True for each weight that stays, by map; earlier weights win ties.
+        True for each weight that stays, by layer; earlier weights win ties.
     """
     if not isinstance(stay, int):
         return {name: _best(score, stay[name]) for name, score in scores.items()}

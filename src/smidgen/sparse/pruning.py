@@ -11,7 +11,7 @@ from smidgen.sparse.prune import SCORES, Removal, kept, log_score
 from smidgen.sparse.rewire import moved
 
 
-def pruned(
+def prune_network(
     network: SparseNetwork,
     density: float,
     *,
@@ -23,9 +23,9 @@ def pruned(
 
     Args:
         network: A network, dense or sparse; never changed.
-        density: Share of all weights of the maps to keep, active now, in (0, 1].
+        density: Share of all weights of the layers to keep, active now, in (0, 1].
         by: The score that decides.
-        budget: "global" ranks all maps together; "uniform" and "erk" keep a share of
+        budget: "global" ranks all layers together; "uniform" and "erk" keep a share of
             each, or what is active if that is less.
         deterministic: Leave the scales behind: a sparse model of points.
 
@@ -49,16 +49,17 @@ def pruned(
         raise ArgumentError(f"by must be one of {allowed}, got {by!r}.")
     copy = deepcopy(network)
     scores = {
-        name: log_score(part.means, part.log_scales, by) for name, part in copy.maps.items()
+        name: log_score(part.means, part.log_scales, by)
+        for name, part in copy.layers.items()
     }
     stay: int | dict[str, int] = max(1, round(density * copy.total))
     if budget != "global":
-        shapes = {name: part.shape for name, part in copy.maps.items()}
+        shapes = {name: part.shape for name, part in copy.layers.items()}
         stay = shares(shapes, density, budget)
     for name, mask in kept(scores, stay).items():
-        moved(copy.maps[name], copy.maps[name].pattern.listed(mask.device)[mask])
+        moved(copy.layers[name], copy.layers[name].pattern.listed(mask.device)[mask])
     if deterministic:
-        for part in copy.maps.values():
+        for part in copy.layers.values():
             part.log_scales = None
         copy.set_noise("none")
     return copy

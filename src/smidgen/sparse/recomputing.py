@@ -24,7 +24,7 @@ def refuse_recomputed_noise() -> None:
     """
     if recomputed():
         raise StructureError(
-            "a map with noise cannot be recomputed in the backward pass: the noise would "
+            "a layer with noise cannot be recomputed in the backward pass: the noise would "
             "be another one. Switch activation checkpointing off (Hugging Face: "
-            "model.gradient_checkpointing_disable()), or leave these maps out of maps."
+            "model.gradient_checkpointing_disable()), or leave these layers out of layers."
         )

@@ -24,12 +24,12 @@ _OWN, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
 def description(network: SparseNetwork) -> dict[str, Any]:
     """Say by names what a network is at the start of its training, as JSON takes it."""
     found: dict[str, Any] = {
-        f"shape of {name}": list(part.shape) for name, part in network.maps.items()
+        f"shape of {name}": list(part.shape) for name, part in network.layers.items()
     }
     found["density"] = network.density
     found["budget"] = network.budget
     found["deterministic"] = not network.stochastic
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         found[f"active weights of {name}"] = part.pattern.count
         found[f"prior of {name}"] = network.priors[name]
         found[f"noise of {name}"] = part.noise
@@ -77,7 +77,7 @@ def put_back(
 
     Args:
         tensors: What `training_tensors` listed.
-        paths: How each map computed.
+        paths: How each layer computed.
         network: A network made in the same way.
         optimiser: Its optimiser, made in the same way.
         generators: The same sources of randomness.
@@ -91,7 +91,7 @@ def put_back(
     try:
         for name, weights in weights_of(tensors, header).items():
             values = (weights.pattern, weights.means, weights.log_scales)
-            refill(network.maps[name], *values, optimiser)
+            refill(network.layers[name], *values, optimiser)
         fill(network, tensors, header)
         for index, group, held in _parameters(optimiser):
             # Fused optimisers count their steps where the weights are.

@@ -3,7 +3,7 @@
 Every Δ steps a share f(t) = (α/2)(1 + cos(π t / t_end)) of the active weights goes, the
 lowest scores first (`removal`), and as many come, the largest gradients first
 (`addition`); after t_end the set stays. A weight that comes starts at μ = 0 with the mean
-scale of its map, without momentum and with its map's mean second moment: an optimiser
+scale of its layer, without momentum and with its layer's mean second moment: an optimiser
 such as Adam divides by the root of that, and corrects for a start at zero only in its own
 first steps. One that goes and is at once wanted back stays as it was. The number of active
 weights never changes.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse.grow import Candidates, Loss, Tap, largest_gradients, tapped
-from smidgen.sparse.layers import GaussianMap
+from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.prune import SCORES, Removal, kept, log_score
@@ -69,15 +69,15 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Move:
-    """How many weights of each map came and went after a step."""
+class ActiveSetChange:
+    """How many weights of each layer came and went after a step."""
 
     step: int
-    came: Mapping[str, int]
-    went: Mapping[str, int]
+    grown: Mapping[str, int]
+    pruned: Mapping[str, int]
 
 
-class Alternation:
+class Rewiring:
     """Moves the active set of a network while any trainer trains it.
 
     Call `advance` after every step of the optimiser.
@@ -109,7 +109,7 @@ class Alternation:
         self.removal: Removal = removal
         self.step = 0
 
-    def advance(self, losses: Callable[[], Iterable[Loss]]) -> Move | None:
+    def advance(self, losses: Callable[[], Iterable[Loss]]) -> ActiveSetChange | None:
         """Count a step, and move the active set if it is time.
 
         Args:
@@ -123,29 +123,33 @@ class Alternation:
         share = self.schedule.replaced(self.step)
         if share <= 0 or self.network.count == self.network.total:
             return None
-        maps = dict(self.network.maps)
+        layers = dict(self.network.layers)
         if self.network.budget != "global":
-            # A whole map has no weight that could come.
-            maps = {n: part for n, part in maps.items() if part.pattern.indices is not None}
-        staying = self._kept(maps, share)
-        if not any(len(staying[name]) < part.pattern.count for name, part in maps.items()):
+            # A whole layer has no weight that could come.
+            layers = {
+                n: part for n, part in layers.items() if part.pattern.indices is not None
+            }
+        staying = self._kept(layers, share)
+        if not any(
+            len(staying[name]) < part.pattern.count for name, part in layers.items()
+        ):
             return None
         passes = list(losses())
         if not passes:
             # Without a loss there is nothing to tell who may come.
             return None
-        taps = tapped(self.network.model, maps, passes)
-        came = self._coming(maps, taps, staying)
-        went = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
-        for name, part in maps.items():
+        taps = tapped(self.network.model, layers, passes)
+        came = self._coming(layers, taps, staying)
+        went = {name: layers[name].pattern.count - len(staying[name]) for name in layers}
+        for name, part in layers.items():
             moved(part, torch.cat([staying[name], came[name]]), self.optimiser)
-        return Move(self.step, {n: len(each) for n, each in came.items()}, went)
+        return ActiveSetChange(self.step, {n: len(each) for n, each in came.items()}, went)
 
-    def _kept(self, maps: Mapping[str, GaussianMap], share: float) -> dict[str, Tensor]:
-        """Indices that stay, ascending, of each map."""
+    def _kept(self, layers: Mapping[str, GaussianLayer], share: float) -> dict[str, Tensor]:
+        """Indices that stay, ascending, of each layer."""
         scores = {
             name: log_score(part.means, part.log_scales, self.removal)
-            for name, part in maps.items()
+            for name, part in layers.items()
         }
         stay: int | dict[str, int]
         stay = {n: each.numel() - floor(share * each.numel()) for n, each in scores.items()}
@@ -154,27 +158,27 @@ class Alternation:
             stay = total - floor(share * total)
         masks = kept(scores, stay)
         return {
-            name: maps[name].pattern.listed(mask.device)[mask]
+            name: layers[name].pattern.listed(mask.device)[mask]
             for name, mask in masks.items()
         }
 
     def _coming(
         self,
-        maps: Mapping[str, GaussianMap],
+        layers: Mapping[str, GaussianLayer],
         taps: Mapping[str, Tap],
         staying: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Indices that come, of each map; as many in all as went."""
-        free = {name: maps[name].pattern.count - len(staying[name]) for name in maps}
+        """Indices that come, of each layer; as many in all as went."""
+        free = {name: layers[name].pattern.count - len(staying[name]) for name in layers}
         if self.network.budget != "global":
             return {
                 name: largest_gradients(part, taps[name], staying[name], free[name]).indices
-                for name, part in maps.items()
+                for name, part in layers.items()
             }
         total = sum(free.values())
         found: dict[str, Candidates] = {
             name: largest_gradients(part, taps[name], staying[name], total)
-            for name, part in maps.items()
+            for name, part in layers.items()
         }
         scores = torch.cat([each.scores for each in found.values()])
         wanted = torch.zeros_like(scores, dtype=torch.bool)
@@ -187,14 +191,14 @@ class Alternation:
 
 
 def moved(
-    part: GaussianMap, indices: Tensor, optimiser: torch.optim.Optimizer | None = None
+    part: GaussianLayer, indices: Tensor, optimiser: torch.optim.Optimizer | None = None
 ) -> None:
-    """Give a map another active set; weights of both sets keep value and momentum.
+    """Give a layer another active set; weights of both sets keep value and momentum.
 
     Args:
-        part: The map.
+        part: The layer.
         indices: The new active set.
-        optimiser: Whose state of this map's parameters follows.
+        optimiser: Whose state of this layer's parameters follows.
     """
     old = part.pattern.listed(part.means.device)
     pattern = Pattern(part.pattern.rows, part.pattern.columns, indices)
@@ -218,20 +222,20 @@ def moved(
 
 
 def refill(
-    part: GaussianMap,
+    part: GaussianLayer,
     pattern: Pattern,
     means: Tensor,
     log_scales: Tensor | None,
     optimiser: torch.optim.Optimizer | None,
 ) -> None:
-    """Give a map other weights; an optimiser goes on with its new parameters.
+    """Give a layer other weights; an optimiser goes on with its new parameters.
 
     Args:
-        part: The map.
+        part: The layer.
         pattern: The active set.
         means: Its means.
-        log_scales: Its log-scales, if the map has any.
-        optimiser: Holds the map's parameters and, with the new sizes, their state.
+        log_scales: Its log-scales, if the layer has any.
+        optimiser: Holds the layer's parameters and, with the new sizes, their state.
     """
     before = (part.means, part.log_scales)
     part.move(pattern, means, log_scales)

@@ -2,7 +2,7 @@
 
 A network made from a `PlainNetwork` says so in its config and is built again from that.
 
-Of each map it holds k means, k log-scales and k columns (two bytes each where they fit)
+Of each layer it holds k means, k log-scales and k columns (two bytes each where they fit)
 with a count for each row; of the rest of the model, its parameters and buffers. No
 pickle; written whole or not at all; a load checks hash, shapes and bounds.
 """
@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from smidgen.errors import SmidgenError, StoreError
-from smidgen.outputs.likelihood import described, from_description
-from smidgen.runtime.artifact import HASH, file_hash, read_config, read_tensors
+from smidgen.outputs.likelihood import describe, from_description
+from smidgen.runtime.artifact import HASH, hash_file, read_config, read_tensors
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.build import Weights, assembled
@@ -67,9 +67,9 @@ def save_sparse(
         config = {
             "schema": SCHEMA,
             "method": "ssvi",
-            HASH: file_hash(work / _TENSORS),
+            HASH: hash_file(work / _TENSORS),
             "model": None if plain is None else asdict(plain),
-            "likelihood": network.likelihood and described(network.likelihood),
+            "likelihood": network.likelihood and describe(network.likelihood),
             "about": dict(about or {}),
             **header_of(network),
         }
@@ -147,23 +147,23 @@ def refuse_taken_network(folder: Path, *, overwrite: bool) -> None:
 
 
 def header_of(network: SparseNetwork) -> dict[str, Any]:
-    """List what is not a tensor: maps, shapes, priors, budget."""
-    maps = {
+    """List what is not a tensor: layers, shapes, priors, budget."""
+    layers = {
         name: {
             "shape": list(part.shape),
             "prior": network.priors[name],
             "path": part.path,
             "noise": part.noise,
         }
-        for name, part in network.maps.items()
+        for name, part in network.layers.items()
     }
-    return {"budget": network.budget, "maps": maps}
+    return {"budget": network.budget, "maps": layers}
 
 
 def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
-    """List all tensors under names of their own: of maps, and of the rest."""
+    """List all tensors under names of their own: of layers, and of the rest."""
     found: dict[str, Tensor] = {}
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         found[f"means/{name}"] = part.means
         if part.log_scales is not None:
             found[f"log_scales/{name}"] = part.log_scales
@@ -178,14 +178,14 @@ def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
 def weights_of(
     tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> dict[str, Weights]:
-    """Read the active weights of every map, checked.
+    """Read the active weights of every layer, checked.
 
     Args:
         tensors: What `tensors_of` listed.
         header: What `header_of` listed.
 
     Returns:
-        Weights by map, on the CPU.
+        Weights by layer, on the CPU.
 
     Raises:
         StoreError: If a tensor has another shape than it must.
@@ -210,7 +210,7 @@ def weights_of(
 def fill(
     network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
-    """Copy all that is not a value of a Gaussian map into a network.
+    """Copy all that is not a value of a Gaussian layer into a network.
 
     Args:
         network: The network.
@@ -220,7 +220,7 @@ def fill(
     Raises:
         StoreError: If a tensor has another shape than it must.
     """
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         part.path, part.noise = header["maps"][name]["path"], header["maps"][name]["noise"]
     for name, value in network.rest().items():
         stored = tensors[f"rest/{name}"]
@@ -263,7 +263,7 @@ tags: [bayesian, variational-inference, sparse]
 ---
 # A sparse network of {network.count:,} {kind} weights
 
-{network.count:,} of {network.total:,} weights of {len(network.maps)} maps are active
+{network.count:,} of {network.total:,} weights of {len(network.layers)} layers are active
 ({network.density:.3%}); all others are exactly zero.
 
 ```python

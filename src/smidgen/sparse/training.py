@@ -12,7 +12,7 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError
 from smidgen.sparse.prune import SCORES, Removal
-from smidgen.sparse.rewire import Move
+from smidgen.sparse.rewire import ActiveSetChange
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SparseTraining:
 class SparseEpoch:
     """What one epoch came to; validation is of the means, where there is any.
 
-    `connectivity` is the share of active weights at each input of each map.
+    `connectivity` is the share of active weights at each input of each layer.
     """
 
     number: int
@@ -97,7 +97,7 @@ _NOTES = "notes"
 
 
 def packed_course(
-    history: Sequence[SparseEpoch], moves: Sequence[Move], **more: Any
+    history: Sequence[SparseEpoch], moves: Sequence[ActiveSetChange], **more: Any
 ) -> dict[str, Tensor]:
     """Write the course of a training as tensors.
 
@@ -107,7 +107,7 @@ def packed_course(
         more: What else to remember, as JSON takes it.
 
     Returns:
-        Connectivity by map, (epochs, bins), and all else as JSON in bytes.
+        Connectivity by layer, (epochs, bins), and all else as JSON in bytes.
     """
     notes = {
         "history": [epoch.scores() for epoch in history],
@@ -124,7 +124,7 @@ def packed_course(
 
 def unpacked_course(
     tensors: Mapping[str, Tensor],
-) -> tuple[list[SparseEpoch], list[Move], dict[str, Any]]:
+) -> tuple[list[SparseEpoch], list[ActiveSetChange], dict[str, Any]]:
     """Read what `packed_course` wrote.
 
     Args:
@@ -144,4 +144,4 @@ def unpacked_course(
         SparseEpoch(**each, connectivity={name: rows[i] for name, rows in shares.items()})
         for i, each in enumerate(notes.pop("history"))
     ]
-    return history, [Move(**each) for each in notes.pop("moves")], notes
+    return history, [ActiveSetChange(**each) for each in notes.pop("moves")], notes

@@ -1,4 +1,4 @@
-"""The affine maps a = W x + b of a model: Linear, GPT-2's Conv1D, and Conv2d by patches."""
+"""The affine layers a = W x + b of a model: Linear, GPT-2's Conv1D, and Conv2d by patches."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
 
-# As in the paper: attention = the query, key, value and output maps, MLP = all others.
-# Tables of embeddings make outputs only through a map tied to them, left out itself.
+# As in the paper: attention = the query, key, value and output layers, MLP = all others.
+# Tables of embeddings make outputs only through a layer tied to them, left out itself.
 _NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class AffineMap:
-    """One affine map: W is n × m, n outputs and m inputs.
+class AffineLayer:
+    """One affine layer: W is n × m, n outputs and m inputs.
 
     `modules` are all the module paths that run it (more than one when weights are
     tied); `transposed` says that W is stored m × n, as GPT-2's Conv1D does. A convolution
-    is the map from patches to channels: `window` is its channels and kernel, m their
+    is the layer from patches to channels: `window` is its channels and kernel, m their
     product.
     """
 
@@ -44,7 +44,7 @@ class AffineMap:
 
     @property
     def group(self) -> Group:
-        """Whether the paper counts this map to attention or to the MLPs."""
+        """Whether the paper counts this layer to attention or to the MLPs."""
         return "attention" if _ATTENTION.search(self.name) else "mlp"
 
     @property
@@ -76,30 +76,30 @@ class AffineMap:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which modules of a model are affine maps, and why the others are left out.
+    """Which modules of a model are affine layers, and why the others are left out.
 
-    `output_map` is the map that comes last, in the order of the modules; None where it may
+    `output_map` is the layer that comes last, in the order of the modules; None where it may
     not be what makes the outputs, and `without_output_map` says why.
     """
 
-    maps: tuple[AffineMap, ...]
+    layers: tuple[AffineLayer, ...]
     left_out: dict[str, str]
-    output_map: AffineMap | None = None
-    without_output_map: str = ""
+    output_layer: AffineLayer | None = None
+    without_output_layer: str = ""
 
     @property
     def universe(self) -> dict[str, Shape]:
-        """Names and shapes of all parameters of the maps."""
-        return {n: shape for each in self.maps for n, shape in each.shapes.items()}
+        """Names and shapes of all parameters of the layers."""
+        return {n: shape for each in self.layers for n, shape in each.shapes.items()}
 
     def last(self) -> Subset | None:
-        """All weights of the output map: the last layer, if there is one."""
-        if self.output_map is None:
+        """All weights of the output layer: the last layer, if there is one."""
+        if self.output_layer is None:
             return None
-        return Subset(self.universe, {name: Whole() for name in self.output_map.shapes})
+        return Subset(self.universe, {name: Whole() for name in self.output_layer.shapes})
 
-    def crossings(self, share: float) -> Subset:
-        """As many rows and columns of every map as a share is, the first ones.
+    def row_column_blocks(self, share: float) -> Subset:
+        """As many rows and columns of every layer as a share is, the first ones.
 
         They stand in for chosen ones where sizes are counted and no weight is at hand.
 
@@ -107,43 +107,43 @@ class Coverage:
             share: The share of rows and of columns, in (0, 1].
 
         Returns:
-            A block of every map.
+            A block of every layer.
         """
         parts: dict[str, Part] = {}
-        for each in self.maps:
-            rows = torch.arange(share_of(each.outputs, share))
-            columns = torch.arange(share_of(each.inputs, share))
+        for each in self.layers:
+            rows = torch.arange(ceil_fraction(each.outputs, share))
+            columns = torch.arange(ceil_fraction(each.inputs, share))
             parts.update(each.parts(rows, columns))
         return Subset(self.universe, parts)
 
     def __str__(self) -> str:
-        rows = [(m.name, f"{m.outputs} × {m.inputs}, {m.group}") for m in self.maps]
+        rows = [(m.name, f"{m.outputs} × {m.inputs}, {m.group}") for m in self.layers]
         rows += [(name, f"left out: {why}") for name, why in self.left_out.items()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-def share_of(total: int, share: float) -> int:
+def ceil_fraction(total: int, share: float) -> int:
     """How many of `total` a share in (0, 1] keeps: at least one, and rounded up."""
     # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
     return max(1, ceil(share * total - 1e-9))
 
 
 def coverage(model: nn.Module) -> Coverage:
-    """List the affine maps of a model and what is left out, with the reason.
+    """List the affine layers of a model and what is left out, with the reason.
 
     Args:
         model: Any PyTorch module; it is only looked at.
 
     Returns:
-        Maps in the order of the modules, and left-out modules that hold parameters.
+        Layers in the order of the modules, and left-out modules that hold parameters.
     """
     canonical = {id(p): name for name, p in model.named_parameters()}
     owners: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(path)
-    found: dict[int, AffineMap] = {}
+    found: dict[int, AffineLayer] = {}
     left_out: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path, module in modules.items():
@@ -155,45 +155,45 @@ def coverage(model: nn.Module) -> Coverage:
             left_out[path] = why
         elif id(own["weight"]) not in found:
             found[id(own["weight"])] = _map(path, own, canonical, owners, module)
-    maps = tuple(found.values())
-    return Coverage(maps, left_out, *_output_map(maps, left_out, modules))
+    layers = tuple(found.values())
+    return Coverage(layers, left_out, *_output_map(layers, left_out, modules))
 
 
-def affine_coverage(model: nn.Module) -> Coverage:
-    """List the affine maps of a model that must have one.
+def require_coverage(model: nn.Module) -> Coverage:
+    """List the affine layers of a model that must have one.
 
     Args:
         model: Any PyTorch module; it is only looked at.
 
     Returns:
-        The coverage, with at least one map.
+        The coverage, with at least one layer.
 
     Raises:
-        StructureError: If the model has no affine map.
+        StructureError: If the model has no affine layer.
     """
     found = coverage(model)
-    if not found.maps:
+    if not found.layers:
         raise StructureError(
-            f"{type(model).__name__} has no affine map (Linear, Conv1D, Conv2d) to choose "
+            f"{type(model).__name__} has no affine layer (Linear, Conv1D, Conv2d) to choose "
             "from. Print smidgen.coverage(model) to see why each module is left out."
         )
     return found
 
 
 def _output_map(
-    maps: tuple[AffineMap, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
-) -> tuple[AffineMap | None, str]:
-    """The map that comes last, or None and why there is none that makes the outputs."""
-    if not maps:
-        return None, "it has no affine map"
+    layers: tuple[AffineLayer, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
+) -> tuple[AffineLayer | None, str]:
+    """The layer that comes last, or None and why there is none that makes the outputs."""
+    if not layers:
+        return None, "it has no affine layer"
     place = {path: number for number, path in enumerate(modules)}
-    last = max(maps, key=lambda each: place[each.modules[-1]])
+    last = max(layers, key=lambda each: place[each.modules[-1]])
     for path, why in left_out.items():
         own = modules[path]
         matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
         makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
         if makes_outputs and place[path] > place[last.modules[-1]]:
-            after = f"{path!r} comes after the last affine map {last.name!r}"
+            after = f"{path!r} comes after the last affine layer {last.name!r}"
             return None, f"{after} and is none that can be chosen ({why})"
     return last, ""
 
@@ -204,13 +204,13 @@ def _map(
     canonical: dict[int, str],
     owners: dict[int, list[str]],
     module: nn.Module,
-) -> AffineMap:
+) -> AffineLayer:
     weight, bias = own["weight"], own.get("bias")
     transposed = not isinstance(module, (nn.Linear, nn.Conv2d))
     n, m = weight.shape[0], prod(weight.shape[1:])
     if transposed:
         n, m = m, n
-    return AffineMap(
+    return AffineLayer(
         name=path,
         modules=tuple(owners[id(weight)]),
         weight=canonical[id(weight)],
@@ -228,11 +228,11 @@ def _objection(
     modules: dict[str, nn.Module],
     owners: dict[int, list[str]],
 ) -> str | None:
-    """Say why a module cannot be treated as an affine map, or None if it can."""
+    """Say why a module cannot be treated as an affine layer, or None if it can."""
     if not _is_affine(module):
-        return f"{type(module).__name__} is not an affine map"
+        return f"{type(module).__name__} is not an affine layer"
     if any(isinstance(each, nn.MultiheadAttention) for each in _above(path, modules)):
-        return "nn.MultiheadAttention uses these weights without calling the map"
+        return "nn.MultiheadAttention uses these weights without calling the layer"
     own = dict(module.named_parameters(recurse=False))
     if set(own) - {"weight", "bias"} or "weight" not in own:
         return f"its parameters are {', '.join(own)}, not weight and bias"
@@ -240,7 +240,7 @@ def _objection(
     if own["weight"].dim() != axes or not own["weight"].is_floating_point():
         return "its weight is packed or quantised"
     if isinstance(module, nn.Conv2d) and module.groups > 1:
-        return f"a convolution in {module.groups} groups is not one affine map"
+        return f"a convolution in {module.groups} groups is not one affine layer"
     for other in owners[id(own["weight"])]:
         twin = modules[other]
         if not _is_affine(twin) or not isinstance(twin, _kind(module)):

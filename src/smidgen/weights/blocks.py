@@ -1,4 +1,4 @@
-"""What a subset chooses of each affine map: rows × columns, or single entries."""
+"""What a subset chooses of each affine layer: rows × columns, or single entries."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError
-from smidgen.weights.affine import AffineMap, coverage
+from smidgen.weights.affine import AffineLayer, coverage
 from smidgen.weights.subset import Entries, Part, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
-class MapBlock:
-    """The chosen weights of one map, within a grid of its rows and columns.
+class LayerBlock:
+    """The chosen weights of one layer, within a grid of its rows and columns.
 
     With `bias` the grid's first column is the bias, so `columns` may be empty. `entries`
     are the chosen weights of a scattered block as indices into the grid; None means all.
     """
 
-    map: AffineMap
+    layer: AffineLayer
     rows: Tensor
     columns: Tensor
     bias: bool
@@ -43,7 +43,7 @@ class MapBlock:
             return self.entries.numel()
         return self.row_count * self.column_count
 
-    def spread(self, values: Tensor) -> dict[str, Tensor]:
+    def scatter(self, values: Tensor) -> dict[str, Tensor]:
         """Write a number for each chosen weight into its parameters, zero elsewhere.
 
         Args:
@@ -58,32 +58,32 @@ class MapBlock:
             grid[self.entries.to(values.device)] = values
         grid = grid.reshape(self.row_count, self.column_count)
         rows, columns = self.rows.to(values.device), self.columns.to(values.device)
-        shapes, found = self.map.shapes, {}
+        shapes, found = self.layer.shapes, {}
         if self.bias:
-            assert self.map.bias is not None
-            found[self.map.bias] = values.new_zeros(shapes[self.map.bias])
-            found[self.map.bias][rows] = grid[:, 0]
+            assert self.layer.bias is not None
+            found[self.layer.bias] = values.new_zeros(shapes[self.layer.bias])
+            found[self.layer.bias][rows] = grid[:, 0]
             grid = grid[:, 1:]
         if columns.numel():
-            matrix = values.new_zeros(self.map.outputs, self.map.inputs)
+            matrix = values.new_zeros(self.layer.outputs, self.layer.inputs)
             matrix[rows[:, None], columns] = grid
-            stored = matrix.T if self.map.transposed else matrix
-            found[self.map.weight] = stored.reshape(shapes[self.map.weight])
+            stored = matrix.T if self.layer.transposed else matrix
+            found[self.layer.weight] = stored.reshape(shapes[self.layer.weight])
         return found
 
 
-def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
-    """Read a subset as one block per affine map.
+def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
+    """Read a subset as one block per affine layer.
 
     Args:
         model: The model it was chosen from.
-        subset: Whole parameters, blocks or entries of affine maps.
+        subset: Whole parameters, blocks or entries of affine layers.
 
     Returns:
-        A block for each map that the subset touches, in the order of the modules.
+        A block for each layer that the subset touches, in the order of the modules.
 
     Raises:
-        StructureError: If the subset holds parameters that are not affine maps.
+        StructureError: If the subset holds parameters that are not affine layers.
     """
     found = coverage(model)
     known = found.universe
@@ -95,21 +95,21 @@ def blocks(model: nn.Module, subset: Subset) -> tuple[MapBlock, ...]:
             )
         if name in subset.parts and name not in known:
             raise StructureError(
-                f"a posterior needs parameters of affine maps, got {name!r} of "
-                f"shape {shape}. Print smidgen.coverage(model) to see the maps."
+                f"a posterior needs parameters of affine layers, got {name!r} of "
+                f"shape {shape}. Print smidgen.coverage(model) to see the layers."
             )
-    chosen = (_block(each, subset) for each in found.maps)
+    chosen = (_block(each, subset) for each in found.layers)
     return tuple(block for block in chosen if block is not None)
 
 
-def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
+def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
     weight = subset.parts.get(each.weight)
     bias = subset.parts.get(each.bias) if each.bias is not None else None
     bias_rows = _bias_rows(bias, each.outputs)
     if weight is None:
         if bias_rows is None:
             return None
-        return MapBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
+        return LayerBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
     if isinstance(weight, Entries):
         return _scattered(each, *_places(each, weight.indices), bias_rows)
     if isinstance(weight, Whole):
@@ -119,12 +119,12 @@ def _block(each: AffineMap, subset: Subset) -> MapBlock | None:
     else:
         rows, columns = weight.rows, weight.columns
     if bias_rows is None or torch.equal(bias_rows, rows):
-        return MapBlock(each, rows, columns, bias_rows is not None)
+        return LayerBlock(each, rows, columns, bias_rows is not None)
     row, column = torch.cartesian_prod(rows, columns).unbind(1)
     return _scattered(each, row.contiguous(), column.contiguous(), bias_rows)
 
 
-def _places(each: AffineMap, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _places(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Row and column in W of entries of the stored parameter."""
     if each.transposed:
         return indices % each.outputs, indices // each.outputs
@@ -132,8 +132,8 @@ def _places(each: AffineMap, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scattered(
-    each: AffineMap, row: Tensor, column: Tensor, bias_rows: Tensor | None
-) -> MapBlock:
+    each: AffineLayer, row: Tensor, column: Tensor, bias_rows: Tensor | None
+) -> LayerBlock:
     """Find the smallest grid that holds single entries, and where in it they are."""
     has_bias = bias_rows is not None
     rows = (row if bias_rows is None else torch.cat([row, bias_rows])).unique()
@@ -144,8 +144,8 @@ def _scattered(
     if bias_rows is not None:
         places = torch.cat([places, torch.searchsorted(rows, bias_rows) * width])
     if places.numel() == rows.numel() * width:
-        return MapBlock(each, rows, columns, has_bias)
-    return MapBlock(each, rows, columns, has_bias, places.sort().values)
+        return LayerBlock(each, rows, columns, has_bias)
+    return LayerBlock(each, rows, columns, has_bias, places.sort().values)
 
 
 def _bias_rows(part: Part | None, outputs: int) -> Tensor | None:

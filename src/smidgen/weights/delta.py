@@ -24,7 +24,7 @@ from smidgen.errors import ArgumentError, SmidgenError, StoreError
 from smidgen.runtime.files import write_bytes
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
-from smidgen.weights.vector import Places, parameters_of, put
+from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
 
 SCHEMA = 1
 _KEY = "smidgen-delta"
@@ -194,8 +194,8 @@ class Applied:
     def __init__(self, delta: Delta, model: nn.Module) -> None:
         self.model = model
         known = dict(model.named_parameters())
-        touched = parameters_of(model, delta.subset)
-        places = Places(delta.subset, touched)
+        touched = find_parameters(model, delta.subset)
+        places = SubsetIndex(delta.subset, touched)
         self._indices = {**places.indices, **dict.fromkeys(delta.replaced)}
         # In each parameter's own type, so that what is put back is bitwise the same.
         self._before = self._values(known)
@@ -232,7 +232,7 @@ class Applied:
                 if indices is None:
                     tensor.copy_(value)
                 else:
-                    put(tensor, indices.to(tensor.device), value.to(tensor))
+                    write_entries(tensor, indices.to(tensor.device), value.to(tensor))
         self._before, self._written = [], []
         _ON.pop(self.model, None)
 
@@ -266,7 +266,7 @@ def _refuse_second(model: nn.Module) -> None:
         )
 
 
-def delta_of(
+def make_delta(
     base: nn.Module, subset: Subset, difference: Tensor, replaced: Mapping[str, Tensor]
 ) -> Delta:
     """Make a delta of a base model.
@@ -321,7 +321,7 @@ def delta_of(
     )
 
 
-def merge(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> Delta:
+def merge_deltas(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> Delta:
     """Add several deltas of one base up, where they overlap too.
 
     Args:

@@ -1,9 +1,9 @@
 """A model's head: new weights that have no pretrained values to stay near.
 
 It has no prior, is never ranked, is tuned whole and is given whole in a delta. "last" takes
-the last affine map for it, which is right for classifiers with one new output map and wrong
-where the outputs are made by something else, an output map tied to the embeddings say, or
-where several maps are new: DistilBERT's `pre_classifier` and `classifier`. A model alone
+the last affine layer for it, which is right for classifiers with one new output layer and wrong
+where the outputs are made by something else, an output layer tied to the embeddings say, or
+where several layers are new: DistilBERT's `pre_classifier` and `classifier`. A model alone
 does not tell which of its weights are new, so those are given by name.
 """
 
@@ -21,7 +21,7 @@ Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
 """Whole parameters, names of modules or of parameters, or a word."""
 
 
-def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
+def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
     """Settle which parameters are the head.
 
     Args:
@@ -51,7 +51,7 @@ def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
     last = found.last()
     if last is None:
         raise ArgumentError(
-            f"head must be given for this model, got 'last': {found.without_output_map}. "
+            f"head must be given for this model, got 'last': {found.without_output_layer}. "
             "Pass head=smidgen.select.named(model, ...) with the new weights, or "
             "head='none' if none are new."
         )
@@ -59,7 +59,7 @@ def head_of(model: nn.Module, head: Head) -> dict[str, Part]:
 
 
 def check_width(model: nn.Module, head: Head, outputs: int) -> None:
-    """Refuse "last" where the last map, in the order of modules, is not as wide as outputs.
+    """Refuse "last" where the last layer, in the order of modules, is not as wide as outputs.
 
     Args:
         model: The model; it is only looked at.
@@ -67,22 +67,22 @@ def check_width(model: nn.Module, head: Head, outputs: int) -> None:
         outputs: How many outputs the model has.
 
     Raises:
-        ArgumentError: If it is not: another map must make the outputs.
+        ArgumentError: If it is not: another layer must make the outputs.
     """
     if head != "last":
         return
-    last = coverage(model).output_map
+    last = coverage(model).output_layer
     if last is not None and last.outputs != outputs:
         raise ArgumentError(
-            f"head must be given for this model, got 'last': its last affine map "
+            f"head must be given for this model, got 'last': its last affine layer "
             f"{last.name!r} has {last.outputs} outputs, the model {outputs}. Pass "
             "head=smidgen.select.named(model, ...) with the new weights, or head='none'."
         )
 
 
-def certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
-    """The parts of the last map if that can make so many outputs, or nothing."""
-    last = coverage(model).output_map
+def find_certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
+    """The parts of the last layer if that can make so many outputs, or nothing."""
+    last = coverage(model).output_layer
     if last is None or last.outputs != outputs:
         return {}
     return {name: Whole() for name in last.shapes}

@@ -18,7 +18,7 @@ _DIGIT = 16
 _TYPES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
-def largest(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+def top_k(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
     """Find where the largest scores are, over all tensors; ties go to the lower index.
 
     Args:
@@ -48,7 +48,9 @@ def largest(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
     return found
 
 
-def overlap(first: Mapping[str, Tensor], second: Mapping[str, Tensor], count: int) -> float:
+def top_k_overlap(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], count: int
+) -> float:
     """How much two sets of scores agree: the share of the largest that both choose.
 
     Args:
@@ -59,7 +61,7 @@ def overlap(first: Mapping[str, Tensor], second: Mapping[str, Tensor], count: in
     Returns:
         In [0, 1]; scores that have nothing in common give about count over all.
     """
-    left, right = largest(first, count), largest(second, count)
+    left, right = top_k(first, count), top_k(second, count)
     both = sum(
         int(torch.isin(left[name], right[name]).sum()) for name in left if name in right
     )

@@ -15,7 +15,7 @@ from smidgen.errors import SubsetError
 from smidgen.weights.subset import Subset, Whole
 
 
-class Trainable:
+class SubsetVector:
     """Copies of the parameters a subset touches; only the chosen entries ever change.
 
     A forward pass takes `tensors` in the place of the model's own parameters, so the
@@ -33,9 +33,9 @@ class Trainable:
         self.subset = subset
         self.tensors = {
             name: _copied(parameter).requires_grad_()
-            for name, parameter in parameters_of(model, subset).items()
+            for name, parameter in find_parameters(model, subset).items()
         }
-        self._places = Places(subset, self.tensors)
+        self._places = SubsetIndex(subset, self.tensors)
 
     @property
     def values(self) -> Tensor:
@@ -59,7 +59,7 @@ class Trainable:
         return self._places.gathered(gradients)
 
 
-class Places:
+class SubsetIndex:
     """Where in each parameter the chosen entries are.
 
     Args:
@@ -95,7 +95,7 @@ class Places:
             if indices is None:
                 tensor.copy_(given.view(tensor.shape))
             else:
-                put(tensor, indices, given)
+                write_entries(tensor, indices, given)
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
         """The tensors with other values of the chosen entries; views where all are."""
@@ -111,7 +111,7 @@ class Places:
         return found
 
 
-def put(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
+def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
     """Write entries of a tensor in place, whatever its strides are.
 
     Args:
@@ -131,7 +131,7 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def parameters_of(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
+def find_parameters(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
     """Find the parameters that a subset touches, in its order.
 
     Args:

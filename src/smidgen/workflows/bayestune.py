@@ -17,18 +17,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.fit import Agreement, Scales, SparselyFinetuned
+from smidgen.fit import Agreement, Scales, SparseFinetuneResult
 from smidgen.fit.bayestune.langevin import chain_course
 from smidgen.fit.swag import SwagOptions
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
-from smidgen.runtime.memory import readable
+from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 from smidgen.weights.affine import coverage
-from smidgen.weights.head import Head, head_of
+from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen.workflows.bayestune_settings import BayesTuneSettings as BayesTuneSettings
 from smidgen.workflows.posterior_notes import posterior_summary, precision_curve
@@ -56,7 +56,7 @@ class Choice:
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | SparselyFinetuned | Posterior | SwagPosterior
+Finding = Choice | Agreement | SparseFinetuneResult | LaplacePosterior | SwagPosterior
 """What is shown as soon as it is there."""
 
 
@@ -115,7 +115,7 @@ def bayestune(
     )
     show(found)
     tuned, size = _saved(found, work, place)
-    say(f"Saved {place.delta}, {readable(size)}, and the model beside it")
+    say(f"Saved {place.delta}, {format_bytes(size)}, and the model beside it")
     results = {**_summary(found, place, size, choice.head_size), **results}
     if settings.posterior != "none":
         say("Fitting a posterior over the tuned weights")
@@ -199,7 +199,7 @@ def _chosen(work: _Work, place: TunedFolder) -> Choice:
     scales = fit.langevin(work.network, work.train, **how)
     rule = work.settings.rule
     subset = select.bayestune(work.network, scales.means, **rule, head=work.head)
-    names = head_of(work.network, work.head)
+    names = find_head(work.network, work.head)
     size = sum(work.network.get_parameter(name).numel() for name in names)
     modules = tuple(dict.fromkeys(name.rpartition(".")[0] for name in names))
     fraction = rule.get("fraction", (subset.size - size) / scales.size)
@@ -222,7 +222,7 @@ def _agreement(work: _Work, table: TextTable, fraction: float) -> Agreement:
 
 
 def _saved(
-    found: SparselyFinetuned, work: _Work, place: TunedFolder
+    found: SparseFinetuneResult, work: _Work, place: TunedFolder
 ) -> tuple[PreTrainedModel, int]:
     """Write the delta and the model it makes; return that and the delta's bytes."""
     delta = found.delta.half() if work.settings.half else found.delta
@@ -234,7 +234,7 @@ def _saved(
 
 
 def _summary(
-    found: SparselyFinetuned, place: TunedFolder, size: int, head: int
+    found: SparseFinetuneResult, place: TunedFolder, size: int, head: int
 ) -> dict[str, Any]:
     """What tuning came to, as a record holds it."""
     whole = sum(each.numel() for each in found.delta.replaced.values())
@@ -250,7 +250,7 @@ def _summary(
 
 def _fitted(
     tuned: PreTrainedModel, work: _Work, subset: Subset, place: TunedFolder, say: Say
-) -> Posterior | SwagPosterior:
+) -> LaplacePosterior | SwagPosterior:
     """Fit a posterior over the tuned weights and tune it on the held-out texts."""
     progress = work.progress
     if work.settings.posterior == "swag":
@@ -273,20 +273,20 @@ def _fitted(
 
 
 def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
-    """What a Laplace posterior can hold: a new head may have a norm between its maps."""
+    """What a Laplace posterior can hold: a new head may have a norm between its layers."""
     universe = coverage(model).universe
     parts = {name: part for name, part in subset.parts.items() if name in universe}
     if len(parts) == len(subset.parts):
         return subset
     kept = Subset(universe, parts)
-    say(f"Leaving {subset.size - kept.size:,} weights out that are of no affine map")
+    say(f"Leaving {subset.size - kept.size:,} weights out that are of no affine layer")
     return kept
 
 
-def _posterior_results(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+def _posterior_results(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
     """The posterior in numbers, and where a classifier has one the curve of its page."""
     found: dict[str, Any] = {"posterior": posterior_summary(posterior)}
     classes = isinstance(posterior.likelihood, Categorical)
-    if classes and isinstance(posterior, Posterior):
+    if classes and isinstance(posterior, LaplacePosterior):
         found["precision_curve"] = precision_curve(posterior)
     return found

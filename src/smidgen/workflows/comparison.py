@@ -19,11 +19,11 @@ from smidgen import evaluate
 from smidgen.errors import DataError
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
-from smidgen.outputs.targets import labelled
-from smidgen.posterior.laplace import Posterior
+from smidgen.outputs.targets import has_target
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import point_outputs
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
 from smidgen.workflows.posterior_notes import posterior_settings
@@ -39,7 +39,7 @@ LABELS = {
     "max-attention": "Max norm, attention",
     "min-attention": "Min norm, attention",
     "random": "Random modules",
-    "full": "All maps",
+    "full": "All layers",
     "best-budget": "Best budget",
     "modules": "Modules",
     "single-weights": "Single weights",
@@ -83,7 +83,7 @@ def in_order(problem: Problem, batches: Iterable[Batch]) -> list[Batch]:
     Returns:
         The batches.
     """
-    with untouched(problem.model):
+    with preserve_model(problem.model):
         return list(batches)
 
 
@@ -132,7 +132,7 @@ def point_methods(
 
 def posterior_method(
     name: str,
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     problem: Problem,
     test: Sequence[Batch],
     *,
@@ -164,7 +164,7 @@ def posterior_method(
 
 def seen_elsewhere(
     methods: Sequence[Method],
-    posteriors: Mapping[str, Posterior | SwagPosterior],
+    posteriors: Mapping[str, LaplacePosterior | SwagPosterior],
     problem: Problem,
     others: Mapping[str, Iterable[Batch]],
     *,
@@ -198,7 +198,7 @@ def seen_elsewhere(
 
 
 def _predictive(
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     problem: Problem,
     batches: Sequence[Batch],
     link: str,
@@ -222,17 +222,17 @@ def _labelled_outputs(
     if targets is None:
         return outputs, None
     kept = _counting(targets)
-    return outputs[kept], targets[kept] if labelled(targets).any() else None
+    return outputs[kept], targets[kept] if has_target(targets).any() else None
 
 
 def _counting(targets: Tensor) -> Tensor:
     """The rows with a label, and not padding; all of them in data that have none."""
-    kept = labelled(targets)
+    kept = has_target(targets)
     return kept if kept.any() else ~kept
 
 
 def relative_seconds(
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     problem: Problem,
     batches: Sequence[Batch],
     *,

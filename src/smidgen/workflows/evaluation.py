@@ -11,12 +11,12 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.record import BASELINES, Record
 from smidgen.types import Batch
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset, Whole
 from smidgen.workflows.comparison import (
     LABELS,
@@ -34,7 +34,7 @@ from smidgen.workflows.posterior_notes import (
 
 
 def evaluate_posterior(
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     model: nn.Module | Problem,
     test: Iterable[Batch],
     *,
@@ -93,29 +93,29 @@ def evaluate_posterior(
     results["data"] = {"train": posterior.num_data, "test": len(targets)}
     if tuning is not None:
         results["data"]["validation"] = tuning.examples
-    if tuning is not None and isinstance(posterior, Posterior):
+    if tuning is not None and isinstance(posterior, LaplacePosterior):
         results["precision_curve"] = precision_curve(posterior)
     noted = {**(config or {}), **_settings(posterior)}
     return Record("evaluate", noted, results)
 
 
-def _settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+def _settings(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
     common = {
         "method": posterior.method,
         "temperature": posterior.temperature,
         "fingerprint": posterior.fingerprint,
     }
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, LaplacePosterior):
         return {
             **common,
             "structure": posterior.structure,
             "approximation": posterior.approximation,
             "precision": posterior.plain_precision,
         }
-    return {**common, "spread": posterior.spread, **posterior_settings(posterior)}
+    return {**common, "spread": posterior.covariance, **posterior_settings(posterior)}
 
 
-def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
+def _method_name(posterior: LaplacePosterior | SwagPosterior, model: nn.Module) -> str:
     """What a posterior is called, told from the shape of its subset."""
     if isinstance(posterior, SwagPosterior):
         return "swag"
@@ -130,9 +130,9 @@ def _method_name(posterior: Posterior | SwagPosterior, model: nn.Module) -> str:
 def _subset_name(subset: Subset, model: nn.Module) -> str:
     if subset == coverage(model).last():
         return "last-layer"
-    found = blocks(model, subset)
+    found = find_blocks(model, subset)
     if any(block.entries is not None for block in found):
         return "single-weights"
     whole = all(isinstance(part, Whole) for part in subset.parts.values())
-    everything = len(found) == len(coverage(model).maps)
+    everything = len(found) == len(coverage(model).layers)
     return "modules" if whole and not everything else "sparse-kfac"

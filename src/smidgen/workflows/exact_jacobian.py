@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """Jacobians (R, C, D) of each map's chosen weights, and Hessians Λ (R, C, C)."""
+    """Jacobians (R, C, D) of each layer's chosen weights, and Hessians Λ (R, C, C)."""
 
     jacobians: Mapping[str, Tensor]
     hessians: Tensor
@@ -38,7 +38,7 @@ class Exact:
 
 
 def exact_jacobians(
-    problem: Problem, batches: Sequence[Batch], chosen: Sequence[MapBlock]
+    problem: Problem, batches: Sequence[Batch], chosen: Sequence[LayerBlock]
 ) -> Exact:
     """Back-propagate every kept output by itself, in fp64 if the model can.
 
@@ -60,7 +60,7 @@ def exact_jacobians(
 def _in_type(
     problem: Problem,
     batches: Sequence[Batch],
-    chosen: Sequence[MapBlock],
+    chosen: Sequence[LayerBlock],
     kind: torch.dtype | None,
 ) -> Exact:
     def typed(tensor: Tensor) -> Tensor:
@@ -69,12 +69,12 @@ def _in_type(
 
     tensors = {n: typed(p) for n, p in problem.model.named_parameters()}
     tensors |= {n: typed(b) for n, b in problem.model.named_buffers()}
-    leaves = {name: tensors[name] for block in chosen for name in block.map.shapes}
+    leaves = {name: tensors[name] for block in chosen for name in block.layer.shapes}
     for leaf in leaves.values():
         leaf.requires_grad_()
-    pieces: dict[str, list[Tensor]] = {block.map.name: [] for block in chosen}
+    pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in chosen}
     hessians = []
-    with untouched(problem.model), torch.enable_grad():
+    with preserve_model(problem.model), torch.enable_grad():
         for batch in batches:
             shown = tree_map_only(Tensor, typed, batch)
             outputs = problem.outputs_with(tensors, shown).flatten(0, -2)
@@ -84,7 +84,7 @@ def _in_type(
                 found = [_gradients(output, leaves) for output in row]
                 for block in chosen:
                     own = torch.stack([_entries(block, each) for each in found])
-                    pieces[block.map.name].append(own)
+                    pieces[block.layer.name].append(own)
     jacobians = {name: torch.stack(each) for name, each in pieces.items()}
     return Exact(jacobians, torch.cat(hessians))
 
@@ -98,15 +98,15 @@ def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor
     return dict(zip(leaves, found, strict=True))
 
 
-def _entries(block: MapBlock, gradients: Mapping[str, Tensor]) -> Tensor:
+def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
     """Gradients of a block's weights in the order of its grid, (D,)."""
-    gradient = gradients[block.map.weight]
-    matrix = gradient.T if block.map.transposed else gradient.flatten(1)
+    gradient = gradients[block.layer.weight]
+    matrix = gradient.T if block.layer.transposed else gradient.flatten(1)
     device = gradient.device
     grid = matrix[block.rows.to(device)][:, block.columns.to(device)]
     if block.bias:
-        assert block.map.bias is not None
-        bias = gradients[block.map.bias][block.rows.to(device)]
+        assert block.layer.bias is not None
+        bias = gradients[block.layer.bias][block.rows.to(device)]
         grid = torch.cat([bias[:, None], grid], 1)
     return grid.flatten().double().cpu()
 

@@ -6,17 +6,17 @@ from dataclasses import asdict
 from typing import Any
 
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior, Tuning
+from smidgen.posterior.laplace import LaplacePosterior, Tuning
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.weights.affine import coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 
 
-def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+def posterior_settings(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
     """List what was chosen on held-out data, as a record's method notes it."""
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, LaplacePosterior):
         found = posterior.precisions.values()
         low, high = min(found), max(found)
         return {
@@ -33,11 +33,11 @@ def posterior_settings(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
     }
 
 
-def posterior_summary(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
+def posterior_summary(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
     """List the size of a tuned posterior, and how held-out data chose it."""
     assert posterior.tuning is not None
     own: dict[str, Any]
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, LaplacePosterior):
         own = {"precision": posterior.plain_precision}
     else:
         own = {"learning_rate": posterior.learning_rate}
@@ -51,7 +51,7 @@ def posterior_summary(posterior: Posterior | SwagPosterior) -> dict[str, Any]:
     }
 
 
-def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
+def precision_curve(posterior: LaplacePosterior) -> dict[str, Any] | None:
     """List the validation NLL over the grid of precisions, for a figure."""
     tuning: Tuning | None = posterior.tuning
     if tuning is None:
@@ -72,9 +72,11 @@ def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
 
 
 def subset_summary(
-    problem: Problem, posterior: Posterior | SwagPosterior, percent: float | None = None
+    problem: Problem,
+    posterior: LaplacePosterior | SwagPosterior,
+    percent: float | None = None,
 ) -> dict[str, Any]:
-    """List which rows and columns of which map are stochastic, for a picture."""
+    """List which rows and columns of which layer are stochastic, for a picture."""
     subset = posterior.subset
     affine = coverage(problem.model).universe
     parts = {name: part for name, part in subset.parts.items() if name in affine}
@@ -84,15 +86,15 @@ def subset_summary(
         "fraction": subset.fraction,
         "maps": [
             {
-                "name": block.map.name,
-                "group": block.map.group,
-                "outputs": block.map.outputs,
-                "inputs": block.map.inputs,
+                "name": block.layer.name,
+                "group": block.layer.group,
+                "outputs": block.layer.outputs,
+                "inputs": block.layer.inputs,
                 "rows": block.rows.tolist(),
                 "columns": block.columns.tolist(),
             }
             for block in (
-                blocks(problem.model, Subset(subset.universe, parts)) if parts else ()
+                find_blocks(problem.model, Subset(subset.universe, parts)) if parts else ()
             )
         ],
     }

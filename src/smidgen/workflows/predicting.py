@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import predict_batches, predict_samples_batches
@@ -14,7 +14,7 @@ from smidgen.types import Batch
 
 
 def predicted(
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     problem: Problem,
     batches: Iterable[Batch],
     *,
@@ -35,7 +35,7 @@ def predicted(
     Returns:
         One predictive for all examples.
     """
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, LaplacePosterior):
         return predict_batches(posterior, problem, batches, link=link, progress=progress)
     tuned = posterior.tuning.samples if posterior.tuning else SAMPLES
     return predict_samples_batches(

@@ -9,7 +9,7 @@ from torch import nn
 
 from smidgen import fit
 from smidgen.fit.swag import SwagOptions
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import save
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.types import Batch
@@ -69,7 +69,7 @@ def collect(
 
 
 def keep(
-    posterior: Posterior | SwagPosterior,
+    posterior: LaplacePosterior | SwagPosterior,
     folder: Path,
     say: Callable[[str], None],
     *,

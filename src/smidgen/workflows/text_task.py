@@ -15,7 +15,7 @@ from smidgen import fit, select
 from smidgen.integrations.huggingface import load_classifier, text_loader
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.record import Record
 from smidgen.weights.subset import Subset
 from smidgen.workflows.comparison import (
@@ -154,14 +154,14 @@ def _loaders(
 
 def _fitted(
     problem: Problem, loaders: _Loaders, subset: Subset, progress: bool
-) -> Posterior:
+) -> LaplacePosterior:
     posterior = fit.laplace(problem, loaders.train, subset, progress=progress)
     return fit.tune_precision(posterior, problem, loaders.validation, progress=progress)
 
 
 def _evaluated(
     problem: Problem,
-    posteriors: dict[str, Posterior],
+    posteriors: dict[str, LaplacePosterior],
     loaders: _Loaders,
     task: TextTask,
     progress: bool,

@@ -14,7 +14,7 @@ from smidgen.types import Batch
 def marginal_variances(
     model: nn.Module | Problem, train: Iterable[Batch], *, progress: bool = False
 ) -> dict[str, Tensor]:
-    """Fit a diagonal posterior over all affine maps and take its variances.
+    """Fit a diagonal posterior over all affine layers and take its variances.
 
     Args:
         model: The trained model, or its `Problem`.

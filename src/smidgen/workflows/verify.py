@@ -1,7 +1,7 @@
 """Verify: does smidgen see a user's model as it is? A slow, exact second opinion.
 
-Taps see a map's weights through the module that runs it. A model that also uses them in
-another way has a larger Jacobian than taps can tell. So for a few weights of every map the
+Taps see a layer's weights through the module that runs it. A model that also uses them in
+another way has a larger Jacobian than taps can tell. So for a few weights of every layer the
 Jacobian J of the outputs is computed once more by autograd in the weights themselves, on a
 copy in fp64, one output at a time, without taps, and compared in three ways:
 
@@ -30,13 +30,13 @@ from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
-from smidgen.posterior.output_covariance import output_moments, shares_of
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.text_table import aligned
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
-from smidgen.weights.affine import affine_coverage
-from smidgen.weights.blocks import blocks
+from smidgen.weights.affine import require_coverage
+from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Part, Subset
 from smidgen.workflows.exact_jacobian import Exact, exact_jacobians
 
@@ -45,16 +45,16 @@ _DRAWS = 2000
 _MOST_Z = 6.0
 # By bytes of the model's type: rounding of activations, not of anything of ours.
 _TOLERANCES = {8: 1e-6, 4: 5e-3, 2: 1e-1}
-# A map below this share of the largest curvature cannot be told from rounding in fp32.
+# A layer below this share of the largest curvature cannot be told from rounding in fp32.
 _FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
-class MapCheck:
-    """How far one map is from the exact computation.
+class LayerCheck:
+    """How far one layer is from the exact computation.
 
     Args:
-        name: The map.
+        name: The layer.
         curvature: Relative error of the curvature.
         variance: Relative error of its share of the outputs' variance.
         samples: Largest z-score of the covariance of drawn weights.
@@ -74,21 +74,21 @@ class MapCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """The checks of all maps; print it.
+    """The checks of all layers; print it.
 
     Args:
-        checks: A check for each map.
+        checks: A check for each layer.
         tolerance: The relative error that is let pass.
         examples: How many rows of outputs were compared.
     """
 
-    checks: tuple[MapCheck, ...]
+    checks: tuple[LayerCheck, ...]
     tolerance: float
     examples: int
 
     @property
     def agrees(self) -> bool:
-        """Whether every map does."""
+        """Whether every layer does."""
         return all(check.agrees for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,18 +112,18 @@ class Verification:
         wrong = [check.name for check in self.checks if not check.agrees]
         if wrong:
             return (
-                f"{len(wrong)} of {len(self.checks)} maps disagree, {wrong[0]} first: the "
+                f"{len(wrong)} of {len(self.checks)} layers disagree, {wrong[0]} first: the "
                 "model uses their weights in a way that smidgen does not see. Leave them "
                 "out of the subset."
             )
         return (
-            f"All {len(self.checks)} maps agree with the exact computation on "
+            f"All {len(self.checks)} layers agree with the exact computation on "
             f"{self.examples} outputs (errors below {self.tolerance:g}, |z| below "
             f"{_MOST_Z:g})."
         )
 
     def __str__(self) -> str:
-        return "\n".join([aligned(self.table(), left=(0, 5)), "", self.summary()])
+        return "\n".join([format_table(self.table(), left=(0, 5)), "", self.summary()])
 
 
 def verify(
@@ -142,14 +142,14 @@ def verify(
         model: The trained model, or its `Problem`. It is left as it was.
         batches: A few small batches: every output of every example is back-propagated
             by itself through the whole model.
-        rows: Rows of every map to compare, chosen at random.
-        columns: Columns of every map, likewise.
+        rows: Rows of every layer to compare, chosen at random.
+        columns: Columns of every layer, likewise.
         precision: The prior precision of the posterior that is compared.
         tolerance: The relative error to let pass; by the model's type if left out.
         generator: Source of the choice and of the samples; a fixed seed if left out.
 
     Returns:
-        The checks, map by map; print it.
+        The checks, layer by layer; print it.
 
     Raises:
         ArgumentError: If an argument is outside what it may be.
@@ -161,17 +161,17 @@ def verify(
     given, batches = as_problem(model), list(batches)
     source = generator or torch.Generator().manual_seed(0)
     subset = _few(given.model, rows, columns, source)
-    with untouched(given.model):
+    with preserve_model(given.model):
         problem, _, _ = given.settled(batches)
     with warnings.catch_warnings():
-        # Maps that mix examples or never run get a row that says so.
+        # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
         kron, diagonal = (
             laplace(problem, batches, subset, structure=each, progress=False)
             for each in ("kron", "diag")
         )
     kron = kron.with_precision(precision)
-    exact = exact_jacobians(problem, batches, blocks(given.model, subset))
+    exact = exact_jacobians(problem, batches, find_blocks(given.model, subset))
     compare = _Comparison(
         exact,
         diagonal,
@@ -190,18 +190,18 @@ class _Comparison:
     """Both sides, and how near they must be."""
 
     exact: Exact
-    diagonal: Posterior
-    kron: Posterior
+    diagonal: LaplacePosterior
+    kron: LaplacePosterior
     variances: Mapping[str, Tensor]
     tolerance: float
     least: float
     draws: Mapping[str, Tensor]
 
-    def check(self, name: str) -> MapCheck:
-        """Compare one map."""
+    def check(self, name: str) -> LayerCheck:
+        """Compare one layer."""
         if name not in self.kron.operators:
             why = "left out: its examples cannot be told apart"
-            return MapCheck(name, nan, nan, nan, nan, why, True)
+            return LayerCheck(name, nan, nan, nan, nan, why, True)
         factored, covariance = self._factored(name)
         curvature = self.exact.curvature(name)
         least = self.least
@@ -210,7 +210,7 @@ class _Comparison:
             _error(self.variances[name], self.exact.variance(name, covariance), least),
         )
         score = covariance_score(self.draws[name], covariance * self.kron.likelihood.scale)
-        return MapCheck(
+        return LayerCheck(
             name,
             *errors,
             score,
@@ -233,8 +233,8 @@ class _Comparison:
         return factored, torch.linalg.inv(factored + prior * eye)
 
 
-def _draws(posterior: Posterior, source: torch.Generator) -> dict[str, Tensor]:
-    """Many draws of the weights, (S, D) by map, as a prediction by samples has them."""
+def _draws(posterior: LaplacePosterior, source: torch.Generator) -> dict[str, Tensor]:
+    """Many draws of the weights, (S, D) by layer, as a prediction by samples has them."""
     found = [posterior.drawn(source) for _ in range(_DRAWS)]
     return {
         name: torch.stack([each[name] for each in found]).double().cpu()
@@ -260,10 +260,10 @@ def covariance_score(draws: Tensor, covariance: Tensor) -> float:
 
 
 def _few(model: nn.Module, rows: int, columns: int, source: torch.Generator) -> Subset:
-    """A few random rows and columns of every map."""
-    found = affine_coverage(model)
+    """A few random rows and columns of every layer."""
+    found = require_coverage(model)
     parts: dict[str, Part] = {}
-    for each in found.maps:
+    for each in found.layers:
         drawn = (
             torch.randperm(total, generator=source)[:count].sort().values
             for total, count in ((each.outputs, rows), (each.inputs, columns))
@@ -273,11 +273,11 @@ def _few(model: nn.Module, rows: int, columns: int, source: torch.Generator) -> 
 
 
 def _own_variances(
-    problem: Problem, batches: list[Batch], posterior: Posterior
+    problem: Problem, batches: list[Batch], posterior: LaplacePosterior
 ) -> dict[str, Tensor]:
-    """Each map's share of the outputs' covariance as a prediction has it, (R, C, C)."""
-    chosen = blocks(problem.model, posterior.subset)
-    shares = shares_of(posterior, chosen, label=lambda name: name)
+    """Each layer's share of the outputs' covariance as a prediction has it, (R, C, C)."""
+    chosen = find_blocks(problem.model, posterior.subset)
+    shares = covariance_terms(posterior, chosen, label=lambda name: name)
     eye = torch.eye(posterior.likelihood.outputs, dtype=torch.float64)
 
     def outputs_alone(outputs: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ def _tolerance(model: nn.Module) -> float:
     return _TOLERANCES[max(2, min(sizes))]
 
 
-def _cells(check: MapCheck) -> tuple[str, ...]:
+def _cells(check: LayerCheck) -> tuple[str, ...]:
     verdict = "agrees" if check.agrees else "DISAGREES"
     numbers = (check.curvature, check.variance, check.samples, check.approximation)
     if check.remark:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from smidgen.errors import DataError
-from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardised
+from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardise
 from smidgen_studies.engine.cell import Job, located, read_settings
 from smidgen_studies.engine.settings import Count
 
@@ -107,7 +107,7 @@ def _read(root: Path | None, description: str, seed: int) -> Images:
         _file(root, told, path)[: told.test_size]
         for path in (told.test, *told.outside.values())
     ]
-    train, held, test, *outside = standardised(train[:size], held, *others)
+    train, held, test, *outside = standardise(train[:size], held, *others)
     named = dict(zip(told.outside, outside, strict=True))
     return Images(train, held, test, named)
 

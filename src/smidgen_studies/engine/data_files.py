@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.errors import DataError
-from smidgen.runtime.artifact import file_hash
+from smidgen.runtime.artifact import hash_file
 from smidgen_studies.engine.cell import Cell, located
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.kinds import KINDS, data_of
@@ -112,5 +112,5 @@ def _digest(path: Path) -> str:
 # Cells of a data set follow each other, and its files may be large.
 @lru_cache(maxsize=64)
 def _of_files(files: tuple[tuple[Path, int, int], ...]) -> str:
-    hashes = " ".join(file_hash(path) for path, _, _ in files)
+    hashes = " ".join(hash_file(path) for path, _, _ in files)
     return sha256(hashes.encode()).hexdigest()[:_DIGITS]

@@ -27,9 +27,9 @@ Several = Annotated[int, Rule("a whole number, 2 or more", lambda value: value >
 Draws = Annotated[int, Rule("0, or a whole number, 2 or more", lambda n: n == 0 or n > 1)]
 Positive = Annotated[float, Rule("a number > 0", lambda value: 0 < value < inf)]
 Unsigned = Annotated[float, Rule("a number, 0 or more", lambda value: 0 <= value < inf)]
-Share = Annotated[float, Rule("a number in (0, 1]", lambda value: 0 < value <= 1)]
+Fraction = Annotated[float, Rule("a number in (0, 1]", lambda value: 0 < value <= 1)]
 Percent = Annotated[float, Rule("a number in (0, 100]", lambda value: 0 < value <= 100)]
-Shares = Annotated[tuple[Share, ...], Rule("a list of numbers in (0, 1]", bool)]
+Shares = Annotated[tuple[Fraction, ...], Rule("a list of numbers in (0, 1]", bool)]
 Percents = Annotated[tuple[Percent, ...], Rule("a list of numbers in (0, 100]", bool)]
 Rates = Annotated[tuple[Positive, ...], Rule("a list of numbers > 0", bool)]
 

@@ -15,7 +15,7 @@ from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings, ramp
 from smidgen.workflows.ramp.schemes import SCHEMES, Scheme
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job, read_settings
-from smidgen_studies.engine.settings import Count, Percents, Rule, Share
+from smidgen_studies.engine.settings import Count, Fraction, Percents, Rule
 from smidgen_studies.methods.text_models import needed_model
 
 Data = TextData
@@ -29,7 +29,7 @@ class Settings:
     schemes: Annotated[tuple[Scheme, ...], _SOME] = SCHEMES
     percents: Percents = PERCENTS
     repeats: Count = 5
-    most_stochastic: Share = 0.1
+    most_stochastic: Fraction = 0.1
     approximation: Approximation = "reduce"
 
     @property

@@ -17,7 +17,7 @@ from smidgen import fit, select
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_course
 from smidgen_studies.data.text import TextData
 from smidgen_studies.engine.cell import Job, read_settings
-from smidgen_studies.engine.settings import Positive, Several, Share, Unsigned
+from smidgen_studies.engine.settings import Fraction, Positive, Several, Unsigned
 from smidgen_studies.methods.tuned_text import start_of
 
 Data = TextData
@@ -33,7 +33,7 @@ class Settings:
 
     update: Update = "langevin"
     base: str = "all-MiniLM-L6-v2"
-    fraction: Share = 0.005
+    fraction: Fraction = 0.005
     epochs: Positive = 1.5
     samples: Several = 20
     learning_rate: Positive = 1e-4

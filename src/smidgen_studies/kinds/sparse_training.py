@@ -20,7 +20,7 @@ from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
-from smidgen.sparse import SparseNetwork, pruned, sparse_bayesian
+from smidgen.sparse import SparseNetwork, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import Start
@@ -28,7 +28,7 @@ from smidgen.sparse.prune import Removal
 from smidgen.workflows.comparison import Method, compare
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring
 from smidgen_studies.engine.cell import Job, read_settings
-from smidgen_studies.engine.settings import Count, Draws, Positive, Share, Unsigned
+from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
 from smidgen_studies.methods.mixtures import mixture_methods
 from smidgen_studies.methods.sparse_costs import costs, stored_bytes
 from smidgen_studies.methods.trials import Choice, choose, trial
@@ -57,7 +57,7 @@ class Settings:
     `scaled` whether there is a second row with a temperature fitted on validation data.
     """
 
-    density: Share = 1.0
+    density: Fraction = 1.0
     deterministic: bool = False
     removal: Removal | None = None
     budget: Budget = _BUDGET
@@ -75,7 +75,7 @@ class Settings:
     every: Count = SparseTraining.every
     images: Count | None = None
     samples: Draws = 10
-    pruned: tuple[Share, ...] = ()
+    pruned: tuple[Fraction, ...] = ()
     scaled: bool = True
     report: bool = True
 
@@ -161,12 +161,12 @@ def run(job: Job) -> Mapping[str, Any]:
         scores = _validation(held, data.validation.labels)
         scale = noted["training"]["median_scale"]
         return {**noted, "trial": _trial(told, choice, *scores, scale=scale)}
-    twin = sparse_bayesian(model, density=1.0, seed=job.seed)
+    twin = make_sparse(model, density=1.0, seed=job.seed)
     return {**noted, **_reported(told, found.network, twin, held, data, training)}
 
 
 def _network(told: Settings, model: nn.Module, scale: float, seed: int) -> SparseNetwork:
-    return sparse_bayesian(
+    return make_sparse(
         model,
         density=told.density,
         budget=told.budget,
@@ -220,7 +220,7 @@ def _reported(
     networks = {name: (label, network, held, measured)}
     for density in told.pruned:
         # By the budget that SSVI has, so that only the way there differs.
-        cut = pruned(network, density, by=told.score, budget=told.budget)
+        cut = prune_network(network, density, by=told.score, budget=told.budget)
         percent = f"{100 * density:g}"
         networks[f"{name}-pruned-{percent}"] = (
             f"{label}, pruned to {percent} %",
@@ -290,7 +290,7 @@ def _median_scale(network: SparseNetwork, scale: float) -> float | None:
     """The median of σ over the first σ, of all active weights; None of points."""
     ratios = [
         part.scales.detach() / (scale * network.priors[name])
-        for name, part in network.maps.items()
+        for name, part in network.layers.items()
         if part.log_scales is not None
     ]
     return float(torch.cat(ratios).median()) if ratios else None

@@ -20,7 +20,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DivergedError
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Done, Job, read_settings
-from smidgen_studies.engine.settings import Count, Positive, Share
+from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import scores_of
 from smidgen_studies.methods.trials import Choice, choose, trial
 from smidgen_studies.methods.tuned_text import start_of, tune
@@ -41,7 +41,7 @@ class Settings:
     method: Method
     learning_rate: Positive | None = None
     epochs: Count = 2
-    fraction: Share = 0.005
+    fraction: Fraction = 0.005
     rank: Count = 6
     base: str = "all-MiniLM-L6-v2"
     report: bool = True

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from smidgen import fit
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.weights.subset import Subset
 from smidgen_studies.data.uci import TableData, Tables
 from smidgen_studies.engine.cell import Job, read_settings
@@ -41,7 +41,9 @@ def run(job: Job) -> Mapping[str, Any]:
     """Fit and tune a posterior for each percentage."""
     told = read_settings(Settings, job.settings, "uci-laplace")
 
-    def fitted(problem: Problem, tables: Tables, subset: Subset) -> tuple[Posterior, float]:
+    def fitted(
+        problem: Problem, tables: Tables, subset: Subset
+    ) -> tuple[LaplacePosterior, float]:
         found = fit.laplace(
             problem, tables.loader("train"), subset, structure=told.structure
         )

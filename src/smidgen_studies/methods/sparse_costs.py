@@ -69,7 +69,7 @@ def costs(
         "operations_ratio": own.done / whole,
         "active_operations_ratio": own.total / whole,
         "seconds_ratio": seconds,
-        "paths": [part.taken_path for part in sides["own"].maps.values()],
+        "paths": [part.taken_path for part in sides["own"].layers.values()],
     }
 
 

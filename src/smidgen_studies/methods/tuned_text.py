@@ -23,7 +23,7 @@ from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.likelihood.gaussian import squares_of_nll
 from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
-from smidgen.weights.head import Head, head_of
+from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen_studies.data.text import Drawn, Loader, draw
 from smidgen_studies.engine.cell import Done, Job
@@ -63,7 +63,7 @@ class Start:
         """The head, as weights that can be chosen."""
         if self.head == "last":
             return select.last_layer(self.model)
-        return select.named(self.model, list(head_of(self.model, self.head)))
+        return select.named(self.model, list(find_head(self.model, self.head)))
 
     def shuffled(self) -> Loader:
         """Training batches, in the same orders for every method."""

@@ -20,8 +20,8 @@ from smidgen.errors import ArgumentError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
-from smidgen.sparse import sparse_bayesian
-from smidgen.weights.affine import affine_coverage
+from smidgen.sparse import make_sparse
+from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Subset
 from smidgen.workflows.variances import marginal_variances
 from smidgen_studies.data.uci import Tables
@@ -68,7 +68,7 @@ def subsets_by(
     noise: float,
     seed: int,
 ) -> Iterator[tuple[float, Subset]]:
-    """Choose ever more weights of all maps in one way.
+    """Choose ever more weights of all layers in one way.
 
     Args:
         problem: The trained network, with unit noise.
@@ -121,7 +121,7 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
 
 def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset:
     """Train a sparse network from the largest weights; take the weights it ends with."""
-    network = sparse_bayesian(
+    network = make_sparse(
         problem.model, density=share, budget="global", start="magnitude", seed=seed
     )
     batches = tables.shuffled(seed)
@@ -138,9 +138,9 @@ def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset
 def _rows_by_columns(model: nn.Module, share: float) -> Subset:
     """The most rows and columns, the same share of each, that stay within the budget."""
     total = sum(
-        torch.Size(shape).numel() for shape in affine_coverage(model).universe.values()
+        torch.Size(shape).numel() for shape in require_coverage(model).universe.values()
     )
-    # A row by a column of each map is the least there is.
+    # A row by a column of each layer is the least there is.
     best = select.sparse_kfac(model, percent=1e-3)
     low, high = 0.0, 100.0
     for _ in range(_BISECTIONS):
@@ -152,7 +152,7 @@ def _rows_by_columns(model: nn.Module, share: float) -> Subset:
             high = middle
     if best.size > share * total:
         raise ArgumentError(
-            f"percents must leave room for a row by a column of each map, {best.size} "
+            f"percents must leave room for a row by a column of each layer, {best.size} "
             f"weights, got {100 * share:g} % of {total}. Take more."
         )
     return best

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.weights.subset import Subset
 from smidgen.workflows.posterior_notes import posterior_settings
@@ -22,7 +22,7 @@ from smidgen_studies.data.uci import (
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.uci_choices import HOW, LABELS, By, subsets_by
 
-Fit = Callable[[Problem, Tables, Subset], tuple[Posterior | SwagPosterior, float]]
+Fit = Callable[[Problem, Tables, Subset], tuple[LaplacePosterior | SwagPosterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)

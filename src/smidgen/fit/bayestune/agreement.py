@@ -19,8 +19,8 @@ from smidgen.fit.bayestune.chain import Scales
 from smidgen.fit.bayestune.langevin import langevin
 from smidgen.outputs.problem import Problem
 from smidgen.types import Batch
-from smidgen.weights.affine import share_of
-from smidgen.weights.top_k import overlap
+from smidgen.weights.affine import ceil_fraction
+from smidgen.weights.top_k import top_k_overlap
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,6 @@ def agreement(
         langevin(model, first, seed=seed, **chain),
         langevin(model, second, seed=seed + 1, **chain),
     )
-    count = share_of(found[0].size, fraction)
-    shared = overlap(found[0].means, found[1].means, count)
+    count = ceil_fraction(found[0].size, fraction)
+    shared = top_k_overlap(found[0].means, found[1].means, count)
     return Agreement(shared, found[0].chance(fraction), fraction, found)

@@ -1,6 +1,6 @@
 """A chain over weights that remembers, of each, the mean of its prior's scale.
 
-How the weights move is a `Mover`'s business; this part reads the batches, takes the
+How the weights move is a `WeightUpdate`'s business; this part reads the batches, takes the
 likelihood's gradient, gathers samples with burn-in and thinning, and can be left and taken
 up again bitwise.
 """
@@ -19,11 +19,11 @@ from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.runtime.loader import Endless
+from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
-from smidgen.weights.affine import share_of
-from smidgen.weights.top_k import overlap
+from smidgen.weights.affine import ceil_fraction
+from smidgen.weights.top_k import top_k_overlap
 
 # Distances of the prior check, in units of 1/β.
 _DISTANCES = (1e-3, 1e-2, 1e-1, 1.0)
@@ -33,7 +33,7 @@ _LOWEST_POWER, _POWERS = -12, 12
 
 
 @dataclass(frozen=True)
-class Trace:
+class ChainSample:
     """What the chain looked like at one sample.
 
     `nll` is that of the step's batch, `scale` and `displacement` are means over all
@@ -77,7 +77,7 @@ class Scales:
     halves: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
     counts: tuple[int, int]
     prior: ScalePrior
-    traces: tuple[Trace, ...]
+    traces: tuple[ChainSample, ...]
     check: tuple[PriorCheck, ...]
     displacement: Mapping[str, Tensor] | None = None
 
@@ -105,11 +105,11 @@ class Scales:
         Returns:
             In [0, 1]; by chance it would be `chance(fraction)`.
         """
-        return overlap(*self.halves, share_of(self.size, fraction))
+        return top_k_overlap(*self.halves, ceil_fraction(self.size, fraction))
 
     def chance(self, fraction: float = 0.005) -> float:
         """The overlap of two choices that have nothing to do with each other."""
-        return share_of(self.size, fraction) / self.size
+        return ceil_fraction(self.size, fraction) / self.size
 
     @property
     def size(self) -> int:
@@ -148,7 +148,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class Course:
+class ChainSchedule:
     """How long a chain is: samples come every `thin` steps after `burn_in`."""
 
     steps: int
@@ -166,7 +166,7 @@ class Course:
         return after // self.thin - 1 if after > 0 and not after % self.thin else None
 
 
-class Mover(Protocol):
+class WeightUpdate(Protocol):
     """Moves weights by their gradients, and knows the scale of each."""
 
     def move(self, step: int) -> None:
@@ -204,8 +204,8 @@ class Chain:
         tensors: Mapping[str, Tensor],
         ranked: Iterable[str],
         prior: ScalePrior,
-        course: Course,
-        mover: Mover,
+        course: ChainSchedule,
+        mover: WeightUpdate,
         *,
         keep_displacement: bool,
     ) -> None:
@@ -217,13 +217,13 @@ class Chain:
             for part in ("first", "second", "displacement")
             if part != "displacement" or keep_displacement
         }
-        self.traces: list[Trace] = []
+        self.traces: list[ChainSample] = []
         self.beyond = torch.zeros(len(_DISTANCES), dtype=torch.float64)
         self.label = "sampling scales"
 
     def run(
         self,
-        batches: Endless,
+        batches: ResumableLoader,
         about: Mapping[str, Any],
         checkpoint: str | Path | None,
         every: int,
@@ -305,7 +305,7 @@ class Chain:
             count += displacement.numel()
             pictured.append(scales[:: max(1, len(scales) // 1000)])
         scale, moved = (totals / count).tolist()
-        self.traces.append(Trace(step, nll, scale, moved))
+        self.traces.append(ChainSample(step, nll, scale, moved))
         self.label = f"sampling scales, {_picture(torch.cat(pictured))}"
 
     def _scales(self) -> Scales:
@@ -331,7 +331,7 @@ class Chain:
             displacement=self.sums.get("displacement"),
         )
 
-    def _state(self, batches: Endless, step: int) -> dict[str, Tensor]:
+    def _state(self, batches: ResumableLoader, step: int) -> dict[str, Tensor]:
         rows = [astuple(each) for each in self.traces]
         found = {
             "step": torch.tensor(step),
@@ -344,7 +344,7 @@ class Chain:
             found.update({f"{part}/{name}": tensor for name, tensor in each.items()})
         return found
 
-    def _resume(self, state: Mapping[str, Tensor] | None, batches: Endless) -> int:
+    def _resume(self, state: Mapping[str, Tensor] | None, batches: ResumableLoader) -> int:
         if state is None:
             return 0
 
@@ -361,7 +361,7 @@ class Chain:
         torch.set_rng_state(state["random"])
         self.beyond = state["beyond"]
         rows = state["traces"].tolist()
-        self.traces = [Trace(int(step), *rest) for step, *rest in rows]
+        self.traces = [ChainSample(int(step), *rest) for step, *rest in rows]
         return int(state["step"])
 
 

@@ -19,21 +19,21 @@ import torch
 from torch import nn
 
 from smidgen.errors import ArgumentError
-from smidgen.fit.bayestune.chain import Chain, Course, Mover, Scales
+from smidgen.fit.bayestune.chain import Chain, ChainSchedule, Scales, WeightUpdate
 from smidgen.fit.bayestune.published import Published
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.bayestune.step import Langevin, Settings
+from smidgen.fit.bayestune.step import Langevin, LangevinSettings
 from smidgen.fit.preparation import training_size
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import untouched
-from smidgen.runtime.loader import Endless
-from smidgen.runtime.progress import length_of
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.loader import ResumableLoader
+from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
-from smidgen.weights.affine import affine_coverage
-from smidgen.weights.head import Head, check_width, head_of
+from smidgen.weights.affine import require_coverage
+from smidgen.weights.head import Head, check_width, find_head
 from smidgen.weights.subset import Subset, Whole
-from smidgen.weights.vector import Trainable
+from smidgen.weights.vector import SubsetVector
 
 Update = Literal["langevin", "published"]
 
@@ -41,7 +41,7 @@ TEMPERATURE, NOISE_DISCOUNT = 1e-5, 1.0
 """What the chain takes if nothing is given; `docs/methods/bayestune.md` says why."""
 
 
-def chain_course(steps: float, samples: int = 20) -> Course:
+def chain_course(steps: float, samples: int = 20) -> ChainSchedule:
     """Lay out a chain: half of it is burn-in, the samples are evenly over the other half.
 
     Args:
@@ -53,7 +53,7 @@ def chain_course(steps: float, samples: int = 20) -> Course:
     """
     length = max(2 * samples, round(steps))
     burn_in = length // 2
-    return Course(length, burn_in, (length - burn_in) // samples)
+    return ChainSchedule(length, burn_in, (length - burn_in) // samples)
 
 
 def langevin(
@@ -87,9 +87,9 @@ def langevin(
     Args:
         model: The pretrained model, or its `Problem`.
         train: Training batches; a loader that can be read again.
-        among: The whole parameters that move; all affine maps if left out.
+        among: The whole parameters that move; all affine layers if left out.
         head: Whole parameters that move without a prior, being new, and are not ranked:
-            a subset, names of modules, "last" for the last affine map if it makes the
+            a subset, names of modules, "last" for the last affine layer if it makes the
             outputs, or "none".
         prior: Of the other weights; Gamma(0.01, rate 100) scales if left out.
         steps: Length of the chain.
@@ -124,20 +124,20 @@ def langevin(
     """  # noqa: DOC502
     given = as_problem(model)
     prior = prior or ScalePrior()
-    course = Course(steps, burn_in, thin)
+    course = ChainSchedule(steps, burn_in, thin)
     own = temperature, noise_discount, preconditioned, clip
     settings = _settings(update, learning_rate, *own, num_data)
     _check(course, settings, update, checkpoint_every)
     moving, free = _parts(given.model, among, head)
-    batches = Endless(train)
-    with batches.borrowed(seed), untouched(given.model), torch.enable_grad():
+    batches = ResumableLoader(train)
+    with batches.seeded(seed), preserve_model(given.model), torch.enable_grad():
         settled = _settled(given, train, head)
         size = _size(settled, train, num_data, update)
         about = {
             "what": f"scales by {update}",
             "model": fingerprint(given.model),
             "num_data": size,
-            "batches": length_of(train),
+            "batches": count_batches(train),
             "among": sorted(moving.parts),
             "head": sorted(free),
             "displacement": displacement,
@@ -146,10 +146,10 @@ def langevin(
             "prior": asdict(prior),
         }
         torch.manual_seed(seed)
-        tensors = Trainable(given.model, moving).tensors
+        tensors = SubsetVector(given.model, moving).tensors
         ranked = [name for name in tensors if name not in free]
         base = {n: p.detach() for n, p in given.model.named_parameters() if n in ranked}
-        mover: Mover
+        mover: WeightUpdate
         if update == "published":
             mover = Published(tensors, base, prior, course.burn_in, learning_rate, seed)
         else:
@@ -186,7 +186,7 @@ def _settings(
     preconditioned: bool | None,
     clip: float | None,
     num_data: int | None,
-) -> Settings:
+) -> LangevinSettings:
     """Fill in the defaults, and refuse what the published update would not look at."""
     given = {
         "temperature": temperature,
@@ -201,7 +201,7 @@ def _settings(
                 f"{name} must be left out for update='published', which has its own, got "
                 f"{value}. Leave it out, or use update='langevin'."
             )
-    return Settings(
+    return LangevinSettings(
         learning_rate,
         TEMPERATURE if temperature is None else temperature,
         NOISE_DISCOUNT if noise_discount is None else noise_discount,
@@ -210,7 +210,9 @@ def _settings(
     )
 
 
-def _check(course: Course, settings: Settings, update: str, every: int) -> None:
+def _check(
+    course: ChainSchedule, settings: LangevinSettings, update: str, every: int
+) -> None:
     if update not in get_args(Update):
         raise ArgumentError(f"update must be one of {get_args(Update)}, got {update!r}.")
     if every < 1:
@@ -241,9 +243,9 @@ def _parts(
 ) -> tuple[Subset, frozenset[str]]:
     """Settle what moves, and the names of what moves without a prior."""
     if among is None:
-        universe = affine_coverage(model).universe
+        universe = require_coverage(model).universe
         among = Subset(universe, {name: Whole() for name in universe})
-    parts = head_of(model, head)
+    parts = find_head(model, head)
     ranked = among.parts.keys() - parts.keys()
     if parts:
         shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}

@@ -9,7 +9,7 @@ go through AdamW (decay 0.01 of matrices) and Adam. Adam divides drift and noise
 size, so this is no Langevin chain: with the released numbers a scale is a random walk.
 Written from the description in `docs/methods/bayestune.md`, to compare with. Unlike there
 the rate does not follow a schedule (theirs is at 4 to 10 percent of its nominal value), the
-head has no prior, affine maps alone move by default, and chains are as long as they are
+head has no prior, affine layers alone move by default, and chains are as long as they are
 asked to be, not 20,000 steps.
 """
 

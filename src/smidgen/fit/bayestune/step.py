@@ -37,7 +37,7 @@ _ENOUGH = 10_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class LangevinSettings:
     """How far and how noisily a step goes."""
 
     learning_rate: float
@@ -69,7 +69,7 @@ class Langevin:
         tensors: Mapping[str, Tensor],
         base: Mapping[str, Tensor],
         prior: ScalePrior,
-        settings: Settings,
+        settings: LangevinSettings,
         num_data: int,
         burn_in: int,
         seed: int,

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from smidgen.curvature.operators import JOINT
 from smidgen.errors import ArgumentError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import lowest
-from smidgen.fit.calibration.groups import Scope, distinct, labels_of
+from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.groups import Scope, distinct, group_labels
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
-from smidgen.weights.blocks import blocks
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.weights.blocks import find_blocks
 
 _RANGE = (-14.0, 23.0)
 """Natural logs of the precisions that are searched: 1e-6 to 1e10."""
 _POINTS = 149
 
 
-def log_evidence(posterior: Posterior, model: nn.Module | Problem) -> float:
+def log_evidence(posterior: LaplacePosterior, model: nn.Module | Problem) -> float:
     """Log marginal likelihood of the training data under a posterior's precision.
 
     Args:
@@ -57,8 +57,8 @@ def log_evidence(posterior: Posterior, model: nn.Module | Problem) -> float:
 
 
 def tune_by_evidence(
-    posterior: Posterior, model: nn.Module | Problem, *, scope: Scope = "scalar"
-) -> Posterior:
+    posterior: LaplacePosterior, model: nn.Module | Problem, *, scope: Scope = "scalar"
+) -> LaplacePosterior:
     """Choose the prior precision that makes the training data likeliest.
 
     Args:
@@ -71,7 +71,7 @@ def tune_by_evidence(
     """
     problem = as_problem(model)
     posterior.require(problem.model)
-    joins = labels_of(scope, posterior, problem)
+    joins = group_labels(scope, posterior, problem)
     norms = _squared_norms(posterior, problem)
     chosen = {
         label: _best(posterior, [n for n in joins if joins[n] == label], norms)
@@ -83,7 +83,7 @@ def tune_by_evidence(
     return replace(posterior, precision=values, tuning=None)
 
 
-def _best(posterior: Posterior, names: list[str], norms: dict[str, float]) -> float:
+def _best(posterior: LaplacePosterior, names: list[str], norms: dict[str, float]) -> float:
     """Scan, then search between the neighbours: more than one peak is possible."""
 
     def loss(logs: Tensor) -> Tensor:
@@ -101,21 +101,23 @@ def _best(posterior: Posterior, names: list[str], norms: dict[str, float]) -> fl
             stacklevel=3,
         )
     low, high = max(0, place - 1), min(_POINTS - 1, place + 1)
-    return float(lowest(loss, logs[low : low + 1], logs[high : high + 1]).exp())
+    return float(minimize(loss, logs[low : low + 1], logs[high : high + 1]).exp())
 
 
-def _gain(posterior: Posterior, name: str, norm: float, precisions: Tensor) -> Tensor:
+def _gain(
+    posterior: LaplacePosterior, name: str, norm: float, precisions: Tensor
+) -> Tensor:
     """What one operator adds to the log evidence, for precisions (P,): (P,)."""
     values = posterior.operators[name].values.double().cpu() / posterior.likelihood.scale
     logs = torch.stack([(values / each).log1p().sum() for each in precisions])
     return -0.5 * (logs + precisions * norm)
 
 
-def _squared_norms(posterior: Posterior, problem: Problem) -> dict[str, float]:
+def _squared_norms(posterior: LaplacePosterior, problem: Problem) -> dict[str, float]:
     """Σ θ² over the chosen weights of each operator."""
     subset, found = posterior.subset, {}
-    for block in blocks(problem.model, subset):
-        found[block.map.name] = sum(
+    for block in find_blocks(problem.model, subset):
+        found[block.layer.name] = sum(
             float(
                 problem.model.get_parameter(name)
                 .detach()
@@ -124,7 +126,7 @@ def _squared_norms(posterior: Posterior, problem: Problem) -> dict[str, float]:
                 .square()
                 .sum()
             )
-            for name in block.map.shapes
+            for name in block.layer.shapes
             if name in subset.parts
         )
     return {JOINT: sum(found.values())} if JOINT in posterior.operators else found

@@ -10,7 +10,7 @@ from torch import Tensor
 _RATIO = (5**0.5 - 1) / 2
 
 
-def lowest(
+def minimize(
     score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, *, steps: int = 48
 ) -> Tensor:
     """Search P functions between P pairs of numbers.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
-from smidgen.fit.calibration.golden_section import lowest
+from smidgen.fit.calibration.golden_section import minimize
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.links import standard_normals
 
@@ -149,5 +149,5 @@ def best_temperatures(curve: Curve, count: int) -> Tensor:
         Temperatures, and the NLLs at them, (2, P).
     """
     high = _all(_LARGEST, count)
-    found = lowest(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()
+    found = minimize(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()
     return torch.stack([found, curve(found)])

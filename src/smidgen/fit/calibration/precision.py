@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import lowest
-from smidgen.fit.calibration.groups import Scope, distinct, labels_of
+from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.groups import Scope, distinct, group_labels
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior, Tuning
+from smidgen.posterior.laplace import LaplacePosterior, Tuning
 from smidgen.posterior.variance_table import VarianceTable, variance_table
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
@@ -50,7 +50,7 @@ class Choice:
 
 
 def tune_precision(
-    posterior: Posterior,
+    posterior: LaplacePosterior,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     *,
@@ -61,7 +61,7 @@ def tune_precision(
     link: str = "auto",
     top: int | None = None,
     progress: bool = True,
-) -> Posterior:
+) -> LaplacePosterior:
     """Tune the prior precision and the temperature on held-out data.
 
     Args:
@@ -70,7 +70,7 @@ def tune_precision(
         batches: Labelled validation batches, read once.
         what: "joint", or "precision" or "temperature" alone.
         scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; what
-            "auto" takes where maps have operators of their own) or one for each "layer";
+            "auto" takes where layers have operators of their own) or one for each "layer";
             several are kept near the common one by a prior.
         precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
             is chosen too.
@@ -88,7 +88,7 @@ def tune_precision(
     problem = replace(as_problem(model), likelihood=posterior.likelihood)
     posterior.require(problem.model)
     _check_choices(posterior, what)
-    joins = labels_of(scope, posterior, problem)
+    joins = group_labels(scope, posterior, problem)
     likelihood = posterior.likelihood
     link = likelihood.resolved_link(link, top)
     grid = None
@@ -163,7 +163,7 @@ def checked_grid(precisions: Sequence[float]) -> Tensor:
     return grid.unique()
 
 
-def _check_choices(posterior: Posterior, what: What) -> None:
+def _check_choices(posterior: LaplacePosterior, what: What) -> None:
     if what not in get_args(What):
         raise ArgumentError(f"what must be one of {get_args(What)}, got {what!r}.")
     if isinstance(posterior.likelihood, Gaussian) and what == "temperature":
@@ -238,7 +238,7 @@ def _refined(
         return _scored(objective, covariance[None], jointly=jointly)
 
     low, high = logs[winner - 1 : winner], logs[winner + 1 : winner + 2]
-    found = lowest(lambda place: scored(place)[1], low, high, steps=20)
+    found = minimize(lambda place: scored(place)[1], low, high, steps=20)
     scale, nll = scored(found)
     if not float(nll) < choice.nll:
         return choice
@@ -287,12 +287,12 @@ def _descended(
 
 
 def _tuned(
-    posterior: Posterior,
+    posterior: LaplacePosterior,
     curve: Tuning,
     choice: Choice,
     joins: Mapping[str, str],
     what: What,
-) -> Posterior:
+) -> LaplacePosterior:
     """Put what was chosen into the posterior."""
     likelihood = posterior.likelihood
     if isinstance(likelihood, Gaussian):
@@ -314,7 +314,9 @@ def _tuned(
     return replace(posterior, precision=precision, tuning=curve)
 
 
-def _with_noise(posterior: Posterior, likelihood: Gaussian, noise: float) -> Posterior:
+def _with_noise(
+    posterior: LaplacePosterior, likelihood: Gaussian, noise: float
+) -> LaplacePosterior:
     """Give a regression another noise, and the likelihood of its training data under it."""
     fitted = posterior.log_likelihood
     if fitted is not None:

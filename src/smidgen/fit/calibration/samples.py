@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import lowest
+from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import WeightPosterior
+from smidgen.posterior.laplace import Posterior
 from smidgen.posterior.sampling import SAMPLES, sampled_outputs
 from smidgen.posterior.swag import SampleTuning, SwagPosterior
-from smidgen.runtime.guard import untouched
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -60,13 +60,13 @@ class HeldOut:
             raise DataError("all residuals are zero: there is no noise to fit.")
         middle = residuals.log().double().reshape(1)
         ends = (middle - _WIDEST, middle + _WIDEST)
-        noise = float(lowest(lambda logs: score(logs.exp()), *ends).exp())
+        noise = float(minimize(lambda logs: score(logs.exp()), *ends).exp())
         return noise, float(curve(noise))
 
 
 def held_out(
     problem: Problem,
-    posterior: WeightPosterior,
+    posterior: Posterior,
     validation: Iterable[Batch],
     *,
     samples: int = SAMPLES,
@@ -92,7 +92,7 @@ def held_out(
         problem, posterior, validation, samples=samples, generator=generator
     )
     for batch, found in runs:
-        with untouched(problem.model), torch.no_grad():
+        with preserve_model(problem.model), torch.no_grad():
             point = problem.outputs(batch).flatten(0, -2).double().cpu()
         wanted, kept = problem.read(batch, point)
         if wanted is None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.calibration.objective import Objective
 from smidgen.outputs.likelihood import Categorical, is_extreme
-from smidgen.outputs.targets import labelled
+from smidgen.outputs.targets import has_target
 
 
 def temperature(logits: Tensor, targets: Tensor) -> float:
@@ -40,7 +40,7 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
             f"logits must have shape (examples, classes), got {tuple(logits.shape)}."
         )
     if targets.shape == logits.shape[:1]:
-        kept = labelled(targets)
+        kept = has_target(targets)
         logits, targets = logits[kept.to(logits.device)], targets[kept]
     if not len(logits):
         raise DataError("no example has a label (all are -100). Pass labelled data.")

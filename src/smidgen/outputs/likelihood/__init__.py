@@ -3,7 +3,7 @@
 from smidgen.outputs.likelihood.base import Likelihood
 from smidgen.outputs.likelihood.bernoulli import Bernoulli
 from smidgen.outputs.likelihood.categorical import Categorical, is_extreme
-from smidgen.outputs.likelihood.description import KINDS, described, from_description
+from smidgen.outputs.likelihood.description import KINDS, describe, from_description
 from smidgen.outputs.likelihood.gaussian import Gaussian
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Categorical",
     "Gaussian",
     "Likelihood",
-    "described",
+    "describe",
     "from_description",
     "is_extreme",
 ]

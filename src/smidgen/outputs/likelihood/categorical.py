@@ -16,7 +16,7 @@ from smidgen.outputs.links import (
     at_temperatures,
     centred,
     directions,
-    resolve,
+    resolve_link,
     targets_at_temperatures,
 )
 from smidgen.outputs.predictive import CategoricalPredictive, mixture_information
@@ -80,7 +80,7 @@ class Categorical(Likelihood):
 
     def resolved_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto" by the number of classes, or refuse."""
-        return resolve(link, self.outputs, top)
+        return resolve_link(link, self.outputs, top)
 
     @property
     def root_count(self) -> int:
@@ -190,7 +190,7 @@ class Categorical(Likelihood):
         if wrong.numel():
             raise DataError(
                 f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
-                f"has {self.outputs} classes; map the labels to them."
+                f"has {self.outputs} classes; layer the labels to them."
             )
         return targets.long()
 

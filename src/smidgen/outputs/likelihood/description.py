@@ -16,7 +16,7 @@ KINDS: dict[str, type[Likelihood]] = {
 }
 
 
-def described(likelihood: Likelihood) -> dict[str, Any]:
+def describe(likelihood: Likelihood) -> dict[str, Any]:
     """Write a likelihood as JSON takes it."""
     return {"kind": likelihood.kind, **asdict(likelihood)}
 

@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from smidgen.errors import SmidgenError, StoreError
-from smidgen.outputs.likelihood import described, from_description
+from smidgen.outputs.likelihood import describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import laplace, swag
 from smidgen.posterior.swag import SwagPosterior
-from smidgen.runtime.artifact import HASH, file_hash, read_config, read_tensors
+from smidgen.runtime.artifact import HASH, hash_file, read_config, read_tensors
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
@@ -40,7 +40,10 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 
 def save(
-    posterior: Posterior | SwagPosterior, folder: str | Path, *, overwrite: bool = False
+    posterior: LaplacePosterior | SwagPosterior,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Write a posterior to a folder, whole or not at all.
 
@@ -62,7 +65,9 @@ def save(
     return folder
 
 
-def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPosterior:
+def load(
+    folder: str | Path, model: nn.Module | Problem
+) -> LaplacePosterior | SwagPosterior:
     """Read a posterior and check that it belongs to this model.
 
     Args:
@@ -96,7 +101,7 @@ def load(folder: str | Path, model: nn.Module | Problem) -> Posterior | SwagPost
             "num_data": config["num_data"],
             "temperature": config["temperature"],
         }
-        return kind.unpacked(tensors, config, as_problem(model), common)
+        return kind.unpack(tensors, config, as_problem(model), common)
     except StoreError:
         raise
     except SmidgenError as error:
@@ -118,10 +123,10 @@ def refuse_taken_posterior(folder: Path, *, overwrite: bool) -> None:
     )
 
 
-def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
+def _write(posterior: LaplacePosterior | SwagPosterior, folder: Path) -> None:
     kind = KINDS_OF_POSTERIOR[posterior.method]
     indices, header = posterior.subset.to_tensors()
-    tensors, settings = kind.packed(posterior)
+    tensors, settings = kind.pack(posterior)
     plain = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
     save_file({**indices, **plain}, str(folder / _TENSORS), metadata={"format": "smidgen"})
     config = {
@@ -129,10 +134,10 @@ def _write(posterior: Posterior | SwagPosterior, folder: Path) -> None:
         "method": posterior.method,
         **settings,
         "temperature": posterior.temperature,
-        "likelihood": described(posterior.likelihood),
+        "likelihood": describe(posterior.likelihood),
         "num_data": posterior.num_data,
         "fingerprint": posterior.fingerprint,
-        HASH: file_hash(folder / _TENSORS),
+        HASH: hash_file(folder / _TENSORS),
         "tuning": asdict(posterior.tuning) if posterior.tuning else None,
         "subset": header,
     }

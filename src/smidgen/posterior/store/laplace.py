@@ -12,8 +12,8 @@ from torch import Tensor
 from smidgen.curvature.operators import JOINT, STRUCTURES, Operator
 from smidgen.errors import StoreError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior, Tuning
-from smidgen.weights.blocks import MapBlock, blocks
+from smidgen.posterior.laplace import LaplacePosterior, Tuning
+from smidgen.weights.blocks import LayerBlock, find_blocks
 
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "structure": str,
@@ -23,7 +23,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 """What its config must have."""
 
 
-def packed(posterior: Posterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack(posterior: LaplacePosterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split into tensors and settings."""
     tensors = {
         f"{part.name}/{name}": getattr(operator, part.name)
@@ -38,17 +38,17 @@ def packed(posterior: Posterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
 
 
-def unpacked(
+def unpack(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any],
     problem: Problem,
     common: Mapping[str, Any],
-) -> Posterior:
-    """Put together what `packed` split, checking every shape."""
+) -> LaplacePosterior:
+    """Put together what `pack` split, checking every shape."""
     kind = STRUCTURES[config["structure"]]
-    chosen = blocks(problem.model, common["subset"])
-    spans = {JOINT: chosen} if kind.joint else {b.map.name: (b,) for b in chosen}
-    return Posterior(
+    chosen = find_blocks(problem.model, common["subset"])
+    spans = {JOINT: chosen} if kind.joint else {b.layer.name: (b,) for b in chosen}
+    return LaplacePosterior(
         operators={
             name: _operator(kind, tensors, name, span, problem.device)
             for name, span in spans.items()
@@ -62,7 +62,7 @@ def unpacked(
     )
 
 
-def card(posterior: Posterior) -> str:
+def card(posterior: LaplacePosterior) -> str:
     """Describe it to whoever finds the folder."""
     subset = posterior.subset
     return f"""---
@@ -72,7 +72,7 @@ tags: [bayesian, laplace, uncertainty]
 # A posterior over {subset.size:,} weights
 
 Laplace ({posterior.structure}, {posterior.approximation}) over {subset.size:,} of
-{subset.total:,} weights of affine maps ({subset.fraction:.3%}), fitted to
+{subset.total:,} weights of affine layers ({subset.fraction:.3%}), fitted to
 {posterior.num_data:,} examples. Prior precision {posterior.precision_range}, temperature
 {posterior.temperature:.4g}; {posterior.floats:,} floats in the factors.
 
@@ -91,7 +91,7 @@ def _operator(
     kind: type[Operator],
     tensors: Mapping[str, Tensor],
     name: str,
-    span: Sequence[MapBlock],
+    span: Sequence[LayerBlock],
     device: torch.device,
 ) -> Operator:
     size = sum(block.size for block in span)

@@ -17,7 +17,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {"snapshots": int, "rates": list}
 _PARTS = ("mean", "variance", "deviations")
 
 
-def packed(posterior: SwagPosterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack(posterior: SwagPosterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split into tensors and settings."""
     parts = {f"swag/{name}": getattr(posterior, name) for name in _PARTS}
     return {name: each for name, each in parts.items() if each is not None}, {
@@ -28,13 +28,13 @@ def packed(posterior: SwagPosterior) -> tuple[dict[str, Tensor], dict[str, Any]]
     }
 
 
-def unpacked(
+def unpack(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any],
     problem: Problem,
     common: Mapping[str, Any],
 ) -> SwagPosterior:
-    """Put together what `packed` split; the posterior checks every shape."""
+    """Put together what `pack` split; the posterior checks every shape."""
     if "swag/mean" not in tensors:
         raise StoreError("swag/mean is missing from the stored tensors.")
     placed: dict[str, Any] = {
@@ -63,7 +63,7 @@ tags: [bayesian, swag, uncertainty]
 ---
 # A posterior over {subset.size:,} weights
 
-SWAG ({posterior.spread}, {posterior.snapshots} snapshots) over {subset.size:,} of
+SWAG ({posterior.covariance}, {posterior.snapshots} snapshots) over {subset.size:,} of
 {subset.total:,} weights ({subset.fraction:.3%}). Temperature {posterior.temperature:.4g};
 {posterior.floats:,} floats in the moments.
 

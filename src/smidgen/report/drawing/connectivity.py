@@ -19,11 +19,11 @@ _COLOURS = "cividis"
 
 
 def connectivity_picture(epochs: Sequence[Profile], *, image: Shape | None = None) -> str:
-    """Draw the share of active weights at each input of each map, epoch by epoch.
+    """Draw the share of active weights at each input of each layer, epoch by epoch.
 
     Args:
-        epochs: That share by map, after each epoch.
-        image: Height and width of the inputs, if the first map reads pixels: it is then
+        epochs: That share by layer, after each epoch.
+        image: Height and width of the inputs, if the first layer reads pixels: it is then
             drawn as three images, of the first, a middle and the last epoch.
 
     Returns:

@@ -16,7 +16,7 @@ PAPER = "#ffffff"
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How a method is drawn.
 
     Args:
@@ -31,43 +31,43 @@ class Look:
 
 
 _KNOWN = {
-    "map": Look("#5f6368", "o", (1.2, 1.6)),
-    "temperature": Look("#d55e00", "s", (4.5, 1.8)),
-    "last-layer": Look("#009e73", "^", (6.0, 1.6, 1.2, 1.6)),
-    "sparse-kfac": Look("#0072b2", "D"),
-    "posterior": Look("#0072b2", "D"),
-    "best-budget": Look("#882255", "*", (7.0, 1.4)),
-    "random": Look("#cc79a7", "o", (2.4, 1.2)),
-    "full": Look("#1f2328", "s"),
-    "max-mlp": Look("#8a6d00", "^"),
-    "min-mlp": Look("#8a6d00", "v", (2.4, 1.4)),
-    "max-attention": Look("#332288", "^"),
-    "min-attention": Look("#332288", "v", (2.4, 1.4)),
-    "constant": Look("#9a9a9a", "o", (1.0, 2.0)),
-    "dropout": Look("#b8860b", "o", (8.0, 2.0)),
-    "dropout-temperature": Look("#b8860b", "s"),
-    "ensemble": Look("#117733", "o", (8.0, 2.0)),
-    "ensemble-temperature": Look("#117733", "s"),
-    "swag-max-mlp": Look("#a6761d", "^", (1.4, 1.0)),
-    "swag-max-attention": Look("#6a51a3", "^", (1.4, 1.0)),
-    "swag-random": Look("#e7298a", "o", (1.4, 1.0)),
-    "swag-magnitude": Look("#e6550d", "D", (1.4, 1.0)),
-    "swag-variance": Look("#756bb1", "v", (1.4, 1.0)),
-    "swag-full": Look("#636363", "s", (1.4, 1.0)),
-    "laplace-magnitude": Look("#0072b2", "D"),
-    "laplace-variance": Look("#009e73", "v"),
-    "laplace-random": Look("#cc79a7", "o", (2.4, 1.2)),
-    "laplace-full": Look("#1f2328", "s"),
-    "laplace-sparse-kfac": Look("#8a6d00", "^"),
-    "laplace-last-layer": Look("#882255", "s", (6.0, 1.6, 1.2, 1.6)),
-    "laplace-bayestune": Look("#d55e00", "o"),
-    "laplace-bayestune-warm": Look("#e69f00", "v", (6.0, 1.6)),
-    "laplace-ssvi": Look("#332288", "D", (4.5, 1.8)),
-    "swag-sparse-kfac": Look("#8a6d00", "^", (1.4, 1.0)),
-    "swag-last-layer": Look("#882255", "s", (1.4, 1.0)),
-    "swag-bayestune": Look("#d55e00", "o", (1.4, 1.0)),
-    "swag-bayestune-warm": Look("#e69f00", "v", (1.4, 1.0)),
-    "swag-ssvi": Look("#332288", "D", (1.4, 1.0)),
+    "map": Style("#5f6368", "o", (1.2, 1.6)),
+    "temperature": Style("#d55e00", "s", (4.5, 1.8)),
+    "last-layer": Style("#009e73", "^", (6.0, 1.6, 1.2, 1.6)),
+    "sparse-kfac": Style("#0072b2", "D"),
+    "posterior": Style("#0072b2", "D"),
+    "best-budget": Style("#882255", "*", (7.0, 1.4)),
+    "random": Style("#cc79a7", "o", (2.4, 1.2)),
+    "full": Style("#1f2328", "s"),
+    "max-mlp": Style("#8a6d00", "^"),
+    "min-mlp": Style("#8a6d00", "v", (2.4, 1.4)),
+    "max-attention": Style("#332288", "^"),
+    "min-attention": Style("#332288", "v", (2.4, 1.4)),
+    "constant": Style("#9a9a9a", "o", (1.0, 2.0)),
+    "dropout": Style("#b8860b", "o", (8.0, 2.0)),
+    "dropout-temperature": Style("#b8860b", "s"),
+    "ensemble": Style("#117733", "o", (8.0, 2.0)),
+    "ensemble-temperature": Style("#117733", "s"),
+    "swag-max-mlp": Style("#a6761d", "^", (1.4, 1.0)),
+    "swag-max-attention": Style("#6a51a3", "^", (1.4, 1.0)),
+    "swag-random": Style("#e7298a", "o", (1.4, 1.0)),
+    "swag-magnitude": Style("#e6550d", "D", (1.4, 1.0)),
+    "swag-variance": Style("#756bb1", "v", (1.4, 1.0)),
+    "swag-full": Style("#636363", "s", (1.4, 1.0)),
+    "laplace-magnitude": Style("#0072b2", "D"),
+    "laplace-variance": Style("#009e73", "v"),
+    "laplace-random": Style("#cc79a7", "o", (2.4, 1.2)),
+    "laplace-full": Style("#1f2328", "s"),
+    "laplace-sparse-kfac": Style("#8a6d00", "^"),
+    "laplace-last-layer": Style("#882255", "s", (6.0, 1.6, 1.2, 1.6)),
+    "laplace-bayestune": Style("#d55e00", "o"),
+    "laplace-bayestune-warm": Style("#e69f00", "v", (6.0, 1.6)),
+    "laplace-ssvi": Style("#332288", "D", (4.5, 1.8)),
+    "swag-sparse-kfac": Style("#8a6d00", "^", (1.4, 1.0)),
+    "swag-last-layer": Style("#882255", "s", (1.4, 1.0)),
+    "swag-bayestune": Style("#d55e00", "o", (1.4, 1.0)),
+    "swag-bayestune-warm": Style("#e69f00", "v", (1.4, 1.0)),
+    "swag-ssvi": Style("#332288", "D", (1.4, 1.0)),
 }
 # Six and five have no common divisor: thirty other methods all look different.
 _OTHER_COLOURS = ("#aa4499", "#997733", "#56b4e9", "#44557a", "#2aa198", "#cc6677")
@@ -83,7 +83,7 @@ _SHAPES = {
 }
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
+def looks(names: Sequence[str]) -> dict[str, Style]:
     """Give every method its look; methods smidgen knows keep theirs always.
 
     Args:
@@ -96,16 +96,16 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
     return {**_KNOWN, **{name: _other(i) for i, name in enumerate(others)}}
 
 
-def _other(index: int) -> Look:
+def _other(index: int) -> Style:
     """Return the look of one among the methods smidgen does not know."""
-    return Look(
+    return Style(
         _OTHER_COLOURS[index % len(_OTHER_COLOURS)],
         _OTHER_MARKERS[index % len(_OTHER_MARKERS)],
         _OTHER_DASHES[index % len(_OTHER_DASHES)],
     )
 
 
-def key(look: Look, *, marker: bool = True) -> str:
+def legend_marker(look: Style, *, marker: bool = True) -> str:
     """Draw a look as a small SVG, to stand beside a name."""
     dash = " ".join(f"{2 * length:g}" for length in look.dash)
     line = f'<path d="M0 5H25.2" stroke-width="2" stroke-dasharray="{dash or "none"}"/>'

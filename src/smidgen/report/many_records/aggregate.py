@@ -31,7 +31,7 @@ Pair = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedMean:
     """A mean over seeds and its interval; without one if there is but one seed.
 
     Fewer than three numbers bear no verdict, wherever their interval lies. `error` is the
@@ -55,14 +55,14 @@ class Spread:
         return self.low is not None and self.low > 0 and self.count >= FEWEST
 
 
-def spread(values: Sequence[float], test_to_train: float = 0.0) -> Spread:
+def spread(values: Sequence[float], test_to_train: float = 0.0) -> SeedMean:
     """Mean and Student's interval of numbers that are one for each seed."""
     return stratified([values], [test_to_train])
 
 
 def stratified(
     groups: Sequence[Sequence[float]], test_to_train: Sequence[float] | None = None
-) -> Spread:
+) -> SeedMean:
     """Mean of the means of groups, which count alike, and its interval.
 
     Its variance is Σ s²_g(1/n_g + r_g) / G², its degrees of freedom Satterthwaite's.
@@ -77,7 +77,7 @@ def stratified(
     """
     mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
     if any(len(group) < 2 for group in groups):
-        return Spread(mean, None, None, count)
+        return SeedMean(mean, None, None, count)
     shares = [
         (
             variance(group) * (1 / len(group) + ratio) / len(groups) ** 2,
@@ -86,7 +86,7 @@ def stratified(
         for group, ratio in zip(groups, test_to_train or [0.0] * len(groups), strict=True)
     ]
     error = sqrt(sum(share for share, _ in shares))
-    return Spread(mean, *interval(mean, shares), count, error)
+    return SeedMean(mean, *interval(mean, shares), count, error)
 
 
 def interval(
@@ -112,7 +112,7 @@ def interval(
 
 
 @dataclass(frozen=True)
-class Across:
+class RecordTable:
     """What several records say: one entry for each data set, seed and method.
 
     `names` are of the data of each record; `test_to_train` is `stratified`'s r by data set.
@@ -157,14 +157,14 @@ class Across:
         found = (self.value(pair, method, score) for pair in self.pairs(data))
         return [each for each in found if each is not None]
 
-    def mean(self, data: str, method: str, score: str) -> Spread | None:
+    def mean(self, data: str, method: str, score: str) -> SeedMean | None:
         """A method's mean over the seeds of a data set."""
         known = self.values(data, method, score)
         return spread(known, self.test_to_train[data]) if known else None
 
     def difference(
         self, method: str, other: str, score: str, data: str | None = None
-    ) -> Spread | None:
+    ) -> SeedMean | None:
         """A method less another, within each seed.
 
         Args:
@@ -231,7 +231,7 @@ class Across:
         return [record for name, record in named if name == data]
 
 
-def gather(records: Iterable[Record], test_to_train: float = 0.0) -> Across:
+def gather(records: Iterable[Record], test_to_train: float = 0.0) -> RecordTable:
     """Put records side by side.
 
     Args:
@@ -265,7 +265,7 @@ def gather(records: Iterable[Record], test_to_train: float = 0.0) -> Across:
     ratios = dict.fromkeys(names, test_to_train)
     for data, record in zip(names, kept, strict=True):
         ratios[data] = max(ratios[data], float(record.config.get("test_to_train", 0.0)))
-    return Across(kept, names, entries, labels, ratios)
+    return RecordTable(kept, names, entries, labels, ratios)
 
 
 def _names(records: Iterable[Record]) -> Iterator[str]:

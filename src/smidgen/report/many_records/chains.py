@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from smidgen.report.drawing.palette import Look, key
+from smidgen.report.drawing.palette import Style, legend_marker
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.one_record.figures import draw_line, place_axes, tidy
 from smidgen.runtime.record import Record
@@ -59,7 +59,7 @@ def chains_of(records: Sequence[Record], name: str) -> Chains | None:
             text: Markup(_figure(lines, trace, text, f"{name}-{trace}"))
             for trace, text in _TRACES.items()
         },
-        [(Markup(key(look, marker=False)), kind) for kind, look in looks.items()],
+        [(Markup(legend_marker(look, marker=False)), kind) for kind, look in looks.items()],
         [
             {"name": f"{_kind(each)}, seed {each.seed}", **each.results["chain"]}
             for each in found
@@ -71,14 +71,14 @@ def _kind(record: Record) -> str:
     return str(record.config.get("cell", "chain"))
 
 
-def _look(place: int) -> Look:
+def _look(place: int) -> Style:
     """Every colour once unbroken, then dashed, then dotted."""
     again, first = divmod(place, len(_COLOURS))
-    return Look(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
+    return Style(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
 
 
 def _figure(
-    lines: Sequence[tuple[Look, Sequence[Mapping[str, float]]]],
+    lines: Sequence[tuple[Style, Sequence[Mapping[str, float]]]],
     trace: str,
     text: str,
     name: str,

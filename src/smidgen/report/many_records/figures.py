@@ -11,10 +11,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from smidgen.report.drawing.palette import PAPER, SOFT, Look
+from smidgen.report.drawing.palette import PAPER, SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.fields import MAP, TEMPERATURE
-from smidgen.report.many_records.aggregate import FEWEST, Across, Spread, spread
+from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, spread
 from smidgen.report.one_record.figures import place_axes
 from smidgen.report.one_record.tables import signed
 from smidgen.report.ramp.figures import (
@@ -41,9 +41,9 @@ _LABELS = {
 
 
 def interval_figure(
-    gaps: Mapping[str, Spread],
+    gaps: Mapping[str, SeedMean],
     labels: Mapping[str, str],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, Style],
     *,
     aside: Collection[str] = (),
     xlabel: str,
@@ -108,7 +108,7 @@ def _lines(label: str) -> list[str]:
     return textwrap.wrap(label, _LONGEST, max_lines=2, placeholder="…") or [""]
 
 
-def _limits(gaps: Mapping[str, Spread], aside: Collection[str]) -> tuple[float, float]:
+def _limits(gaps: Mapping[str, SeedMean], aside: Collection[str]) -> tuple[float, float]:
     """Ends of the axis: of all methods but those aside that lie far from the others."""
     near = [each for method, each in gaps.items() if method not in aside]
     ends = [0.0, *(x for each in near for x in _ends(each))]
@@ -131,7 +131,7 @@ def _number_at_edge(axes: Axes, value: float, place: float, y: float) -> None:
     )  # fmt: skip
 
 
-def _ends(found: Spread) -> tuple[float, float]:
+def _ends(found: SeedMean) -> tuple[float, float]:
     """Ends of an interval; one standard error to either side where numbers are few."""
     if found.count < FEWEST and found.error is not None:
         return found.value - found.error, found.value + found.error
@@ -183,7 +183,7 @@ def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[st
                 own.setdefault(point["level"], []).append(point)
         if own:
             seeds.append(own)
-    # As many sizes are the same sizes: if not in maps or floats, as shares of the weights.
+    # As many sizes are the same sizes: if not in layers or floats, as shares of the weights.
     if len({len(own) for own in seeds}) == 1:
         return [
             {**point, "level": place}
@@ -201,7 +201,7 @@ def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[st
 
 
 def ramp_figures(
-    ramp: Mapping[str, Any], looks: Mapping[str, Look], name: str
+    ramp: Mapping[str, Any], looks: Mapping[str, Style], name: str
 ) -> list[str]:
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
     found = []
@@ -229,7 +229,7 @@ def _marked(line: Line) -> Line:
 
 
 def level_figures(
-    across: Across, data: str, looks: Mapping[str, Look], baseline: str, name: str
+    across: RecordTable, data: str, looks: Mapping[str, Style], baseline: str, name: str
 ) -> dict[str, str]:
     """Draw what ever more stochastic weights change in test NLL, within each seed.
 
@@ -287,7 +287,7 @@ def _seen_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[fl
 
 
 def _level_gaps(
-    across: Across, data: str, baseline: str
+    across: RecordTable, data: str, baseline: str
 ) -> dict[str, dict[float, list[float]]]:
     """Test NLL less the baseline's of the same seed, by scheme and percentage."""
     found: dict[str, dict[float, list[float]]] = {}

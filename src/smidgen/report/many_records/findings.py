@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smidgen.outputs.likelihood import is_extreme
 from smidgen.report import fields as reading
-from smidgen.report.many_records.aggregate import FEWEST, Across, Spread
+from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
 from smidgen.report.many_records.trials import edges
 from smidgen.report.one_record.tables import nll, signed, significant
 
@@ -52,7 +52,7 @@ _PAIRS = (
 _CONSTANT = "constant"
 
 
-def findings(across: Across, baseline: str) -> list[str]:
+def findings(across: RecordTable, baseline: str) -> list[str]:
     """Say what the numbers say, and how surely.
 
     Args:
@@ -76,7 +76,7 @@ def findings(across: Across, baseline: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _of_data(across: Across, data: str, baseline: str) -> str:
+def _of_data(across: RecordTable, data: str, baseline: str) -> str:
     lowest = across.lowest(data)
     mean = lowest and across.mean(data, lowest, "nll")
     if not lowest or not mean:
@@ -97,7 +97,7 @@ def _of_data(across: Across, data: str, baseline: str) -> str:
     return f"{opening}, {clearly} below {_name(across, baseline)} ({_said(gap)})."
 
 
-def _counted(across: Across, baseline: str, score: str, text: str) -> list[str]:
+def _counted(across: RecordTable, baseline: str, score: str, text: str) -> list[str]:
     """How many methods beat the baseline over all data, and which."""
     if baseline not in across.methods:
         return []
@@ -126,7 +126,7 @@ def _counted(across: Across, baseline: str, score: str, text: str) -> list[str]:
     ]
 
 
-def _compared(across: Across, first: str, second: str, found: Spread) -> str:
+def _compared(across: RecordTable, first: str, second: str, found: SeedMean) -> str:
     verb = "cannot be told from"
     if found.below_zero:
         verb = "is clearly better than"
@@ -136,7 +136,7 @@ def _compared(across: Across, first: str, second: str, found: Spread) -> str:
     return f"{said} ({_said(found)}).{_by_data(across, first, second)}"
 
 
-def _by_data(across: Across, first: str, second: str) -> str:
+def _by_data(across: RecordTable, first: str, second: str) -> str:
     """On which data sets by themselves: a mean over them may be that of one."""
     gaps = {data: across.difference(first, second, "nll", data) for data in across.data}
     known = {data: gap for data, gap in gaps.items() if gap and gap.low is not None}
@@ -150,7 +150,7 @@ def _by_data(across: Across, first: str, second: str) -> str:
     return f" Data set by data set: {' and '.join(parts) or 'on none clearly'}."
 
 
-def _worse_than_nothing(across: Across) -> list[str]:
+def _worse_than_nothing(across: RecordTable) -> list[str]:
     found = []
     for data in across.data:
         floor = across.mean(data, _CONSTANT, "nll")
@@ -166,7 +166,7 @@ def _worse_than_nothing(across: Across) -> list[str]:
     return found
 
 
-def _at_edges(across: Across) -> list[str]:
+def _at_edges(across: RecordTable) -> list[str]:
     """Which settings that were chosen might be better still beyond what was tried."""
     choices = {
         f"{data}: {reading.label(methods[0])}": record.results["choice"]
@@ -181,7 +181,7 @@ def _at_edges(across: Across) -> list[str]:
     ]
 
 
-def _precisions_at_edges(across: Across) -> list[str]:
+def _precisions_at_edges(across: RecordTable) -> list[str]:
     """Of posteriors whose precision validation data chose at an end of its grid."""
     told = [
         (data, bool(entry["precision_at_edge"]))
@@ -201,7 +201,7 @@ def _precisions_at_edges(across: Across) -> list[str]:
     ]
 
 
-def _extreme_temperatures(across: Across) -> list[str]:
+def _extreme_temperatures(across: RecordTable) -> list[str]:
     """Of predictions whose temperature no well-sized validation set would ask for."""
     found = [
         f"{_name(across, method)} on {data} (seed {seed}: {significant(scale)})"
@@ -216,7 +216,7 @@ def _extreme_temperatures(across: Across) -> list[str]:
     ]
 
 
-def _rates_at_edges(across: Across) -> list[str]:
+def _rates_at_edges(across: RecordTable) -> list[str]:
     """Of runs of SWAG whose rate validation data chose at an end of those tried."""
     lowest = highest = count = 0
     for record in across.records:
@@ -241,7 +241,7 @@ def _agreeing(count: int, one: str, several: str) -> str:
     return one if count == 1 else several
 
 
-def _said(gap: Spread) -> str:
+def _said(gap: SeedMean) -> str:
     text = f"difference {signed(gap.value)}"
     if gap.low is None or gap.high is None:
         return f"{text}, one pair of each data set, so no interval"
@@ -249,6 +249,6 @@ def _said(gap: Spread) -> str:
     return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
 
 
-def _name(across: Across, method: str) -> str:
+def _name(across: RecordTable, method: str) -> str:
     # Names have commas of their own.
     return f"“{across.labels.get(method, method)}”"

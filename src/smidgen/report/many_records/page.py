@@ -15,8 +15,8 @@ from markupsafe import Markup
 
 from smidgen.errors import DataError, SmidgenError
 from smidgen.report import fields as reading
-from smidgen.report.drawing.palette import Look, key, looks
-from smidgen.report.many_records.aggregate import FEWEST, Across, Spread, gather
+from smidgen.report.drawing.palette import Style, legend_marker, looks
+from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, gather
 from smidgen.report.many_records.chains import chains_of
 from smidgen.report.many_records.figures import (
     interval_figure,
@@ -115,13 +115,13 @@ def write_many(
     return write_text(path, render_many(records, about))
 
 
-def baseline_of(across: Across, wanted: str | None) -> str:
+def baseline_of(across: RecordTable, wanted: str | None) -> str:
     """The method that others are compared with: temperature scaling if it is there."""
     names = (wanted, reading.TEMPERATURE, reading.MAP, across.methods[0])
     return next(name for name in names if name in across.methods)
 
 
-def _render(across: Across, about: About) -> str:
+def _render(across: RecordTable, about: About) -> str:
     baseline = baseline_of(across, about.baseline)
     method_looks = looks(across.methods)
     return (
@@ -142,7 +142,7 @@ def _render(across: Across, about: About) -> str:
                 for place, name in enumerate(across.data)
             ],
             methods={name: across.labels[name] for name in across.methods},
-            keys={name: Markup(key(look)) for name, look in method_looks.items()},
+            keys={name: Markup(legend_marker(look)) for name, look in method_looks.items()},
             notes=_notes(across),
             overall=[] if about.found else _overall(across, baseline),
             created=max(record.created for record in across.records)[:10],
@@ -154,11 +154,11 @@ def _render(across: Across, about: About) -> str:
 
 
 def _data_part(
-    across: Across,
+    across: RecordTable,
     data: str,
     place: int,
     baseline: str,
-    method_looks: Mapping[str, Look],
+    method_looks: Mapping[str, Style],
     paper: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the page shows of one data set."""
@@ -216,7 +216,7 @@ def _published(
     return None if value is None else Cell(f"paper.{column.score}", f"{value:.2f}", value)
 
 
-def _measured(across: Across, data: str, method: str, column: Column) -> Cell:
+def _measured(across: RecordTable, data: str, method: str, column: Column) -> Cell:
     """A mean over seeds; of sizes, which no mean is one of, from where to where."""
     values = across.values(data, method, column.score)
     if column.score in _PLAIN and values and min(values) < max(values):
@@ -225,7 +225,7 @@ def _measured(across: Across, data: str, method: str, column: Column) -> Cell:
     return _cell(column, across.mean(data, method, column.score))
 
 
-def _cell(column: Column, found: Spread | None) -> Cell:
+def _cell(column: Column, found: SeedMean | None) -> Cell:
     if found is None:
         return Cell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
@@ -242,13 +242,13 @@ def _cell(column: Column, found: Spread | None) -> Cell:
     return Cell(column.score, column.form(found.value), found.value, bounds)
 
 
-def _at_edge(across: Across, data: str, method: str) -> bool:
+def _at_edge(across: RecordTable, data: str, method: str) -> bool:
     """Whether in some seed validation data chose a precision at an end of its grid."""
     entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
     return any(entry.get("precision_at_edge") for entry in entries)
 
 
-def _notes(across: Across) -> dict[str, int]:
+def _notes(across: RecordTable) -> dict[str, int]:
     """What was warned of while the records were made, and in how many, the most first."""
     told = Counter(
         note for record in across.records for note in record.results.get("notes") or ()
@@ -256,7 +256,7 @@ def _notes(across: Across) -> dict[str, int]:
     return dict(told.most_common())
 
 
-def _chance(across: Across, data: str, baseline: str) -> str:
+def _chance(across: RecordTable, data: str, baseline: str) -> str:
     """The ECE that chance alone gives a predictor that is right as often as it says."""
     right = across.mean(data, baseline, "accuracy")
     sizes = [part["test"] for part in across.parts(data, "data") if part.get("test")]
@@ -268,11 +268,11 @@ def _chance(across: Across, data: str, baseline: str) -> str:
 
 
 def _figures(
-    across: Across,
+    across: RecordTable,
     data: str,
     own: Sequence[str],
     baseline: str,
-    method_looks: Mapping[str, Look],
+    method_looks: Mapping[str, Style],
     name: str,
 ) -> dict[str, Any]:
     intervals = []
@@ -304,7 +304,7 @@ def _figures(
 
 
 def _ramps(
-    across: Across, data: str, method_looks: Mapping[str, Look], name: str
+    across: RecordTable, data: str, method_looks: Mapping[str, Style], name: str
 ) -> dict[str, list[Markup]]:
     """Validation curves: the schemes but those by norm, those by norm, and SWAG's."""
     joined = ramp_curves(across.parts(data, "ramp"))
@@ -330,7 +330,7 @@ def _ramps(
 
 
 def _reliability(
-    across: Across, data: str, method_looks: Mapping[str, Look], name: str
+    across: RecordTable, data: str, method_looks: Mapping[str, Style], name: str
 ) -> dict[str, Markup]:
     """Calibration curves of the methods one asks about first, averaged over seeds."""
     points = {}
@@ -345,7 +345,7 @@ def _reliability(
     return {method: Markup(svg) for method, svg in drawn.items()}
 
 
-def _overall(across: Across, baseline: str) -> list[dict[str, Any]]:
+def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
     """Every method over all data: its mean rank, and its difference to the baseline."""
     ranks = across.ranks("nll")
     rank = Column("rank", "Mean rank", "↓", lambda value: f"{value:.1f}")
@@ -362,7 +362,7 @@ def _overall(across: Across, baseline: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["rank"].value)
 
 
-def _embedded(across: Across) -> Markup:
+def _embedded(across: RecordTable) -> Markup:
     """The numbers that the page was made of, so that no string ends the script."""
     numbers = [
         {

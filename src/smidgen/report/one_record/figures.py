@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from smidgen.report.drawing.palette import FAINT, INK, PAPER, SOFT, Look
+from smidgen.report.drawing.palette import FAINT, INK, PAPER, SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.fields import Interval, bounded
 from smidgen.report.one_record.tables import significant
@@ -33,7 +33,7 @@ Columns = Mapping[str, Sequence[float]]
 
 
 def reliability(
-    points: Mapping[str, Columns], looks: Mapping[str, Look], prefix: str = "reliability"
+    points: Mapping[str, Columns], looks: Mapping[str, Style], prefix: str = "reliability"
 ) -> dict[str, str]:
     """Draw accuracy against confidence, a small figure per method on common axes.
 
@@ -63,7 +63,7 @@ def _filled(columns: Columns) -> list[tuple[float, float, float]]:
 
 def _reliability_panel(
     rows: Sequence[tuple[float, float, float]],
-    look: Look,
+    look: Style,
     start: float,
     most: float,
     name: str,
@@ -102,7 +102,7 @@ def _reliability_panel(
         return inline(figure, name, "Reliability: accuracy against confidence")
 
 
-def risk_coverage(curves: Mapping[str, Columns], looks: Mapping[str, Look]) -> str:
+def risk_coverage(curves: Mapping[str, Columns], looks: Mapping[str, Style]) -> str:
     """Draw the error rate among the answers kept, a line per method.
 
     Args:
@@ -142,7 +142,7 @@ def _thinned(curve: Columns) -> list[tuple[float, float]]:
 
 
 def shift_detection(
-    detection: Mapping[str, Mapping[str, Interval]], looks: Mapping[str, Look]
+    detection: Mapping[str, Mapping[str, Interval]], looks: Mapping[str, Style]
 ) -> dict[str, str]:
     """Draw AUROCs with their intervals, a small figure per shifted set.
 
@@ -168,7 +168,7 @@ def shift_detection(
     }
 
 
-def human_disagreement(found: Mapping[str, Interval], looks: Mapping[str, Look]) -> str:
+def human_disagreement(found: Mapping[str, Interval], looks: Mapping[str, Style]) -> str:
     """Draw how well uncertainty follows human disagreement, an interval per method.
 
     Args:
@@ -199,7 +199,7 @@ def _limits(found: Sequence[Interval], reference: float) -> tuple[float, float, 
 
 def _intervals(
     found: Mapping[str, Interval | None],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, Style],
     limits: tuple[float, float, float],
     *,
     name: str,
@@ -225,7 +225,7 @@ def _intervals(
         return inline(figure, name, title)
 
 
-def _whisker(axes: Axes, found: Interval, y: float, look: Look) -> None:
+def _whisker(axes: Axes, found: Interval, y: float, look: Style) -> None:
     if bounded(found):
         axes.hlines(y, found["low"], found["high"], look.colour, linewidth=1.6)
     axes.plot(
@@ -234,7 +234,7 @@ def _whisker(axes: Axes, found: Interval, y: float, look: Look) -> None:
     )  # fmt: skip
 
 
-def precision_curve(curve: Mapping[str, Any], looks: Mapping[str, Look]) -> str:
+def precision_curve(curve: Mapping[str, Any], looks: Mapping[str, Style]) -> str:
     """Draw validation NLL against prior precision, and what it is chosen against.
 
     Args:
@@ -283,7 +283,7 @@ def _power(value: float) -> str:
 
 
 def _mark_chosen(
-    axes: Axes, curve: Mapping[str, Any], line: Sequence[float], look: Look
+    axes: Axes, curve: Mapping[str, Any], line: Sequence[float], look: Style
 ) -> None:
     chosen = curve.get("chosen_precision")
     if chosen is None:
@@ -318,7 +318,7 @@ def place_axes(
     return figure.add_axes((left / wide, bottom / tall, width / wide, height / tall))
 
 
-def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Style) -> None:
     """Draw a line as its method is drawn everywhere."""
     style: Any = (0, look.dash) if look.dash else "solid"
     axes.plot(x, y, color=look.colour, linewidth=1.7, linestyle=style)

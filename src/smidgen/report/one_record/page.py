@@ -14,9 +14,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from smidgen.errors import DataError, SmidgenError
-from smidgen.posterior.laplace import spanned
+from smidgen.posterior.laplace import format_range
 from smidgen.report import fields as reading
-from smidgen.report.drawing.palette import Look, key, looks
+from smidgen.report.drawing.palette import Style, legend_marker, looks
 from smidgen.report.many_records.chains import chains_of
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.subset_picture import subset_picture
@@ -61,7 +61,7 @@ def _render(record: Record) -> str:
         record=record,
         title=_title(record),
         verdict=[_split(line) for line in verdict(record)],
-        keys={name: Markup(key(look)) for name, look in method_looks.items()},
+        keys={name: Markup(legend_marker(look)) for name, look in method_looks.items()},
         columns=tables.columns_of(record),
         rows=tables.score_rows(record),
         best=tables.best_method(record),
@@ -128,7 +128,7 @@ def _split(line: str) -> tuple[str, str, str]:
     return lead, claim[:1].upper() + claim[1:] + stop.strip(), numbers
 
 
-def _reliability(record: Record, method_looks: Mapping[str, Look]) -> list[dict[str, Any]]:
+def _reliability(record: Record, method_looks: Mapping[str, Style]) -> list[dict[str, Any]]:
     drawn = figures.reliability(reading.by_method(record, "reliability"), method_looks)
     return [
         {"row": row, "svg": Markup(drawn[row.name])}
@@ -138,7 +138,7 @@ def _reliability(record: Record, method_looks: Mapping[str, Look]) -> list[dict[
 
 
 def _risk_coverage(
-    record: Record, method_looks: Mapping[str, Look]
+    record: Record, method_looks: Mapping[str, Style]
 ) -> dict[str, Any] | None:
     curves = reading.by_method(record, "risk_coverage")
     if not curves:
@@ -152,7 +152,7 @@ def _risk_coverage(
     return {"svg": svg, "rows": tables.area_rows(record)}
 
 
-def _detection(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
+def _detection(record: Record, method_looks: Mapping[str, Style]) -> dict[str, Any] | None:
     found = reading.by_method(record, "detection")
     if not found:
         return None
@@ -164,7 +164,7 @@ def _detection(record: Record, method_looks: Mapping[str, Look]) -> dict[str, An
 
 
 def _disagreement(
-    record: Record, method_looks: Mapping[str, Look]
+    record: Record, method_looks: Mapping[str, Style]
 ) -> dict[str, Any] | None:
     found = reading.by_method(record, "disagreement")
     if not found:
@@ -181,7 +181,7 @@ def _subset(record: Record) -> dict[str, Any] | None:
     return {**subset, "picture": picture, "count": len(subset["maps"])}
 
 
-def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, Any] | None:
+def _precision(record: Record, method_looks: Mapping[str, Style]) -> dict[str, Any] | None:
     curve = record.results.get("precision_curve")
     if not curve:
         return None
@@ -200,12 +200,12 @@ def _precision(record: Record, method_looks: Mapping[str, Look]) -> dict[str, An
     return {
         "svg": Markup(figures.precision_curve(curve, all_looks)),
         "legend": [
-            (Markup(key(all_looks[name], marker=False)), text)
+            (Markup(legend_marker(all_looks[name], marker=False)), text)
             for name, text, part in legend
             if curve.get(part)
         ],
         "chosen": curve.get("chosen_precision"),
-        "several": spanned((curve.get("chosen_precisions") or {}).values()),
+        "several": format_range((curve.get("chosen_precisions") or {}).values()),
         "temperature": curve.get("chosen_temperature"),
     }
 

@@ -1,4 +1,4 @@
-"""The subset, drawn: every map a small panel, all to one scale, its choice visible.
+"""The subset, drawn: every layer a small panel, all to one scale, its choice visible.
 
 Panels are single SVGs that the page lays out like words, so they fit any screen. Lines
 are paths of a few bytes; the crossings are the columns seen through a mask of the rows.
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(frozen=True)
 class Panel:
-    """One map: its number in the stack, its size in weights as drawn, its picture."""
+    """One layer: its number in the stack, its size in weights as drawn, its picture."""
 
     label: str
     width: float
@@ -34,7 +34,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PanelGroup:
-    """Maps of one kind and shape, such as the query maps of all layers."""
+    """Maps of one kind and shape, such as the query layers of all layers."""
 
     heading: str
     shape: str
@@ -43,31 +43,31 @@ class PanelGroup:
 
 @dataclass(frozen=True)
 class SubsetPicture:
-    """Every panel, with the pixels per weight and how many maps were left out."""
+    """Every panel, with the pixels per weight and how many layers were left out."""
 
     groups: tuple[PanelGroup, ...]
     scale: float
     hidden: int
 
 
-def subset_picture(maps: Sequence[Mapping[str, Any]]) -> SubsetPicture:
-    """Draw which rows and columns of which map are chosen.
+def subset_picture(layers: Sequence[Mapping[str, Any]]) -> SubsetPicture:
+    """Draw which rows and columns of which layer are chosen.
 
     Args:
-        maps: Of each map `name`, `outputs`, `inputs`, `rows` and `columns`.
+        layers: Of each layer `name`, `outputs`, `inputs`, `rows` and `columns`.
 
     Returns:
-        Panels by kind of map. Maps beyond a quarter of a megabyte are left out and
+        Panels by kind of layer. Layers beyond a quarter of a megabyte are left out and
         counted; an axis far longer than the others is drawn shorter than to scale.
     """
-    if not maps:
+    if not layers:
         return SubsetPicture((), 1.0, 0)
-    sides = [max(entry["outputs"], entry["inputs"]) for entry in maps]
+    sides = [max(entry["outputs"], entry["inputs"]) for entry in layers]
     usual = median_low(sides)
     limit = min(max(sides), _LONGEST * usual)
     drawn: list[tuple[tuple[str, int, int], Mapping[str, Any], Panel]] = []
     spent = 0
-    for i, entry in enumerate(maps):
+    for i, entry in enumerate(layers):
         panel = _panel(entry, limit, f"map-{i}")
         spent += len(panel.svg)
         if spent > _BUDGET:
@@ -75,7 +75,7 @@ def subset_picture(maps: Sequence[Mapping[str, Any]]) -> SubsetPicture:
         kind = _NUMBER.sub("*", entry["name"])
         drawn.append(((kind, entry["outputs"], entry["inputs"]), entry, panel))
     return SubsetPicture(
-        _groups(drawn), min(_LARGEST / limit, _USUAL / usual), len(maps) - len(drawn)
+        _groups(drawn), min(_LARGEST / limit, _USUAL / usual), len(layers) - len(drawn)
     )
 
 

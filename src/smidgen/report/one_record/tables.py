@@ -180,7 +180,7 @@ def level_text(scheme: str, level: float) -> str:
         return f"at most {count(level)} floats"
     if scheme == "magnitude":
         return f"{100 * level:g}{_THIN}% of all weights"
-    return f"{count(level)} map{'' if level == 1 else 's'}"
+    return f"{count(level)} layer{'' if level == 1 else 's'}"
 
 
 def _short_level(scheme: str, level: float) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from smidgen.posterior.laplace import spanned
+from smidgen.posterior.laplace import format_range
 from smidgen.report import fields as reading
 from smidgen.report.one_record.tables import count, nll, percent, share
-from smidgen.runtime.memory import readable
+from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 
 TUNED = "Tuned"
@@ -81,7 +81,7 @@ def tuned_of(record: Record) -> Tuned | None:
     return Tuned(
         tuned_weights(found["weights"], found.get("head")),
         ", ".join(record.config.get("head") or ()),
-        readable(found["bytes"]),
+        format_bytes(found["bytes"]),
         [{**epoch, "kept": epoch == found["best"]} for epoch in found["history"]],
         _settings(record, posterior) if posterior else None,
         tuning.get("examples", 0),
@@ -163,7 +163,7 @@ def _settings(record: Record, posterior: Mapping[str, Any]) -> str:
     if "precision" in posterior:
         found = posterior["precision"]
         several = found.values() if isinstance(found, Mapping) else (found,)
-        parts.append(f"precision {spanned(several)}")
+        parts.append(f"precision {format_range(several)}")
     if "learning_rate" in posterior:
         parts.append(f"learning rate {posterior['learning_rate']:g}")
     if record.results["best"]["accuracy"] is not None:

@@ -154,7 +154,7 @@ def _whole(record: Record) -> list[str]:
     found = reading.score(whole, "nll")
     if whole is None or found is None or whole.get("floats") is None:
         return []
-    return [f"All maps: {count(whole['floats'])} floats, NLL {nll(found['value'])}."]
+    return [f"All layers: {count(whole['floats'])} floats, NLL {nll(found['value'])}."]
 
 
 def _detection(method: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
-from smidgen.report.drawing.palette import PAPER, SOFT, Look
+from smidgen.report.drawing.palette import PAPER, SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.one_record.figures import draw_line, place_axes, plain_name, tidy
 from smidgen.report.ramp.layers import Place
@@ -132,7 +132,7 @@ def score_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[fl
 def score_figure(
     drawn: Sequence[Line],
     levels: Mapping[str, float],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, Style],
     axis: tuple[tuple[float, float], tuple[float, float]],
     *,
     ylabel: str,
@@ -176,7 +176,7 @@ def score_figure(
         return inline(figure, name, f"{ylabel} against {xlabel}")
 
 
-def _level(axes: Axes, level: float, key: str, look: Look) -> _End:
+def _level(axes: Axes, level: float, key: str, look: Style) -> _End:
     """Draw a baseline across; one beyond the axis is only named, with its value."""
     bottom, top = axes.get_ylim()
     text = {"map": "MAP", "temperature": "Temperature"}.get(key, key)
@@ -189,7 +189,7 @@ def _level(axes: Axes, level: float, key: str, look: Look) -> _End:
     return _End(text, _LEFT + _ACROSS, height, look.colour, seen)
 
 
-def _drawn(axes: Axes, line: Line, look: Look) -> _End:
+def _drawn(axes: Axes, line: Line, look: Style) -> _End:
     if any(high > low for low, high in zip(line.low, line.high, strict=True)):
         axes.fill_between(
             line.floats, line.low, line.high, color=look.colour, alpha=0.2, linewidth=0
@@ -281,13 +281,13 @@ def norm_figure(
     title: str,
     name: str,
 ) -> str:
-    """Draw operator norms by layer, a line for each kind of map.
+    """Draw operator norms by layer, a line for each kind of layer.
 
     Args:
-        norms: The norm of each map.
-        where: The kind and the layer of each map.
+        norms: The norm of each layer.
+        where: The kind and the layer of each layer.
         colour: Of all lines; markers and dashes tell them apart.
-        axis: The ends of layers and of norms; one past the last layer is for maps that
+        axis: The ends of layers and of norms; one past the last layer is for layers that
             belong to none.
         xlabel: What stands across.
         title: What a screen reader says.
@@ -321,7 +321,7 @@ def norm_figure(
         styles = zip(kinds.items(), cycle(_MARKERS), cycle(_DASHES), strict=False)
         for (kind, rows), marker, dash in styles:
             xs, ys = zip(*sorted(rows), strict=True)
-            draw_line(axes, xs, ys, Look(colour, marker, dash))
+            draw_line(axes, xs, ys, Style(colour, marker, dash))
             axes.plot(
                 xs, ys, marker, color=colour, markersize=5, markeredgecolor=PAPER,
                 markeredgewidth=0.6, zorder=3, clip_on=False,

@@ -13,20 +13,20 @@ _BARE = frozenset({"dense", "linear", "*"})
 
 @dataclass(frozen=True)
 class Place:
-    """Where a map is: its kind in few words, and the number of its layer if it has one."""
+    """Where a layer is: its kind in few words, and the number of its layer if it has one."""
 
     kind: str
     layer: int | None
 
 
 def places(names: Sequence[str]) -> dict[str, Place]:
-    """Find the kind and the layer of each map from its name.
+    """Find the kind and the layer of each layer from its name.
 
     Args:
-        names: Dotted names of maps.
+        names: Dotted names of layers.
 
     Returns:
-        Their places; no two maps share one.
+        Their places; no two layers share one.
     """
     numbers = {name: _NUMBER.search(name) for name in names}
     kinds = {name: _NUMBER.sub("*", name, count=1) for name in names}

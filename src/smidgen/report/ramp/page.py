@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from smidgen.report import fields as reading
-from smidgen.report.drawing.palette import Look
+from smidgen.report.drawing.palette import Style
 from smidgen.report.one_record import tables
 from smidgen.report.one_record.tables import Cell, Row
 from smidgen.report.ramp.figures import (
@@ -27,7 +27,7 @@ SHORT = {
     "best-budget": "Best budget",
     "random": "Random",
     "last-layer": "Last layer",
-    "full": "All maps",
+    "full": "All layers",
     "max-mlp": "max, MLP",
     "min-mlp": "min, MLP",
     "max-attention": "max, attention",
@@ -36,17 +36,17 @@ SHORT = {
 }
 BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
 MEANINGS = {
-    "sparse-kfac": "rows and columns of the largest weights, one percentage for all maps",
-    "best-budget": "a percentage of its own for each map: step by step, whichever larger "
+    "sparse-kfac": "rows and columns of the largest weights, one percentage for all layers",
+    "best-budget": "a percentage of its own for each layer: step by step, whichever larger "
     "block lowers validation NLL most for each further float",
-    "random": "whole maps, drawn at random",
-    "last-layer": "the last map alone",
-    "full": "every map, whole",
+    "random": "whole layers, drawn at random",
+    "last-layer": "the last layer alone",
+    "full": "every layer, whole",
     "magnitude": "single weights of the largest magnitude",
 }
 _REFERENCE = "sparse-kfac"
 _SCORES = {"nll": "NLL", "ece": "ECE"}
-_GROUPS = {"attention": "Attention maps", "mlp": "MLP maps"}
+_GROUPS = {"attention": "Attention layers", "mlp": "MLP layers"}
 _MOST_KINDS = 8
 # Where the shade of a percentage is too dark for dark letters.
 _DEEP = 0.55
@@ -61,7 +61,7 @@ _POINT = (
 )
 
 
-def ramp_parts(record: Record, looks: Mapping[str, Look]) -> dict[str, Any] | None:
+def ramp_parts(record: Record, looks: Mapping[str, Style]) -> dict[str, Any] | None:
     """Prepare the sections of a ramping study.
 
     Args:
@@ -95,7 +95,7 @@ def ramp_parts(record: Record, looks: Mapping[str, Look]) -> dict[str, Any] | No
     }
 
 
-def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any]:
+def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Style]) -> dict[str, Any]:
     """Draw the score figures: all schemes but those by norm, and those by norm."""
     drawn: dict[str, list[Markup]] = {"all": [], "norm": []}
     for score, text in _SCORES.items():
@@ -126,12 +126,12 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any
 
 
 def norm_figures(
-    norms: Sequence[Mapping[str, Any]], looks: Mapping[str, Look], prefix: str = "norms"
+    norms: Sequence[Mapping[str, Any]], looks: Mapping[str, Style], prefix: str = "norms"
 ) -> dict[str, Any] | None:
     """Draw the norms of both groups on common axes; by place where kinds are many.
 
     Args:
-        norms: Name, group and norm of every map.
+        norms: Name, group and norm of every layer.
         looks: How each scheme is drawn.
         prefix: Stands before the names of the figures.
 
@@ -173,7 +173,7 @@ def norm_figures(
 def _allocation(
     ramp: Mapping[str, Any], where: Mapping[str, Place]
 ) -> dict[str, Any] | None:
-    """Lay out the percentage of every map under the chosen budget: kinds by layers."""
+    """Lay out the percentage of every layer under the chosen budget: kinds by layers."""
     place = ramp["chosen"].get("best-budget")
     if place is None or not where:
         return None

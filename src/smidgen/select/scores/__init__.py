@@ -1,7 +1,7 @@
 """Scores: how much each weight counts, for selectors to rank by.
 
 A score function returns a tensor of the parameter's shape for every weight and bias of the
-affine maps, in fp64 on the CPU. Larger is chosen first.
+affine layers, in fp64 on the CPU. Larger is chosen first.
 """
 
 from smidgen.select.scores.activation import activation

@@ -1,6 +1,6 @@
 """The size of a weight times that of its input, |W_ij| · RMS(x_j).
 
-After Wanda (Sun et al., 2024, arXiv:2306.11695): what a weight adds to its map's output.
+After Wanda (Sun et al., 2024, arXiv:2306.11695): what a weight adds to its layer's output.
 The root mean square is over all unpadded positions of all examples, labelled or not. A bias
 has the input 1, so its score is |b_i|.
 """
@@ -16,7 +16,7 @@ from smidgen.curvature.taps import Trace, tapped
 from smidgen.outputs.problem import Problem
 from smidgen.select.scores.passes import scored
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
 def activation(
@@ -24,7 +24,7 @@ def activation(
 ) -> dict[str, Tensor]:
     """Score every weight and bias by its magnitude times the size of its input.
 
-    One forward pass; only the first batch is sent backward, to see which maps mix
+    One forward pass; only the first batch is sent backward, to see which layers mix
     examples.
 
     Args:
@@ -39,11 +39,11 @@ def activation(
 
 
 class _InputSquares:
-    """Running sums of squared inputs (m,) of each map, in fp64."""
+    """Running sums of squared inputs (m,) of each layer, in fp64."""
 
-    def __init__(self, problem: Problem, chosen: Sequence[MapBlock]) -> None:
+    def __init__(self, problem: Problem, chosen: Sequence[LayerBlock]) -> None:
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
-        self.squares = {b.map.name: zero.new_zeros(b.column_count) for b in chosen}
+        self.squares = {b.layer.name: zero.new_zeros(b.column_count) for b in chosen}
         self.counts = dict.fromkeys(self.squares, 0)
 
     def add(self, trace: Trace) -> None:
@@ -59,24 +59,24 @@ class _InputSquares:
 
 
 def _visit(
-    problem: Problem, chosen: Sequence[MapBlock], batches: Iterable[Batch]
+    problem: Problem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
     inputs = _InputSquares(problem, chosen)
     with tapped(problem, chosen) as taps, torch.no_grad():
         for batch in batches:
             inputs.add(taps.run(batch))
     return {
-        block.map.name: (_grid(problem.model, block) * inputs.root_mean(block.map.name))
+        block.layer.name: (_grid(problem.model, block) * inputs.root_mean(block.layer.name))
         .abs()
         .flatten()
         for block in chosen
     }
 
 
-def _grid(model: nn.Module, block: MapBlock) -> Tensor:
+def _grid(model: nn.Module, block: LayerBlock) -> Tensor:
     """W with the bias before its first column, (n, 1 + m), in fp64."""
-    matrix = block.map.matrix(model)
-    if block.map.bias is not None:
-        bias = model.get_parameter(block.map.bias).detach()
+    matrix = block.layer.matrix(model)
+    if block.layer.bias is not None:
+        bias = model.get_parameter(block.layer.bias).detach()
         matrix = torch.cat([bias[:, None], matrix], 1)
     return matrix.double()

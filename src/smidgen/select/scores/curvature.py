@@ -1,7 +1,7 @@
 """The geometric mean of a weight's two KFAC diagonals, √(G_ii A_jj).
 
 It is the root of the diagonal of G ⊗ A: how far the outputs move with the weight, input
-size times output gradient. n + m sums for each map, never a full factor. A bias has the
+size times output gradient. n + m sums for each layer, never a full factor. A bias has the
 input 1, so A_jj = 1 and its score is √G_ii.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from smidgen.curvature.factor_diagonals import DiagonalSums
+from smidgen.curvature.factor_diagonals import DiagonalAccumulator
 from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
 from smidgen.select.scores.passes import scored, summed
 from smidgen.types import Batch
-from smidgen.weights.blocks import MapBlock
+from smidgen.weights.blocks import LayerBlock
 
 
 def curvature(
@@ -49,9 +49,9 @@ def curvature(
         )
 
     def visit(
-        problem: Problem, chosen: Sequence[MapBlock], everything: Iterable[Batch]
+        problem: Problem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
     ) -> dict[str, Tensor]:
-        sums = DiagonalSums(problem, chosen, approximation)
+        sums = DiagonalAccumulator(problem, chosen, approximation)
         found = summed(sums, problem, chosen, everything)
         return {name: values.sqrt() for name, values in found.items()}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 
 
 def magnitude(model: nn.Module) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ def each_magnitude(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ArgumentError: If a weight is NaN.
     """
-    for name in affine_coverage(model).universe:
+    for name in require_coverage(model).universe:
         found = model.get_parameter(name).detach().abs().double().cpu()
         if found.isnan().any():
             raise ArgumentError(

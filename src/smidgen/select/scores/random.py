@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.affine import affine_coverage
+from smidgen.weights.affine import require_coverage
 
 
 def random(model: nn.Module, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -44,7 +44,7 @@ def each_random(
             f"generator must be a torch.Generator for a random choice, got {generator!r}. "
             "Pass torch.Generator().manual_seed(0)."
         )
-    for name, shape in affine_coverage(model).universe.items():
+    for name, shape in require_coverage(model).universe.items():
         # fp64: among millions of fp32 draws many would be equal.
         drawn = torch.rand(
             shape, dtype=torch.float64, device=generator.device, generator=generator

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from smidgen.curvature.operators import JOINT
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.select.scores.passes import spread
-from smidgen.weights.blocks import blocks
+from smidgen.weights.blocks import find_blocks
 
 
-def variance(posterior: Posterior, model: nn.Module | Problem) -> dict[str, Tensor]:
+def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[str, Tensor]:
     """Score every weight and bias by its variance under a posterior.
 
     With curvature h for unit noise σ², the variances are σ²/(h + τσ²) in the posterior's
@@ -33,7 +33,7 @@ def variance(posterior: Posterior, model: nn.Module | Problem) -> dict[str, Tens
     """
     network = as_problem(model).model
     posterior.require(network)
-    chosen = blocks(network, posterior.subset)
+    chosen = find_blocks(network, posterior.subset)
     noise = posterior.likelihood.scale
     found: dict[str, Tensor] = {}
     for name, operator in posterior.operators.items():
@@ -43,5 +43,5 @@ def variance(posterior: Posterior, model: nn.Module | Problem) -> dict[str, Tens
     if JOINT in found:
         sizes = [block.size for block in chosen]
         parts = found[JOINT].split(sizes)
-        found = {b.map.name: part for b, part in zip(chosen, parts, strict=True)}
+        found = {b.layer.name: part for b, part in zip(chosen, parts, strict=True)}
     return spread(network, chosen, found)

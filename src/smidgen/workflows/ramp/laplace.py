@@ -23,7 +23,7 @@ from smidgen.fit.calibration.precision import checked_grid
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import variance_table
 from smidgen.runtime.progress import track
 from smidgen.runtime.record import Record
@@ -34,9 +34,9 @@ from smidgen.workflows.ramp.points import Point, Work, curves, scored
 from smidgen.workflows.ramp.schemes import (
     SCHEMES,
     WHOLE,
+    BlockKey,
     Candidate,
     Scheme,
-    Share,
     allocations,
     candidates,
 )
@@ -70,7 +70,7 @@ class Ramp:
 
     points: tuple[Point, ...]
     chosen: Mapping[Scheme, Point]
-    posteriors: Mapping[Scheme, Posterior]
+    posteriors: Mapping[Scheme, LaplacePosterior]
     record: Record
 
     @property
@@ -154,7 +154,7 @@ def ramp(
     )
 
 
-def _classifier(posteriors: Mapping[float, Posterior]) -> Posterior:
+def _classifier(posteriors: Mapping[float, LaplacePosterior]) -> LaplacePosterior:
     """Any of the posteriors, if they are of a classifier."""
     first = next(iter(posteriors.values()))
     if not isinstance(first.likelihood, Categorical):
@@ -178,7 +178,7 @@ class _Clock:
 
 
 def _subsets(model: nn.Module, settings: RampSettings) -> dict[float, Subset]:
-    """What is fitted: the percentages, and whole maps where a scheme needs them."""
+    """What is fitted: the percentages, and whole layers where a scheme needs them."""
     unknown = [each for each in settings.schemes if each not in SCHEMES]
     if unknown or not settings.schemes:
         raise ArgumentError(
@@ -199,8 +199,8 @@ def _percents(settings: RampSettings) -> list[float]:
     return sorted({float(each) for each in settings.percents})
 
 
-def _all_maps(work: Work, percent: float) -> tuple[Share, ...]:
-    return tuple((percent, each.name) for each in work.maps)
+def _all_maps(work: Work, percent: float) -> tuple[BlockKey, ...]:
+    return tuple((percent, each.name) for each in work.layers)
 
 
 def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[Point]:
@@ -208,7 +208,7 @@ def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[P
     generator = torch.Generator().manual_seed(settings.seed)
     listed = candidates(
         settings.schemes,
-        work.maps,
+        work.layers,
         work.norms,
         percents,
         repeats=settings.repeats,

@@ -13,11 +13,11 @@ from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import tuning_curve
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable
 from smidgen.select.modules import operator_norm
-from smidgen.weights.affine import AffineMap, affine_coverage
-from smidgen.workflows.ramp.schemes import Candidate, Scheme, Share, assembled
+from smidgen.weights.affine import AffineLayer, require_coverage
+from smidgen.workflows.ramp.schemes import BlockKey, Candidate, Scheme, assembled
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Point:
     temperature: float
     nll: float
     ece: float
-    shares: tuple[Share, ...] = field(repr=False)
+    shares: tuple[BlockKey, ...] = field(repr=False)
 
 
 @dataclass(eq=False)
@@ -42,41 +42,41 @@ class Work:
     """What the points are made from."""
 
     problem: Problem
-    posteriors: Mapping[float, Posterior]
+    posteriors: Mapping[float, LaplacePosterior]
     table: VarianceTable
     link: str
 
     def __post_init__(self) -> None:
         network = self.problem.model
         usable = {name for each in self.posteriors.values() for name in each.operators}
-        self.maps = [m for m in affine_coverage(network).maps if m.name in usable]
+        self.layers = [m for m in require_coverage(network).layers if m.name in usable]
         self.norms = norms_of(network)
         self.likelihood = next(iter(self.posteriors.values())).likelihood
         self.objective = Objective(
             self.likelihood, self.table.outputs, self.table.targets, self.link
         )
-        self.floats: dict[Share, int] = {
+        self.floats: dict[BlockKey, int] = {
             (percent, name): operator.floats
             for percent, posterior in self.posteriors.items()
             for name, operator in posterior.operators.items()
         }
-        self.weights: dict[Share, int] = {
+        self.weights: dict[BlockKey, int] = {
             (percent, name): operator.values.numel()
             for percent, posterior in self.posteriors.items()
             for name, operator in posterior.operators.items()
         }
 
     def listed_norms(self) -> list[dict[str, Any]]:
-        """Name, group and operator norm of every map."""
-        return listed_norms(self.maps, self.norms)
+        """Name, group and operator norm of every layer."""
+        return listed_norms(self.layers, self.norms)
 
-    def posterior(self, point: Point) -> Posterior:
+    def posterior(self, point: Point) -> LaplacePosterior:
         """The posterior that a point is, with how it was tuned."""
         candidate = Candidate(point.scheme, point.level, point.shares, point.repeat)
         found = assembled(
             candidate,
             self.posteriors,
-            self.maps,
+            self.layers,
             precision=point.precision,
             temperature=point.temperature,
         )
@@ -101,16 +101,19 @@ class Work:
 
 
 def norms_of(model: nn.Module) -> dict[str, float]:
-    """Operator norm of every affine map."""
-    return {each.name: operator_norm(model, each) for each in affine_coverage(model).maps}
+    """Operator norm of every affine layer."""
+    return {
+        each.name: operator_norm(model, each) for each in require_coverage(model).layers
+    }
 
 
 def listed_norms(
-    maps: Sequence[AffineMap], norms: Mapping[str, float]
+    layers: Sequence[AffineLayer], norms: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Name, group and operator norm of some maps, as a record has them."""
+    """Name, group and operator norm of some layers, as a record has them."""
     return [
-        {"name": each.name, "group": each.group, "norm": norms[each.name]} for each in maps
+        {"name": each.name, "group": each.group, "norm": norms[each.name]}
+        for each in layers
     ]
 
 
@@ -128,7 +131,7 @@ def scored(work: Work, candidate: Candidate) -> Point:
         candidate.repeat,
         sum(work.floats[share] for share in candidate.shares),
         weights,
-        weights / sum(m.outputs * m.inputs + m.outputs * bool(m.bias) for m in work.maps),
+        weights / sum(m.outputs * m.inputs + m.outputs * bool(m.bias) for m in work.layers),
         float(work.table.precisions[best]),
         temperature,
         float(nlls[best]),

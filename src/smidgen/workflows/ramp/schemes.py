@@ -1,6 +1,6 @@
 """Schemes of a ramping study: which shares of the variance table make up each point.
 
-A *share* is a (percent, map) pair: one map's block at one percentage. A scheme is a
+A *share* is a (percent, layer) pair: one layer's block at one percentage. A scheme is a
 sequence of ever larger sets of shares (the paper's figures 2–5); what a point costs is the
 sum of its shares' floats.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from smidgen.fit.calibration.objective import Objective
-from smidgen.posterior.laplace import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable
-from smidgen.weights.affine import AffineMap
+from smidgen.weights.affine import AffineLayer
 from smidgen.weights.subset import Subset
 
 Scheme = Literal[
@@ -32,10 +32,10 @@ Scheme = Literal[
     "best-budget",
 ]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-Share = tuple[float, str]
+BlockKey = tuple[float, str]
 WHOLE = 100.0
-"""The percentage of whole maps."""
-# How many further percentages of a map the allocation looks at in each step.
+"""The percentage of whole layers."""
+# How many further percentages of a layer the allocation looks at in each step.
 _AHEAD = 3
 
 
@@ -43,19 +43,19 @@ _AHEAD = 3
 class Candidate:
     """One point of a scheme before it is scored.
 
-    `level` is its size in the scheme's own terms: a percentage, a number of maps or a
+    `level` is its size in the scheme's own terms: a percentage, a number of layers or a
     budget of floats.
     """
 
     scheme: Scheme
     level: float
-    shares: tuple[Share, ...]
+    shares: tuple[BlockKey, ...]
     repeat: int = 0
 
 
 def candidates(
     schemes: Sequence[Scheme],
-    maps: Sequence[AffineMap],
+    layers: Sequence[AffineLayer],
     norms: Mapping[str, float],
     percents: Sequence[float],
     *,
@@ -66,8 +66,8 @@ def candidates(
 
     Args:
         schemes: The schemes.
-        maps: The affine maps, the head last.
-        norms: Operator norm of each map.
+        layers: The affine layers, the head last.
+        norms: Operator norm of each layer.
         percents: The percentages of Sparse-KFAC, ascending.
         repeats: How often modules are drawn at random.
         generator: Source of those draws.
@@ -76,7 +76,7 @@ def candidates(
         The points, scheme by scheme, small to large.
     """
     found: list[Candidate] = []
-    names = [each.name for each in maps]
+    names = [each.name for each in layers]
     for scheme in schemes:
         if scheme == "sparse-kfac":
             found += [
@@ -92,7 +92,7 @@ def candidates(
                 found += _growing(scheme, [names[i] for i in order], repeat)
         elif scheme != "best-budget":
             order_, group = scheme.split("-")
-            own = [each.name for each in maps if each.group == group]
+            own = [each.name for each in layers if each.group == group]
             own.sort(key=lambda name: norms[name], reverse=order_ == "max")
             found += _growing(scheme, own)
     return found
@@ -108,15 +108,15 @@ def _growing(scheme: Scheme, names: Sequence[str], repeat: int = 0) -> list[Cand
 def allocations(
     table: VarianceTable,
     objective: Objective,
-    floats: Mapping[Share, int],
+    floats: Mapping[BlockKey, int],
     budgets: Sequence[int],
     *,
     precision: int,
     temperature: float,
 ) -> list[Candidate]:
-    """Choose a percentage for each map under budgets of floats: the greedy path.
+    """Choose a percentage for each layer under budgets of floats: the greedy path.
 
-    From nothing, whichever map's larger block lowers the held-out NLL most for each
+    From nothing, whichever layer's larger block lowers the held-out NLL most for each
     further float is taken, until none lowers it or the largest budget is spent. Every
     smaller budget has the longest part of that path it can pay for.
 
@@ -131,10 +131,10 @@ def allocations(
     Returns:
         A point for each budget that can pay for something new.
     """
-    ladders: dict[str, list[Share]] = {}
+    ladders: dict[str, list[BlockKey]] = {}
     for share in sorted(floats, key=floats.__getitem__):
         ladder = ladders.setdefault(share[1], [])
-        # Several percentages of a small map are the same block.
+        # Several percentages of a small layer are the same block.
         if not ladder or floats[ladder[-1]] < floats[share]:
             ladder.append(share)
     steps = dict.fromkeys(ladders, 0)
@@ -162,12 +162,12 @@ def allocations(
 
 
 def _upgrades(
-    ladders: Mapping[str, Sequence[Share]],
+    ladders: Mapping[str, Sequence[BlockKey]],
     steps: Mapping[str, int],
-    floats: Mapping[Share, int],
+    floats: Mapping[BlockKey, int],
     left: int,
-) -> list[tuple[str, int, Share | None, Share]]:
-    """Every affordable next block of every map: its name, cost, and from what to what."""
+) -> list[tuple[str, int, BlockKey | None, BlockKey]]:
+    """Every affordable next block of every layer: its name, cost, and from what to what."""
     found = []
     for name, ladder in ladders.items():
         now = ladder[steps[name] - 1] if steps[name] else None
@@ -179,7 +179,7 @@ def _upgrades(
 
 
 def _difference(
-    table: VarianceTable, precision: int, before: Share | None, after: Share
+    table: VarianceTable, precision: int, before: BlockKey | None, after: BlockKey
 ) -> Tensor:
     gained = table.covariance[after][precision].double()
     return gained if before is None else gained - table.covariance[before][precision]
@@ -187,7 +187,7 @@ def _difference(
 
 def _affordable(
     path: Sequence[tuple[int, Mapping[str, int]]],
-    ladders: Mapping[str, Sequence[Share]],
+    ladders: Mapping[str, Sequence[BlockKey]],
     budgets: Sequence[int],
 ) -> list[Candidate]:
     found: list[Candidate] = []
@@ -201,25 +201,25 @@ def _affordable(
 
 def assembled(
     candidate: Candidate,
-    posteriors: Mapping[float, Posterior],
-    maps: Sequence[AffineMap],
+    posteriors: Mapping[float, LaplacePosterior],
+    layers: Sequence[AffineLayer],
     *,
     precision: float,
     temperature: float,
-) -> Posterior:
+) -> LaplacePosterior:
     """Put a point's shares together into the posterior they are.
 
     Args:
         candidate: The point.
         posteriors: The nested posteriors by percentage.
-        maps: The affine maps.
+        layers: The affine layers.
         precision: The prior precision.
         temperature: The temperature.
 
     Returns:
         The posterior, equal to one fitted to its subset alone.
     """
-    shapes = {each.name: each.shapes for each in maps}
+    shapes = {each.name: each.shapes for each in layers}
     parts = {
         name: posteriors[percent].subset.parts[name]
         for percent, own in candidate.shares

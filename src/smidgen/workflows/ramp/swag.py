@@ -32,7 +32,7 @@ from smidgen.runtime.files import write_text
 from smidgen.runtime.fingerprint import quick_fingerprint
 from smidgen.runtime.record import Record
 from smidgen.types import Batch
-from smidgen.weights.affine import AffineMap, affine_coverage
+from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.subset import Subset
 from smidgen.workflows.comparison import compare, in_order, point_methods, posterior_method
 from smidgen.workflows.ramp.points import listed_norms, norms_of
@@ -46,7 +46,7 @@ _NOTES = "points.json"
 class SwagRampSettings(SwagOptions):
     """What a ramping study of SWAG tries.
 
-    `fractions` are shares of the affine maps' weights: single weights of the largest
+    `fractions` are shares of the affine layers' weights: single weights of the largest
     magnitude, or as many whole modules as stay within it. The rest is `fit.swag`'s.
     """
 
@@ -144,16 +144,16 @@ def _candidates(
         raise ArgumentError(
             f"fractions must be in (0, 1], got {list(settings.fractions)}. Try 0.1."
         )
-    found = affine_coverage(model)
+    found = require_coverage(model)
     norms = norms_of(model)
     for scheme in settings.schemes:
         if scheme == "full":
-            yield scheme, len(found.maps), select.sparse_kfac(model, percent=100)
+            yield scheme, len(found.layers), select.sparse_kfac(model, percent=100)
         elif scheme == "magnitude":
             for fraction in sorted(set(settings.fractions)):
                 yield scheme, fraction, select.weights(model, fraction=fraction)
         else:
-            order = _order(scheme, found.maps, norms, settings.seed)
+            order = _order(scheme, found.layers, norms, settings.seed)
             size = sum(prod(shape) for shape in found.universe.values())
             most = (share * size for share in sorted(settings.fractions))
             for count in dict.fromkeys(_within(order, each) for each in most):
@@ -162,19 +162,19 @@ def _candidates(
 
 
 def _order(
-    scheme: SwagScheme, maps: Sequence[AffineMap], norms: Mapping[str, float], seed: int
-) -> list[AffineMap]:
-    """The maps of a scheme, those taken first in front."""
+    scheme: SwagScheme, layers: Sequence[AffineLayer], norms: Mapping[str, float], seed: int
+) -> list[AffineLayer]:
+    """The layers of a scheme, those taken first in front."""
     if scheme == "random":
         generator = torch.Generator().manual_seed(seed)
-        return [maps[i] for i in torch.randperm(len(maps), generator=generator)]
+        return [layers[i] for i in torch.randperm(len(layers), generator=generator)]
     group = scheme.removeprefix("max-")
-    own = [each for each in maps if each.group == group]
+    own = [each for each in layers if each.group == group]
     return sorted(own, key=lambda each: -norms[each.name])
 
 
-def _within(order: Sequence[AffineMap], most: float) -> int:
-    """How many of the first maps hold at most so many weights; one at least."""
+def _within(order: Sequence[AffineLayer], most: float) -> int:
+    """How many of the first layers hold at most so many weights; one at least."""
     sizes = [sum(prod(shape) for shape in each.shapes.values()) for each in order]
     return max(1, sum(total <= most for total in accumulate(sizes)))
 
@@ -319,7 +319,9 @@ def _record(
             },
             "best": min(small, key=lambda s: notes.points[chosen[s]].nll),
         },
-        "norms": listed_norms(affine_coverage(problem.model).maps, norms_of(problem.model)),
+        "norms": listed_norms(
+            require_coverage(problem.model).layers, norms_of(problem.model)
+        ),
         "data": {"validation": tuning.examples, "test": len(targets)},
         "seconds": {f"{p.scheme}, {p.weights:,} weights": p.seconds for p in notes.points},
     }

@@ -14,7 +14,7 @@ from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.planning.plan import Plan, plan
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.laplace import LaplacePosterior, Posterior
 from smidgen.posterior.store import load, save
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import (
@@ -29,8 +29,7 @@ from smidgen.prediction import (
 from smidgen.runtime.record import Record
 from smidgen.sparse import make_sparse
 from smidgen.weights.affine import coverage
-from smidgen.weights.delta import Delta, make_delta
-from smidgen.weights.delta import merge_deltas as merge_deltas
+from smidgen.weights.delta import Delta, make_delta, merge_deltas
 from smidgen.weights.subset import Subset
 from smidgen.workflows.verify import Verification, verify
 
@@ -41,8 +40,9 @@ __all__ = [
     "Categorical",
     "Delta",
     "Gaussian",
-    "Plan",
     "LaplacePosterior",
+    "Plan",
+    "Posterior",
     "Predictive",
     "Problem",
     "Record",
@@ -52,11 +52,12 @@ __all__ = [
     "SwagPosterior",
     "Verification",
     "coverage",
-    "make_delta",
     "evaluate",
     "finetune",
     "fit",
     "load",
+    "make_delta",
+    "make_sparse",
     "merge_deltas",
     "plan",
     "point_outputs",
@@ -68,6 +69,5 @@ __all__ = [
     "predict_sparse_batches",
     "save",
     "select",
-    "make_sparse",
     "verify",
 ]

@@ -22,20 +22,20 @@ from safetensors.torch import load_file
 
 import smidgen
 from smidgen import evaluate, fit, select
-from smidgen.curvature.table import variance_table
 from smidgen.fit import SparseTraining, SwagCollector
-from smidgen.prediction import dropout_outputs, sparse_outputs
-from smidgen.predictive import (
+from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,
 )
-from smidgen.sparse import load_sparse, pruned, save_sparse, sparse_bayesian
-from smidgen.study.definition import profiles_of, read_study, shipped
-from smidgen.study.ledger import Ledger
-from smidgen.study.ramp import RampSettings, ramp
-from smidgen.study.swag_ramp import SwagRampSettings, swag_ramp
-from smidgen.study.variances import marginal_variances
+from smidgen.posterior.variance_table import variance_table
+from smidgen.prediction import dropout_outputs, sparse_outputs
+from smidgen.sparse import load_sparse, make_sparse, prune_network, save_sparse
+from smidgen.workflows.ramp.laplace import RampSettings, ramp
+from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
+from smidgen.workflows.variances import marginal_variances
+from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.study import profiles_of, read_study, shipped
 from tests.golden import models
 from tests.golden.models import batches, blobs, model, products, sparse_regression
 
@@ -451,7 +451,7 @@ def swag(name, kind, outputs, spread):
     problem = problem_of(name, kind, outputs)
     train = batches(name, kind, outputs, count=3)
     subset = select.weights(problem.model, fraction=0.4)
-    how = {**SWAG, "learning_rate": 0.02, "spread": spread, **QUIET}
+    how = {**SWAG, "learning_rate": 0.02, "covariance": spread, **QUIET}
     found = fit.swag(problem, train, subset, burn_in=4, **how)
     sampled = smidgen.predict_samples(found, problem, train[0], samples=8)
     return {**swagged(found), **predicted(sampled)}
@@ -594,7 +594,7 @@ def networked(network):
         "subset": network.subset().digest(),
         "connectivity": [list(each) for each in network.connectivity().values()],
     }
-    for name, part in network.maps.items():
+    for name, part in network.layers.items():
         found[f"{name} means"] = part.means.detach()
         found[f"{name} indices"] = part.pattern.listed()
         if part.log_scales is not None:
@@ -615,7 +615,7 @@ def networked(network):
 )
 def ssvi(name, path, budget, optimiser):
     net = model(name, 3, dtype=torch.float32)
-    network = sparse_bayesian(net, density=0.3, budget=budget, path=path)
+    network = make_sparse(net, density=0.3, budget=budget, path=path)
     rate = 0.02 if optimiser == "adam" else 0.05
     training = SparseTraining(
         epochs=3, learning_rate=rate, every=3, temperature=0.1, optimiser=optimiser
@@ -644,7 +644,7 @@ def ssvi(name, path, budget, optimiser):
 def ssvi_choice(what, value):
     net = model("wide", 3, dtype=torch.float32)
     made = {} if what == "removal" else {what: value}
-    network = sparse_bayesian(net, density=0.3, path="dense", seed=2, **made)
+    network = make_sparse(net, density=0.3, path="dense", seed=2, **made)
     told = {"removal": value} if what == "removal" else {}
     training = SparseTraining(epochs=2, learning_rate=0.02, every=3, **told)
     found = fit.ssvi(network, blobs(), training=training, seed=3, **QUIET)
@@ -655,7 +655,7 @@ def ssvi_choice(what, value):
 def ssvi_still():
     """An active set that stays: no weight goes or comes, so other machines agree."""
     net = model("wide", 3, dtype=torch.float32)
-    network = sparse_bayesian(net, density=0.5, path="dense")
+    network = make_sparse(net, density=0.5, path="dense")
     training = SparseTraining(epochs=2, learning_rate=0.01, replaced=0.0)
     return trained(fit.ssvi(network, blobs(), training=training, **QUIET))
 
@@ -665,7 +665,7 @@ CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
 
 def short_network(path="dense"):
     net = model("wide", 3, dtype=torch.float32)
-    network = sparse_bayesian(net, density=0.4, path=path)
+    network = make_sparse(net, density=0.4, path=path)
     training = SparseTraining(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
     return net, fit.ssvi(network, blobs(), training=training, **QUIET).network
 
@@ -673,8 +673,8 @@ def short_network(path="dense"):
 @case(*[(by, budget) for by in ("magnitude", "snr") for budget in ("global", "uniform")])
 def prune(by, budget):
     _, network = short_network()
-    found = pruned(network, 0.2, by=by, budget=budget)
-    points = pruned(network, 0.2, by=by, budget=budget, deterministic=True)
+    found = prune_network(network, 0.2, by=by, budget=budget)
+    points = prune_network(network, 0.2, by=by, budget=budget, deterministic=True)
     batch = next(iter(blobs(shuffle=False)))
     return {
         **networked(found),
@@ -693,7 +693,7 @@ def export():
         files = sorted(each.name for each in (place / "network").iterdir())
     batch = next(iter(blobs(shuffle=False)))
     outputs = sparse_outputs(loaded, [batch], samples=4, **QUIET)
-    dense = loaded.densified()
+    dense = loaded.dense_state_dict()
     return {**networked(loaded), "files": files, "outputs": outputs, **named(dense)}
 
 
@@ -709,7 +709,7 @@ CHECKPOINTED = SparseTraining(epochs=3, learning_rate=0.02, every=3, temperature
 
 def interrupted(path, place):
     """Stop an SSVI training in its second epoch."""
-    network = sparse_bayesian(known("wide", 3), density=0.4, path=path)
+    network = make_sparse(known("wide", 3), density=0.4, path=path)
     loader = models.StopsAfter(blobs(), 1)
     with suppress(KeyboardInterrupt):
         fit.ssvi(network, loader, training=CHECKPOINTED, checkpoint=place, **QUIET)
@@ -930,9 +930,9 @@ def marginals():
 def coverage(name):
     found = smidgen.coverage(model(name, 3))
     return {
-        "maps": [f"{m.name} {m.weight} {m.bias} {m.group}" for m in found.maps],
+        "maps": [f"{m.name} {m.weight} {m.bias} {m.group}" for m in found.layers],
         "universe": [f"{n} {s}" for n, s in found.universe.items()],
-        "output map": str(found.output_map and found.output_map.name),
+        "output map": str(found.output_layer and found.output_layer.name),
     }
 
 
@@ -1148,7 +1148,7 @@ def stored_record():
 @case(**BOUND)
 def stored_checkpoint():
     """A training of before goes on: the end is that of one without a break."""
-    network = sparse_bayesian(known("wide", 3), density=0.4, path="sparse")
+    network = make_sparse(known("wide", 3), density=0.4, path="sparse")
     with folder() as place:
         shutil.copy(FIXTURES / "ssvi.checkpoint", place / "run")
         how = {"training": CHECKPOINTED, "checkpoint": place / "run", **QUIET}

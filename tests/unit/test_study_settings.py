@@ -131,7 +131,7 @@ def refused(text, folder, capsys):
         (
             'baseline = "map"',
             'baseline = "mapp"',
-            "got 'mapp'. There are layer, laplace-magnitude, laplace-random, swag-magnitude. "
+            "got 'mapp'. There are map, laplace-magnitude, laplace-random, swag-magnitude. "
             "Did you mean 'map'?",
         ),
         ('kind = "uci-map"', 'kind = "uci-mapp"', "Did you mean 'uci-map'?"),
@@ -243,7 +243,7 @@ def test_a_report_compares_with_no_other_than_the_baseline(tmp_path, capsys):
 
     code, said = reported("mapp")
     assert code == 1
-    assert "got 'mapp'. There are layer, laplace-magnitude," in said
+    assert "got 'mapp'. There are map, laplace-magnitude," in said
     assert not (tmp_path / "page.html").exists()
     assert reported("laplace-random") == (0, "")
 

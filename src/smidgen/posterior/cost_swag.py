@@ -169,8 +169,8 @@ def refuse_too_large(
         if size <= available
     ]
     raise ResourceError(
-        f"SWAG on {subset.size:,} weights with covariance {covariance!r} needs {format_bytes(needed)} "
-        f"of memory, and {format_bytes(available)} are available. "
+        f"SWAG on {subset.size:,} weights with covariance {covariance!r} needs "
+        f"{format_bytes(needed)} of memory, and {format_bytes(available)} are available. "
         + (f"What fits: {'; '.join(advice[:4])}." if advice else "Nothing would fit.")
         + f" smidgen.plan shows all; {LIMIT}=BYTES overrules what is available."
     )

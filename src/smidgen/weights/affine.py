@@ -78,8 +78,8 @@ class AffineLayer:
 class Coverage:
     """Which modules of a model are affine layers, and why the others are left out.
 
-    `output_map` is the layer that comes last, in the order of the modules; None where it may
-    not be what makes the outputs, and `without_output_map` says why.
+    `output_layer` is the layer that comes last, in the order of the modules; None where it may
+    not be what makes the outputs, and `without_output_layer` says why.
     """
 
     layers: tuple[AffineLayer, ...]

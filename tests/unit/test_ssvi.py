@@ -38,7 +38,7 @@ from smidgen.sparse import (
     prune_network,
     save_sparse,
 )
-from smidgen.sparse.flops import step_flops
+from smidgen.sparse.flops import count_step_flops
 
 
 @pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
@@ -76,11 +76,11 @@ def test_counted_operations_are_those_torch_counts(noise, image, density):
     inputs, labels = next(iter(blobs(image=image)))
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(network(inputs), labels).backward()
-    counted = step_flops(network, inputs)
+    counted = count_step_flops(network, inputs)
     assert counted.done_products == counter.get_total_flops()
     assert (counted.products == counted.done_products) == (density == 1.0)
     network.set_path("sparse")
-    assert step_flops(network, inputs).done == counted.total
+    assert count_step_flops(network, inputs).done == counted.total
 
 
 @pytest.mark.parametrize("budget", ["erk", "global"])
@@ -103,14 +103,14 @@ def test_counted_operations_of_a_move_are_those_torch_counts(budget):
 
     with FlopCounterMode(display=False) as counter:
         assert alternation.advance(lambda: [loss] * 2) is not None
-    counted = step_flops(network, inputs, passes=2, every=1, until=1.0)
+    counted = count_step_flops(network, inputs, passes=2, every=1, until=1.0)
     assert counted.done_moves == counter.get_total_flops()
 
 
 def test_counted_operations_follow_the_density():
     inputs, _ = next(iter(blobs()))
     sparse, dense = (
-        step_flops(make_sparse(mlp(100), density=d), inputs, every=100, passes=4)
+        count_step_flops(make_sparse(mlp(100), density=d), inputs, every=100, passes=4)
         for d in (0.1, 1.0)
     )
     assert sparse.products / dense.products == pytest.approx(0.1, rel=0.02)
@@ -271,7 +271,7 @@ def test_weight_decay_is_off_unless_asked(decay, kind):
         epochs=1, optimiser=kind, temperature=0.0, learning_rate=0.1, weight_decay=decay
     )
     found = fit.ssvi(network, data, training=training, num_data=300).network
-    before, after = (each.layers["0"].weight()[:, 5] for each in (network, found))
+    before, after = (each.layers["0"].to_dense()[:, 5] for each in (network, found))
     assert torch.equal(before, after) == (decay == 0.0)
     logs = [each.layers["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
     assert torch.equal(*logs)
@@ -339,7 +339,7 @@ def test_predictions_are_a_mixture_of_draws(image):
     probs = []
     with torch.no_grad():
         for seed in seeds.tolist():
-            with found.network.drawn(torch.Generator().manual_seed(seed)):
+            with found.network.using_draw(torch.Generator().manual_seed(seed)):
                 probs.append(found.network(x).double().softmax(-1))
     torch.testing.assert_close(predictive.probs, torch.stack(probs).mean(0), **EXACT)
     point = smidgen.predict_sparse(found.network, x, samples=0)
@@ -398,8 +398,8 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
     inputs, _ = next(iter(loader))
     with unchanged(network):
         smidgen.predict_sparse_batches(network, loader, samples=2)
-        step_flops(network, inputs)
-    assert all(part.drawn is None for part in network.layers.values())
+        count_step_flops(network, inputs)
+    assert all(part.current_draw is None for part in network.layers.values())
     # Which path is faster is a question of training batches.
     assert all(part.path == "auto" for part in network.layers.values())
 

@@ -17,7 +17,7 @@ from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
 from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.rewire import change_active_set, replace_values
+from smidgen.sparse.rewire import change_active_set, replace_weights
 
 
 class StopsAfter:
@@ -176,11 +176,11 @@ def test_an_infinite_score_does_not_end_a_training(tmp_path):
 def test_scales_that_a_map_has_not_are_refused():
     whole = Pattern(32, 6)
     part = make_sparse(mlp(), density=0.3).layers["0"]
-    with pytest.raises(StructureError, match="it has scales, none were given"):
-        replace_values(part, whole, torch.zeros(192), None, None)
+    with pytest.raises(StructureError, match="log_scales must be given, .* got none"):
+        replace_weights(part, whole, torch.zeros(192), None, None)
     points = make_sparse(mlp(), density=0.3, settings=SparseSettings(deterministic=True))
-    with pytest.raises(StructureError, match="it has no scales, some were given"):
-        replace_values(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
+    with pytest.raises(StructureError, match="log_scales must be None, .* got some"):
+        replace_weights(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
     change_active_set(points.layers["0"], torch.arange(7))
 
 

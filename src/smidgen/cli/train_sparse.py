@@ -14,7 +14,7 @@ from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.prune import PruningScore
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +45,7 @@ Prior = Annotated[
     float | None,
     typer.Option(help="Standard deviation of the prior; by layer if left out."),
 ]
-Going = Annotated[Removal, typer.Option(help="The score that says which may go.")]
+Going = Annotated[PruningScore, typer.Option(help="The score that says which may go.")]
 Every = Annotated[
     int | None,
     typer.Option(

@@ -39,12 +39,14 @@ from smidgen.runtime.progress import track
 from smidgen.sparse.build import FirstWeights, make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.resuming import describe_network, pack_training, restore_training
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,
+    describe_network,
     pack_history,
+    pack_training,
+    restore_training,
     unpack_history,
 )
 from smidgen.types import Batch
@@ -304,9 +306,9 @@ class _Run:
 
 def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
     """Warn where the active set was to move and never will."""
-    wanted = schedule.share > 0 and schedule.until > 0 and network.count < network.total
+    wanted = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
     # The first of all moves comes after `every` steps.
-    if wanted and not schedule.replaced(schedule.every) > 0:
+    if wanted and not schedule.fraction_at(schedule.every) > 0:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "

@@ -10,7 +10,7 @@ out, its sparse path never. `pattern` and `products` compute with them, `removal
 
 from smidgen.sparse.build import SparseSettings, make_sparse
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.pruning import prune_network
+from smidgen.sparse.prune import prune_network
 from smidgen.sparse.rewire import Rewiring, Schedule
 from smidgen.sparse.store import load_sparse, save_sparse
 

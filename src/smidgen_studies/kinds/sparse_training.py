@@ -24,7 +24,7 @@ from smidgen.sparse import SparseNetwork, SparseSettings, make_sparse, prune_net
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.prune import PruningScore
 from smidgen.workflows.comparison import Method, compare
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring
 from smidgen_studies.engine.cell import Job, read_settings
@@ -39,7 +39,7 @@ _DEFAULTS = {
     "weight_decay": SparseTraining.weight_decay,
     "scale": 0.1,
 }
-_REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
+_REMOVAL: dict[bool, PruningScore] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
 
 Data = ImageData
@@ -59,7 +59,7 @@ class Settings:
 
     density: Fraction = 1.0
     deterministic: bool = False
-    removal: Removal | None = None
+    removal: PruningScore | None = None
     budget: Budget = _BUDGET
     start: FirstWeights = "random"
     network: Literal["mlp", "resnet"] = "mlp"
@@ -96,7 +96,7 @@ class Settings:
         return (*own, *scaled)
 
     @property
-    def score(self) -> Removal:
+    def score(self) -> PruningScore:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]
 

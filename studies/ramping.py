@@ -12,7 +12,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from smidgen.integrations.huggingface import text_loader
+from smidgen.integrations.huggingface import make_text_loader
 from smidgen.runtime.record import Record
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
@@ -38,7 +38,7 @@ def laplace(made: Finetuned, seed: int, config: dict[str, str]) -> Record:
 
 def swag(made: Finetuned, seed: int, config: dict[str, str], folder: Path) -> Record:
     """SWAG's schemes, point by point; an interrupted study goes on."""
-    train = text_loader(
+    train = make_text_loader(
         made.task.train,
         made.tokenizer,
         batch_size=made.settings.batch_size,

@@ -19,7 +19,7 @@ from tests.integration.peak_memory import resident
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import smidgen
-from smidgen.integrations.causal import causal_problem
+from smidgen.integrations.causal import make_causal_problem
 from smidgen.integrations.huggingface import load_classifier
 
 BATCH, TOKENS = 16, 64
@@ -53,7 +53,7 @@ def main() -> None:
     model, top, size = network, None, (BATCH, TOKENS)
     if what == "vocabulary":
         network, top, size = language_model(), FOLLOWED, (64, 8)
-        model = causal_problem(network)
+        model = make_causal_problem(network)
     ids = torch.randint(1000, 5000, size, generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     subset = smidgen.select.sparse_kfac(network, percent=percent)

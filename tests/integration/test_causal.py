@@ -16,7 +16,7 @@ from transformers import GPT2LMHeadModel
 
 import smidgen
 from smidgen.errors import DataError, StructureError
-from smidgen.integrations.causal import causal_problem
+from smidgen.integrations.causal import make_causal_problem
 from smidgen.workflows.evaluation import evaluate_posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -79,7 +79,7 @@ def by_hand(model, batches):
 @pytest.mark.parametrize("tied", [True, False])
 def test_fit_tune_predict_and_score(batches, tied, unchanged):
     model = gpt2(tied=tied)
-    problem = causal_problem(model)
+    problem = make_causal_problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=40)
     with unchanged(model):
         posterior = smidgen.fit.laplace(problem, batches, subset)
@@ -112,7 +112,7 @@ def test_fit_tune_predict_and_score(batches, tied, unchanged):
 )
 def test_variances_are_those_of_the_dense_jacobian(batches, tied, pattern):
     model, batch = gpt2(tied=tied), batches[0]
-    problem = causal_problem(model)
+    problem = make_causal_problem(model)
     subset = smidgen.select.named(model, pattern)
     posterior = smidgen.fit.laplace(problem, [batch], subset, structure="full")
     predictive = smidgen.predict(posterior, problem, batch, link="diagonal-probit")
@@ -135,7 +135,7 @@ def test_variances_are_those_of_the_dense_jacobian(batches, tied, pattern):
 def test_the_loss_is_that_of_transformers(batches):
     model = gpt2()
     batch = batches[0]
-    outputs, targets = smidgen.point_outputs(causal_problem(model), [batch])
+    outputs, targets = smidgen.point_outputs(make_causal_problem(model), [batch])
     # Theirs is in fp32, whatever the model's type.
     theirs = model(**batch).loss.detach().double()
     assert_close(cross_entropy(outputs, targets), theirs, **SINGLE)
@@ -145,7 +145,7 @@ def test_padding_on_the_left_predicts_nothing():
     model = gpt2()
     batch = texts((7, 3), 4, side="left")
     ids = {"position_ids": (batch["attention_mask"].cumsum(-1) - 1).clamp_min(0)}
-    found = smidgen.point_outputs(causal_problem(model), [{**batch, **ids}])
+    found = smidgen.point_outputs(make_causal_problem(model), [{**batch, **ids}])
     kept = found[1] != -100
     logits, wanted = by_hand(model, [batch])
     assert torch.equal(found[1][kept], wanted)
@@ -153,7 +153,7 @@ def test_padding_on_the_left_predicts_nothing():
 
 
 def test_ids_are_their_own_labels(batches):
-    problem, ids = causal_problem(gpt2()), batches[0]["input_ids"]
+    problem, ids = make_causal_problem(gpt2()), batches[0]["input_ids"]
     alone = smidgen.point_outputs(problem, [ids])
     assert torch.equal(alone[1], ids[:, 1:].flatten())
     mapped = {name: batches[0][name] for name in ("input_ids", "attention_mask")}
@@ -165,7 +165,7 @@ def test_ids_are_their_own_labels(batches):
 
 def test_training_lowers_the_loss_of_next_tokens(batches):
     tuned = smidgen.fit.finetune(
-        causal_problem(gpt2()), batches, batches, epochs=5, learning_rate=0.02
+        make_causal_problem(gpt2()), batches, batches, epochs=5, learning_rate=0.02
     )
     assert tuned.history[-1].train_nll < tuned.history[0].train_nll
 
@@ -179,10 +179,12 @@ def test_what_cannot_be_done_is_refused(batches):
     subset = smidgen.select.last_layer(gpt2(tied=False))
     assert list(subset.parts) == ["lm_head.weight"]
     inner = smidgen.select.named(tied, "*.mlp.c_proj.*")
-    with pytest.raises(DataError, match=r"integrations\.causal\.causal_problem\(model\)"):
+    with pytest.raises(
+        DataError, match=r"integrations\.causal\.make_causal_problem\(model\)"
+    ):
         smidgen.fit.laplace(tied, batches, inner)
     with pytest.raises(DataError, match=r"two tokens or more, got \(2, 1, 11\)"):
-        smidgen.fit.laplace(causal_problem(tied), [torch.tensor([[1], [2]])], inner)
+        smidgen.fit.laplace(make_causal_problem(tied), [torch.tensor([[1], [2]])], inner)
 
 
 def test_the_code_of_its_page_runs(batches):

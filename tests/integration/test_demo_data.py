@@ -17,7 +17,7 @@ def cache(tmp_path_factory):
     """A folder of the verified file: the caller's if he keeps one, else fetched now."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        kept = demo_data.cache_folder() / FILE
+        kept = demo_data.find_cache_folder() / FILE
         if os.environ.get("SMIDGEN_CACHE") and kept.is_file():
             shutil.copyfile(kept, folder / FILE)
         patch.setenv("SMIDGEN_CACHE", str(folder))
@@ -167,8 +167,8 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SMIDGEN_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert demo_data.cache_folder() == tmp_path / ".cache" / "smidgen"
+    assert demo_data.find_cache_folder() == tmp_path / ".cache" / "smidgen"
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert str(demo_data.cache_folder()) == "/x/smidgen"
+    assert str(demo_data.find_cache_folder()) == "/x/smidgen"
     monkeypatch.setenv("SMIDGEN_CACHE", "/own")
-    assert str(demo_data.cache_folder()) == "/own"
+    assert str(demo_data.find_cache_folder()) == "/own"

@@ -13,7 +13,7 @@ from transformers import (
 from transformers.utils import logging
 
 from smidgen.errors import ArgumentError, DataError, StoreError
-from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
+from smidgen.integrations.huggingface import load_classifier, make_text_loader, save_model
 from smidgen.integrations.text import TextTable
 
 PAIRED = TextTable(("a b", "c"), pairs=("d", "a a a"), labels=(0, 1))
@@ -154,7 +154,7 @@ def test_gpt2_gets_a_pad_token_and_no_token_types(gpt2):
     model, tokenizer = load_classifier(gpt2)
     assert tokenizer.pad_token == "[SEP]"
     assert model.config.pad_token_id == tokenizer.pad_token_id == 3
-    (batch,) = text_loader(TABLE, tokenizer, batch_size=4, max_length=8)
+    (batch,) = make_text_loader(TABLE, tokenizer, batch_size=4, max_length=8)
     assert set(batch) == {"input_ids", "attention_mask", "labels"}
     together = model(**batch).logits
     for row, text in enumerate(TABLE.texts):
@@ -180,7 +180,7 @@ def test_logging_is_as_before(classifier):
 
 def test_batches_are_padded_to_their_longest_and_in_order(classifier):
     _, tokenizer = load_classifier(classifier)
-    first, second = text_loader(TABLE, tokenizer, batch_size=2, max_length=16)
+    first, second = make_text_loader(TABLE, tokenizer, batch_size=2, max_length=16)
     assert type(first) is dict
     assert first["input_ids"].tolist() == [[2, 4, 3, 0], [2, 5, 4, 3]]
     assert first["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
@@ -192,7 +192,7 @@ def test_batches_are_padded_to_their_longest_and_in_order(classifier):
 
 def test_pairs_are_joined_and_cut(classifier):
     _, tokenizer = load_classifier(classifier)
-    (batch,) = text_loader(PAIRED, tokenizer, batch_size=2, max_length=6)
+    (batch,) = make_text_loader(PAIRED, tokenizer, batch_size=2, max_length=6)
     assert batch["input_ids"].tolist() == [[2, 4, 5, 3, 7, 3], [2, 6, 3, 4, 4, 3]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
 
@@ -200,10 +200,12 @@ def test_pairs_are_joined_and_cut(classifier):
 def test_labels_may_be_targets_or_absent(classifier):
     _, tokenizer = load_classifier(classifier)
     table = TextTable(("a", "b"), labels=(0.5, 2.0))
-    (batch,) = text_loader(table, tokenizer, batch_size=2, max_length=8)
+    (batch,) = make_text_loader(table, tokenizer, batch_size=2, max_length=8)
     assert batch["labels"].dtype == torch.float32
     assert batch["labels"].tolist() == [0.5, 2.0]
-    (batch,) = text_loader(TextTable(("a", "b")), tokenizer, batch_size=2, max_length=8)
+    (batch,) = make_text_loader(
+        TextTable(("a", "b")), tokenizer, batch_size=2, max_length=8
+    )
     assert "labels" not in batch
 
 
@@ -213,7 +215,7 @@ def test_orders_come_from_the_seed_and_not_from_the_global_generator(classifier,
     table = TextTable(("a",) * 50, labels=tuple(range(50)))
 
     def order(seed):
-        loader = text_loader(
+        loader = make_text_loader(
             table, tokenizer, batch_size=7, max_length=8, shuffle=shuffle, seed=seed
         )
         return [
@@ -235,13 +237,13 @@ def test_orders_come_from_the_seed_and_not_from_the_global_generator(classifier,
 def test_impossible_batches_are_refused(classifier):
     _, tokenizer = load_classifier(classifier)
     with pytest.raises(ArgumentError, match="batch_size must be at least 1, got 0"):
-        text_loader(TABLE, tokenizer, batch_size=0, max_length=8)
+        make_text_loader(TABLE, tokenizer, batch_size=0, max_length=8)
     with pytest.raises(ArgumentError, match="max_length must be from 3 to 16.*got 17"):
-        text_loader(TABLE, tokenizer, batch_size=1, max_length=17)
+        make_text_loader(TABLE, tokenizer, batch_size=1, max_length=17)
     with pytest.raises(ArgumentError, match="max_length must be from 4 to 16.*got 3"):
-        text_loader(PAIRED, tokenizer, batch_size=1, max_length=3)
+        make_text_loader(PAIRED, tokenizer, batch_size=1, max_length=3)
     with pytest.raises(DataError, match="at least one text"):
-        text_loader(TextTable(()), tokenizer, batch_size=1, max_length=8)
+        make_text_loader(TextTable(()), tokenizer, batch_size=1, max_length=8)
 
 
 def test_a_saved_model_comes_back(encoder, tmp_path, capfd):
@@ -303,7 +305,7 @@ def test_shuffled_batches_hold_every_row_once_and_like_lengths_together(classifi
         " ".join(generator.choices(words, k=generator.randint(1, 13))) for _ in range(130)
     )
     table = TextTable(texts, labels=tuple(range(130)))
-    loader = text_loader(
+    loader = make_text_loader(
         table, tokenizer, batch_size=8, max_length=16, shuffle=True, seed=1
     )
     batches = list(loader)

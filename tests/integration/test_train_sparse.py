@@ -17,7 +17,7 @@ from smidgen.evaluate import correct
 from smidgen.integrations.arrays import (
     ArrayBatches,
     Arrays,
-    moments,
+    measure_moments,
     read_arrays,
     standardise,
 )
@@ -101,7 +101,7 @@ def test_the_other_files_are_read(tmp_path):
     [
         ("a.txt", b"", "must be .npz, .csv, .bin"),
         ("a.bin", b"123", "records of 3073 bytes, got 3 bytes"),
-        ("a.csv", b"", "holds no line"),
+        ("a.csv", b"", "must hold at least one row"),
         ("a.csv", b"a,b\n1,x\n", "numbers only, got 'x'"),
         ("a.csv", b"1,0.5\n", "must be whole numbers, got 0.5"),
         ("a.npz", b"not a zip", "cannot be read"),
@@ -194,7 +194,7 @@ def test_the_first_layer_standardises_as_the_arrays_do():
     arrays = Arrays(inputs, torch.zeros(50, dtype=torch.int64))
     layer = Standardise((2, 3, 3))
     assert torch.equal(layer(inputs), inputs)
-    layer.measure(*moments(arrays))
+    layer.measure(*measure_moments(arrays))
     torch.testing.assert_close(layer(inputs), standardise(arrays)[0].inputs)
 
 

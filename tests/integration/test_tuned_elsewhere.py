@@ -15,7 +15,7 @@ from transformers import BertForSequenceClassification, Trainer, TrainingArgumen
 import smidgen
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.integrations.peft_adapter import peft_model, save_peft
+from smidgen.integrations.peft_adapter import make_peft_model, save_peft
 from smidgen.weights.delta import make_delta
 from smidgen.weights.subset import Entries
 
@@ -117,13 +117,13 @@ def test_peft_changes_no_module_whose_name_only_ends_alike(kind):
     part = Entries(torch.tensor([1, 7]))
     subset = smidgen.Subset({"query.weight": (6, 6)}, {"query.weight": part})
     delta = make_delta(model, subset, torch.full((2,), 1 / 3, dtype=kind), {})
-    found = peft_model(delta, model)(x)
+    found = make_peft_model(delta, model)(x)
     with delta.applied(model):
         torch.testing.assert_close(found, model(x), **SINGLE)
     head = {f"query.{name}": p + 1 for name, p in model.query.named_parameters()}
     rest = smidgen.Subset({"inner.query.weight": (6, 6)}, {"inner.query.weight": part})
     with pytest.raises(ArgumentError, match="got 'query' beside 'inner.query'"):
-        peft_model(make_delta(model, rest, torch.ones(2), head), model)
+        make_peft_model(make_delta(model, rest, torch.ones(2), head), model)
 
 
 def test_what_peft_cannot_hold_is_refused_by_name(tmp_path):

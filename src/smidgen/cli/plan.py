@@ -47,14 +47,14 @@ def plan(
     json_file: texts.Json = None,
 ) -> None:
     """Say what a posterior would cost, and what would fit on this machine."""
-    from smidgen.integrations.model_folder import config_file
+    from smidgen.integrations.model_folder import find_config_file
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
 
     swag.refuse_unused(method, context)
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
-    config = config_file(model)
+    config = find_config_file(model)
     network = load_skeleton(config, labels=labels)
     # Of a hub's model the config alone is fetched; weights may be there from before.
     if timed and not Path(model).is_file() and has_weights(config.parent):

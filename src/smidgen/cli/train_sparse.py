@@ -244,13 +244,13 @@ def _network(
 
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
     """A new model that standardises by the training data, and keeps how."""
-    from smidgen.integrations.arrays import moments
+    from smidgen.integrations.arrays import measure_moments
     from smidgen.sparse.architectures import Standardise
 
     model = plain.build(seed)
     first = model[0]
     assert isinstance(first, Standardise)
-    first.measure(*moments(train))
+    first.measure(*measure_moments(train))
     return model
 
 

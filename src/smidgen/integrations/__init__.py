@@ -1,1 +1,1 @@
-"""Bridges to other libraries, imported only by the command line and the story."""
+"""Bridges to other libraries, imported by the command line and workflows only."""

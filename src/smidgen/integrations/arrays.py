@@ -23,7 +23,7 @@ from smidgen.errors import ArgumentError, DataError
 _INPUTS = ("x", "inputs", "images", "data", "features")
 _LABELS = ("y", "labels", "label", "targets", "target")
 _CIFAR_PIXELS = 3 * 32 * 32
-# Types of an IDX file by the third byte of its head.
+# Number types of an IDX file, by the third byte of its header.
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -37,8 +37,8 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, chosen: slice | Tensor) -> Arrays:
-        return Arrays(self.inputs[chosen], self.labels[chosen])
+    def __getitem__(self, rows: slice | Tensor) -> Arrays:
+        return Arrays(self.inputs[rows], self.labels[rows])
 
     @property
     def classes(self) -> int:
@@ -72,8 +72,8 @@ class ArrayBatches:
     Args:
         arrays: The examples.
         size: Examples in a batch.
-        shuffle: Whether to draw an order.
-        seed: Of that order; `generator` is where a checkpoint finds its state.
+        shuffle: Whether to draw an order each time.
+        seed: Seed of the orders; a checkpoint finds their state in `generator`.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class ArrayBatches:
         order = torch.arange(count)
         if self.shuffle:
             order = torch.randperm(count, generator=self.generator)
-        for chosen in order.split(self.size):
-            yield self.dataset.inputs[chosen], self.dataset.labels[chosen]
+        for rows in order.split(self.size):
+            yield self.dataset.inputs[rows], self.dataset.labels[rows]
 
 
 def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
-    """Read examples from a file, by what its name ends in.
+    """Read examples from a file, whose name tells its format.
 
     Args:
         path: `.npz` with inputs (`x`, `images`, …) and labels (`y`, `labels`, …); an IDX
@@ -113,19 +113,19 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     """
     path = Path(path)
     if path.is_dir():
-        return _folder(path)
+        return _read_folder(path)
     name = path.name.removesuffix(".gz")
     if not path.is_file():
         raise DataError(f"{path} must be a file that exists. Check the spelling.")
     try:
         if name.endswith(".npz"):
-            found = _npz(path)
+            arrays = _read_npz(path)
         elif name.endswith(".csv"):
-            found = _csv(path, label)
+            arrays = _read_csv(path, label)
         elif name.endswith(".bin"):
-            found = _cifar(path)
+            arrays = _read_cifar(path)
         elif "-idx" in name or "ubyte" in name:
-            found = _idx_pair(path)
+            arrays = _read_idx_pair(path)
         else:
             raise DataError(
                 f"{path} must be .npz, .csv, .bin (CIFAR-10) or an IDX file of images "
@@ -135,11 +135,12 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
         raise
     except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
-    return _checked(found, path)
+    _check(arrays, path)
+    return arrays
 
 
 def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
-    """Put examples of several files together.
+    """Join the examples of several files.
 
     Args:
         parts: The examples of each file.
@@ -149,7 +150,7 @@ def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
         All of them, in that order.
 
     Raises:
-        DataError: If they are not of one shape.
+        DataError: If their shapes differ.
     """
     shape = parts[0].inputs.shape[1:]
     for part, name in zip(parts, names, strict=True):
@@ -164,55 +165,55 @@ def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
     return Arrays(inputs, torch.cat([part.labels for part in parts]))
 
 
-def moments(train: Arrays) -> tuple[Tensor, Tensor]:
-    """Measure mean and spread of every feature or channel, (features, 1, …)."""
+def measure_moments(train: Arrays) -> tuple[Tensor, Tensor]:
+    """Measure mean and standard deviation of each feature or channel, (features, 1, …)."""
     axes = [0, *range(2, train.inputs.dim())]
     mean = train.inputs.mean(axes, keepdim=True)[0]
-    spread = train.inputs.std(axes, keepdim=True)[0]
-    # A feature that never changes stays as it is; so does all of a single example.
-    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+    deviation = train.inputs.std(axes, keepdim=True)[0]
+    # A constant feature stays as it is; so does every feature of a single example.
+    return mean, torch.where(deviation > 0, deviation, torch.ones_like(deviation))
 
 
 def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
-    """Shift and scale features or channels by mean and spread of the training data.
+    """Shift and scale features or channels by the moments of the training data.
 
     Args:
-        train: What they are measured on.
-        others: Further examples, treated alike.
+        train: The training data.
+        others: Further examples, shifted and scaled by the same numbers.
 
     Returns:
-        All of them.
+        All of them, in that order.
     """
-    mean, spread = moments(train)
+    mean, deviation = measure_moments(train)
     return tuple(
-        Arrays((each.inputs - mean) / spread, each.labels) for each in (train, *others)
+        Arrays((arrays.inputs - mean) / deviation, arrays.labels)
+        for arrays in (train, *others)
     )
 
 
-def _folder(path: Path) -> Arrays:
+def _read_folder(path: Path) -> Arrays:
     files = sorted(path.glob("data_batch_*.bin"))
     if not files:
         raise DataError(
-            f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give it, or files."
+            f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give that folder, or files."
         )
-    return join_arrays([read_arrays(each) for each in files], files)
+    return join_arrays([read_arrays(file) for file in files], files)
 
 
-def _npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as held:
-        names = {name.lower(): name for name in held.files}
+def _read_npz(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as archive:
+        names = {name.lower(): name for name in archive.files}
         inputs = next((names[n] for n in _INPUTS if n in names), None)
         labels = next((names[n] for n in _LABELS if n in names), None)
         if inputs is None or labels is None:
             raise DataError(
                 f"{path} must hold inputs ({', '.join(_INPUTS)}) and labels "
-                f"({', '.join(_LABELS)}), got {', '.join(held.files)}."
+                f"({', '.join(_LABELS)}), got {', '.join(archive.files)}."
             )
-        values = held[inputs]
-        return Arrays(_pixels(values), _classes(held[labels], path))
+        return Arrays(_as_pixels(archive[inputs]), _as_classes(archive[labels], path))
 
 
-def _classes(labels: np.ndarray, path: Path) -> Tensor:
+def _as_classes(labels: np.ndarray, path: Path) -> Tensor:
     whole = labels.astype(np.int64)
     wrong = labels[labels != whole]
     if wrong.size:
@@ -220,7 +221,7 @@ def _classes(labels: np.ndarray, path: Path) -> Tensor:
     return torch.from_numpy(whole)
 
 
-def _pixels(values: np.ndarray) -> Tensor:
+def _as_pixels(values: np.ndarray) -> Tensor:
     """Scale bytes to [0, 1], and put the channels of images first."""
     scaled = values.astype(np.float32)
     if values.dtype == np.uint8:
@@ -232,11 +233,11 @@ def _pixels(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(scaled))
 
 
-def _csv(path: Path, label: str | int) -> Arrays:
+def _read_csv(path: Path, label: str | int) -> Arrays:
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if row]
     if not rows:
-        raise DataError(f"{path} holds no line.")
+        raise DataError(f"{path} must hold at least one row, got none.")
     header = rows.pop(0) if not all(_is_number(cell) for cell in rows[0]) else None
     if isinstance(label, str):
         if header is None or label not in header:
@@ -253,7 +254,7 @@ def _csv(path: Path, label: str | int) -> Arrays:
             )
     values = np.array(rows, dtype=np.float32)
     inputs = np.delete(values, label, axis=1)
-    return Arrays(torch.from_numpy(inputs), _classes(values[:, label], path))
+    return Arrays(torch.from_numpy(inputs), _as_classes(values[:, label], path))
 
 
 def _is_number(cell: str) -> bool:
@@ -264,51 +265,50 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _cifar(path: Path) -> Arrays:
-    raw = np.frombuffer(_content(path), np.uint8)
+def _read_cifar(path: Path) -> Arrays:
+    raw = np.frombuffer(_read_bytes(path), np.uint8)
     if not raw.size or raw.size % (_CIFAR_PIXELS + 1):
         raise DataError(
             f"{path} must hold records of {_CIFAR_PIXELS + 1} bytes, got {raw.size} bytes."
         )
     records = raw.reshape(-1, _CIFAR_PIXELS + 1)
     images = records[:, 1:].reshape(-1, 3, 32, 32)
-    return Arrays(_pixels(images), torch.from_numpy(records[:, 0].astype(np.int64)))
+    return Arrays(_as_pixels(images), torch.from_numpy(records[:, 0].astype(np.int64)))
 
 
-def _idx_pair(path: Path) -> Arrays:
-    beside = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
-    if beside == path or not beside.exists():
+def _read_idx_pair(path: Path) -> Arrays:
+    partner = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    if partner == path or not partner.exists():
         raise DataError(
             f"{path} must be named …-images-idx3-ubyte, with …-labels-idx1-ubyte beside it."
         )
-    labels = _idx(_content(beside)).astype(np.int64)
-    return Arrays(_pixels(_idx(_content(path))), torch.from_numpy(labels))
+    labels = _parse_idx(_read_bytes(partner)).astype(np.int64)
+    return Arrays(_as_pixels(_parse_idx(_read_bytes(path))), torch.from_numpy(labels))
 
 
-def _idx(content: bytes) -> np.ndarray:
-    kind = np.dtype(_IDX_TYPES[content[2]])
+def _parse_idx(content: bytes) -> np.ndarray:
+    dtype = np.dtype(_IDX_TYPES[content[2]])
     axes = content[3]
     head = 4 + 4 * axes
     shape = np.frombuffer(content[4:head], ">u4").astype(np.int64)
-    return np.frombuffer(content[head:], kind).reshape(shape)
+    return np.frombuffer(content[head:], dtype).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.suffix == ".gz":
         with gzip.open(path) as file:
             return file.read()
     return path.read_bytes()
 
 
-def _checked(found: Arrays, path: Path) -> Arrays:
+def _check(arrays: Arrays, path: Path) -> None:
     problems: Sequence[tuple[bool, str]] = (
-        (found.labels.dim() != 1, f"labels of {found.labels.dim()} axes"),
-        (len(found.inputs) != found.labels.numel(), "not one label for each example"),
-        (found.labels.numel() == 0, "no example"),
+        (arrays.labels.dim() != 1, f"labels of {arrays.labels.dim()} axes"),
+        (len(arrays.inputs) != arrays.labels.numel(), "not one label for each example"),
+        (arrays.labels.numel() == 0, "no example"),
     )
     for wrong, what in problems:
         if wrong:
-            raise DataError(f"{path} holds {what}: {tuple(found.inputs.shape)} inputs.")
-    if int(found.labels.min()) < 0 or not torch.isfinite(found.inputs).all():
+            raise DataError(f"{path} holds {what}: {tuple(arrays.inputs.shape)} inputs.")
+    if int(arrays.labels.min()) < 0 or not torch.isfinite(arrays.inputs).all():
         raise DataError(f"{path} must hold classes from 0 and finite numbers.")
-    return found

@@ -1,8 +1,8 @@
 """Causal language models: the label of a token is the target of the output before it.
 
-Of T tokens the first T − 1 outputs have a target, the next token. No target is counted that
-is padding, that is labelled −100, or that would be predicted from padding alone (the first
-token of a text that is padded on the left).
+Of T tokens the first T − 1 outputs have a target, the next token. A target does not count if
+it is padding, is labelled −100, or would be predicted from padding alone (the first token
+of a text that is padded on the left).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from smidgen.outputs.targets import IGNORED
 from smidgen.types import Batch
 
 
-def causal_problem(model: nn.Module) -> Problem:
+def make_causal_problem(model: nn.Module) -> Problem:
     """Read a language model's batches so that every token is predicted by those before it.
 
-    Hand the problem, in place of the model, to everything that fits, tunes or predicts:
-    outputs and predictions have a row for each of the first T − 1 tokens of a text.
-    Generating text is not covered.
+    Pass the problem in place of the model wherever you fit, calibrate or predict: outputs
+    and predictions have a row for each of the first T − 1 tokens of a text. Generating text
+    is not covered.
 
     Args:
         model: A model with a row of logits for each token, such as `GPT2LMHeadModel`; it
             is left as it was. Batches are mappings with input_ids (B, T), or ids alone;
-            labels, which are not yet shifted, are the ids themselves where there are none.
+            labels are not shifted yet; without labels the ids themselves are used.
 
     Returns:
         The problem; its likelihood is inferred from the first batch.
@@ -37,13 +37,13 @@ def causal_problem(model: nn.Module) -> Problem:
 
 def _outputs(model: nn.Module, batch: Batch) -> Tensor:
     """The outputs that have a next token, (B, T − 1, C)."""
-    found = model_outputs(model, batch)
-    if found.dim() != 3 or found.shape[1] < 2:
+    outputs = model_outputs(model, batch)
+    if outputs.dim() != 3 or outputs.shape[1] < 2:
         raise DataError(
             "a language model must have outputs of shape (batch, tokens, vocabulary) for "
-            f"two tokens or more, got {tuple(found.shape)}. Leave shorter texts out."
+            f"two tokens or more, got {tuple(outputs.shape)}. Leave shorter texts out."
         )
-    return found[:, :-1]
+    return outputs[:, :-1]
 
 
 def _next_tokens(batch: Batch) -> Tensor | None:
@@ -53,8 +53,8 @@ def _next_tokens(batch: Batch) -> Tensor | None:
         labels = batch.get("input_ids") if isinstance(batch, Mapping) else batch
     if not isinstance(labels, Tensor):
         return None
-    found, mask = labels[:, 1:], batch_mask(batch)
+    targets, mask = labels[:, 1:], batch_mask(batch)
     if mask is None:
-        return found
+        return targets
     both = mask[:, 1:] & mask[:, :-1]
-    return found.masked_fill(~both.to(found.device), IGNORED)
+    return targets.masked_fill(~both.to(targets.device), IGNORED)

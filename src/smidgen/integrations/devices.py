@@ -1,4 +1,4 @@
-"""Where a model's work is done: a device by its name, and whether it is here."""
+"""Devices by name, checked to be on this machine."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ AUTO = "auto"
 """A CUDA device if this machine has one, else the processor."""
 
 
-def find_device(given: str | torch.device, argument: str = "device") -> torch.device:
-    """Find a device, and make sure that tensors can be kept there.
+def find_device(name: str | torch.device, argument: str = "device") -> torch.device:
+    """Find a device, and make sure that it can hold tensors.
 
     Args:
-        given: "auto", or what `torch.device` takes: "cpu", "cuda", "cuda:1", "mps".
-        argument: What the caller calls it, for errors.
+        name: "auto", or what `torch.device` takes: "cpu", "cuda", "cuda:1", "mps".
+        argument: The name of the caller's argument, for errors.
 
     Returns:
         The device.
 
     Raises:
-        ArgumentError: If there is no such device, or not on this machine.
+        ArgumentError: If there is no such device on this machine.
     """
-    if given == AUTO:
+    if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(given)
-        # Naming a device asks nobody; a value that comes back proves that it is there.
+        device = torch.device(name)
+        # torch takes any name; only a value read back proves that the device is there.
         torch.zeros(1, device=device).item()
-    # A build of torch without CUDA asserts; others raise what their vendors chose.
+    # torch without CUDA raises AssertionError; other backends choose their own errors.
     except (AssertionError, ImportError, RuntimeError) as error:
         raise ArgumentError(
             f"{argument} must be auto or a torch device of this machine, got "
-            f"{str(given)!r} ({reason(error)[:120]}). Leave it out, or take cpu."
+            f"{str(name)!r} ({reason(error)[:120]}). Leave it out, or use cpu."
         ) from error
     return device

@@ -1,4 +1,4 @@
-"""One large fit over several processes: each has a shard, and their sums are added up.
+"""One large fit over several processes: each has a shard, and their sums are added.
 
     accelerate launch --num_processes 2 fit.py
 
@@ -6,8 +6,8 @@
     loader = accelerator.prepare(loader)
     posterior = smidgen.fit.laplace(model, loader, subset, reduce=all_reduce)
 
-Shards need not be of one size. `even_batches=False` matters: without it accelerate repeats
-examples to make them so, and those would count twice.
+Shards may differ in size. `even_batches=False` matters: without it accelerate repeats
+examples to make shards equal, and those would count twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def all_reduce(tensor: Tensor) -> Tensor:
-    """Add a tensor up over all processes; in a single one it stays as it is.
+    """Add up a tensor over all processes; a single process gets its own back.
 
     Args:
         tensor: This process's part; it is not changed.

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
-from smidgen.integrations.model_folder import model_folder
+from smidgen.integrations.model_folder import find_model_folder
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
 
@@ -49,13 +49,13 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, SafetensorError)
 
 @dataclass(frozen=True, eq=False)
 class NewClassifier:
-    """A pretrained model with what is new in it, and its tokenizer.
+    """A pretrained model, its tokenizer, and which weights of it are new.
 
     Args:
         model: The model, in evaluation mode.
         tokenizer: Its tokenizer.
-        head: Names of the parameters that were drawn from the seed because the folder has
-            none; "last", the last affine layer, where it has them all.
+        head: Names of the parameters that the folder lacks, drawn from the seed; "last",
+            the last affine layer, if it has them all.
     """
 
     model: PreTrainedModel
@@ -75,20 +75,20 @@ def load_classifier(
     Args:
         name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
         labels: The number of classes (1 for regression). A model without a head gets a
-            new one of this size. None asks for a model whose head is trained.
+            new one of this size. With None the model must have a trained head.
         seed: Fixes the weights of a new head; the global generator is left as it was.
         device: Where the model goes: "auto" for a CUDA device if there is one, or what
             `torch.device` takes; the processor if left out.
 
     Returns:
         The model in evaluation mode, and its tokenizer, which has a pad token and
-        gives token types only where the model has an embedding for them.
+        returns token types only if the model has an embedding for them.
 
     Raises:
         ArgumentError: If the model cannot be found, is stored as a pickle, has no
             tokenizer, or has a trained head of another size; or the device is not here.
     """  # noqa: DOC502
-    model, tokenizer, _ = _loaded(name_or_folder, labels, seed, device)
+    model, tokenizer, _ = _load(name_or_folder, labels, seed, device)
     return model, tokenizer
 
 
@@ -99,7 +99,7 @@ def load_with_head(
     seed: int = 0,
     device: str | torch.device | None = None,
 ) -> NewClassifier:
-    """Load a model to be tuned, and tell which of its weights are new.
+    """Load a model to fine-tune, and list which of its weights are new.
 
     Args:
         name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
@@ -108,32 +108,32 @@ def load_with_head(
         device: Where the model goes, as of `load_classifier`.
 
     Returns:
-        What `load_classifier` gives, and the head: all layers of it where it has several.
+        What `load_classifier` returns, and the head with all its layers.
 
     Raises:
         ArgumentError: As `load_classifier` does.
     """  # noqa: DOC502
-    model, tokenizer, missing = _loaded(name_or_folder, labels, seed, device)
+    model, tokenizer, missing = _load(name_or_folder, labels, seed, device)
     # Buffers may be missing, too; they are not learnt.
     new = tuple(name for name, _ in model.named_parameters() if name in missing)
     return NewClassifier(model, tokenizer, new or "last")
 
 
-def _loaded(
+def _load(
     name_or_folder: str | Path,
     labels: int | None,
     seed: int,
     device: str | torch.device | None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[str]]:
-    """The model, its tokenizer, and the names of the weights that its folder has not."""
+    """The model, its tokenizer, and the names of the weights missing from its folder."""
     if labels is not None and (isinstance(labels, bool) or labels < 1):
         raise ArgumentError(
             f"labels must be at least 1, got {labels}. Give the number of classes."
         )
-    # First: a model may take long to come.
-    place = find_device("cpu" if device is None else device)
-    with _quiet():
-        folder = model_folder(str(name_or_folder))
+    # Checked first: a model may take long to load.
+    target = find_device("cpu" if device is None else device)
+    with _silence():
+        folder = find_model_folder(str(name_or_folder))
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
             with torch.random.fork_rng(devices=[]):
@@ -158,7 +158,7 @@ def _loaded(
             ) from error
     _check_weights(model, report, labels, str(name_or_folder))
     _fit_tokenizer(model, tokenizer)
-    return model.to(place), tokenizer, frozenset(report["missing_keys"])
+    return model.to(target), tokenizer, frozenset(report["missing_keys"])
 
 
 def name_classes(model: PreTrainedModel, names: Sequence[str] | None) -> None:
@@ -168,7 +168,7 @@ def name_classes(model: PreTrainedModel, names: Sequence[str] | None) -> None:
         model.config.label2id = {name: number for number, name in enumerate(names)}
 
 
-def text_loader(
+def make_text_loader(
     table: TextTable,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -185,7 +185,7 @@ def text_loader(
         batch_size: Texts in a batch.
         max_length: Tokens kept of a text or a pair.
         shuffle: Draw a new order each time through, from the seed; else keep it. Texts
-            of like length share a batch, which saves up to half the padding.
+            of similar length share a batch, which saves up to half the padding.
         seed: Fixes the orders; the global generator is never used.
 
     Returns:
@@ -193,7 +193,7 @@ def text_loader(
         tokenizer gives them, and labels (B,) where the table has them.
 
     Raises:
-        ArgumentError: If a batch is empty or the tokenizer cannot make the length.
+        ArgumentError: If batch_size or max_length is out of range.
         DataError: If the table is empty.
     """
     if batch_size < 1:
@@ -202,7 +202,7 @@ def text_loader(
     if not least <= max_length <= tokenizer.model_max_length:
         raise ArgumentError(
             f"max_length must be from {least} to {tokenizer.model_max_length} for this "
-            f"tokenizer, got {max_length}. Take a length in between."
+            f"tokenizer, got {max_length}. Use a length in between."
         )
     if not len(table):
         raise DataError("table must hold at least one text, got none. Fill it.")
@@ -235,14 +235,14 @@ def text_loader(
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     return DataLoader(
         rows,  # type: ignore[arg-type]
-        batch_sampler=_LikeLengths(lengths, batch_size, generator),
+        batch_sampler=_BatchesByLength(lengths, batch_size, generator),
         collate_fn=collate,
         generator=generator,
     )
 
 
-class _LikeLengths(Sampler[list[int]]):
-    """Random batches of like length: shuffled, sorted in chunks, batches shuffled."""
+class _BatchesByLength(Sampler[list[int]]):
+    """Random batches of similar length: shuffled, sorted in chunks, batches shuffled."""
 
     _CHUNK = 16
 
@@ -279,7 +279,7 @@ def save_model(
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        folder: Where to, made if need be.
+        folder: The folder to write, created if necessary.
         overwrite: Replace a model that is there.
 
     Returns:
@@ -290,7 +290,7 @@ def save_model(
     """  # noqa: DOC502
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
-    with new_folder(folder) as work, _quiet():
+    with new_folder(folder) as work, _silence():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         refuse_taken_model(folder, overwrite=overwrite)
@@ -298,8 +298,8 @@ def save_model(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the bars and the load reports of Hugging Face, and give them back."""
+def _silence() -> Iterator[None]:
+    """Silence the bars and load reports of Hugging Face, and restore them."""
     level, hub_level = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     with warnings.catch_warnings():
@@ -320,7 +320,7 @@ def _quiet() -> Iterator[None]:
 def _check_weights(
     model: PreTrainedModel, report: dict[str, Any], labels: int | None, name: str
 ) -> None:
-    """Refuse a model with weights that are random and were not asked for."""
+    """Refuse a model that has random weights without a reason."""
     mismatched = sorted(report["mismatched_keys"])
     missing = sorted(report["missing_keys"])
     if mismatched and labels is not None:
@@ -344,7 +344,7 @@ def _check_weights(
 
 
 def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give the fresh pair a pad token, and token types only to an embedding of them."""
+    """Set a pad token, and token types only if the model has an embedding of them."""
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ArgumentError(
@@ -354,7 +354,7 @@ def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
         tokenizer.pad_token = tokenizer.eos_token
     if getattr(model.config, "pad_token_id", None) is None:
         model.config.pad_token_id = tokenizer.pad_token_id
-    # GPT-2 would look token types up among its words; DistilBERT takes none.
+    # GPT-2 would look up token types among its words; DistilBERT takes none.
     if getattr(model.config, "type_vocab_size", 0) < 2:
         tokenizer.model_input_names = [
             name for name in tokenizer.model_input_names if name != "token_type_ids"

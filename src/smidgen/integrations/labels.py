@@ -31,36 +31,36 @@ def read_labels(
         The labels, and the names of their classes if they have any.
 
     Raises:
-        DataError: If a row has none, or one of another kind.
+        DataError: If a row has no label, or one of a different kind.
     """
     if names is not None:
-        numbers = [_number(v, names, row, path) for row, v in enumerate(values, 1)]
+        numbers = [_class_number(v, names, row, path) for row, v in enumerate(values, 1)]
         return tuple(numbers), names
-    found = [_label(value, row, path) for row, value in enumerate(values, 1)]
-    named = [isinstance(value, str) for value in found]
+    labels = [_parse_label(value, row, path) for row, value in enumerate(values, 1)]
+    named = [isinstance(value, str) for value in labels]
     if any(named) != all(named):
         row = named.index(not named[0])
         raise DataError(
-            f"label must be all numbers or all names, got {found[0]!r} in row 1 and "
-            f"{found[row]!r} in row {row + 1} of {path}. Mend the row, or give "
+            f"label must be all numbers or all names, got {labels[0]!r} in row 1 and "
+            f"{labels[row]!r} in row {row + 1} of {path}. Fix the row, or give "
             "label_names."
         )
     if all(named):
-        names = tuple(sorted(set(found)))
-        place = {name: number for number, name in enumerate(names)}
-        return tuple(place[value] for value in found), names
-    if any(isinstance(value, float) for value in found):
-        return tuple(float(value) for value in found), None
-    if min(found) < 0:
+        names = tuple(sorted(set(labels)))
+        number_of = {name: number for number, name in enumerate(names)}
+        return tuple(number_of[value] for value in labels), names
+    if any(isinstance(value, float) for value in labels):
+        return tuple(float(value) for value in labels), None
+    if min(labels) < 0:
         raise DataError(
-            f"label must be a class number from 0, got {min(found)} in row "
-            f"{found.index(min(found)) + 1} of {path}. Remove unlabelled rows, or write "
+            f"label must be a class number from 0, got {min(labels)} in row "
+            f"{labels.index(min(labels)) + 1} of {path}. Remove unlabelled rows, or write "
             "regression targets with a decimal point."
         )
-    return tuple(found), None
+    return tuple(labels), None
 
 
-def _label(value: Any, row: int, path: Path) -> Any:
+def _parse_label(value: Any, row: int, path: Path) -> Any:
     """One label as an int, a finite float or a name."""
     if isinstance(value, str):
         value = value.strip()
@@ -79,16 +79,16 @@ def _label(value: Any, row: int, path: Path) -> Any:
     if not isinstance(value, (int, float, str)) or not finite:
         raise DataError(
             f"label must be a finite number or a name, got {format_label(value)} in row "
-            f"{row} of {path}. Mend or remove the row."
+            f"{row} of {path}. Fix or remove the row."
         )
     return value
 
 
-def _number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
+def _class_number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
     """The class number of a label whose class names are known."""
     if str(value).strip() in names:
         return names.index(str(value).strip())
-    value = _label(value, row, path)
+    value = _parse_label(value, row, path)
     # Among names such as "1" to "5" a number that is none of them is a mistake.
     numbered = any(_WHOLE.fullmatch(name) for name in names)
     if isinstance(value, int) and not numbered and 0 <= value < len(names):
@@ -96,12 +96,12 @@ def _number(value: Any, names: tuple[str, ...], row: int, path: Path) -> int:
     numbers = "" if numbered else f" or a class number from 0 to {len(names) - 1}"
     raise DataError(
         f"label must be one of {', '.join(names)}{numbers}, got {format_label(value)} in row "
-        f"{row} of {path}. Mend the row or label_names."
+        f"{row} of {path}. Fix the row or label_names."
     )
 
 
 def format_label(value: object) -> str:
-    """A value as an error shows it: on one line, and cut if it is long."""
+    """Format a value for an error message: on one line, and cut if it is long."""
     text = str(value) if isinstance(value, Exception) else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -11,13 +11,13 @@ import huggingface_hub
 from smidgen.errors import ArgumentError, reason
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-"""The files of which a folder with loadable weights has one."""
+"""A folder with loadable weights has one of these files."""
 
 CONFIG = "config.json"
 """What every model's folder has."""
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# Without one of these transformers makes up an empty vocabulary and says nothing.
+# Without one of these transformers silently makes up an empty vocabulary.
 _TOKENIZERS = (
     "tokenizer.json",
     "vocab.txt",
@@ -31,7 +31,7 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def model_folder(name: str) -> Path:
+def find_model_folder(name: str) -> Path:
     """Find a model's folder, with weights and a tokenizer that can be loaded.
 
     Args:
@@ -43,12 +43,12 @@ def model_folder(name: str) -> Path:
     Raises:
         ArgumentError: If there is none, its weights are pickled, or a part is missing.
     """  # noqa: DOC502
-    folder = _folder(name)
+    folder = _find_or_fetch(name)
     _check_files(folder, name)
     return folder
 
 
-def config_file(name: str) -> Path:
+def find_config_file(name: str) -> Path:
     """Find a model's config.json; weights need not be there.
 
     Args:
@@ -58,17 +58,17 @@ def config_file(name: str) -> Path:
         The file, or the one it would be; from the hub it alone is fetched.
 
     Raises:
-        ArgumentError: If there is none here and the hub gives none.
+        ArgumentError: If there is none here and none on the hub.
     """  # noqa: DOC502
     path = Path(name).expanduser()
     if path.is_dir():
         return path / CONFIG
     if path.is_file() or not _HUB_ID.fullmatch(name):
         return path
-    return _fetched(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
+    return _fetch(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
 
 
-def _folder(name: str) -> Path:
+def _find_or_fetch(name: str) -> Path:
     """The folder itself, or the one the hub's files are fetched into."""
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -79,7 +79,7 @@ def _folder(name: str) -> Path:
         )
     # Fetching first keeps pickles off the disk, and fails at once when offline
     # where transformers would try again for half a minute.
-    return _fetched(
+    return _fetch(
         name,
         lambda: huggingface_hub.snapshot_download(
             name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
@@ -87,14 +87,14 @@ def _folder(name: str) -> Path:
     )
 
 
-def _fetched(name: str, fetch: Callable[[], str]) -> Path:
-    """What the hub gives, or one sentence on why it gives nothing."""
+def _fetch(name: str, fetch: Callable[[], str]) -> Path:
+    """What the hub sends, or one sentence on why it sends nothing."""
     try:
         return Path(fetch())
     except (OSError, ValueError) as error:
         raise ArgumentError(
-            f"model must be a folder that exists or a model the Hugging Face hub gives, "
-            f"got {name!r}: there is no such folder here, and the hub gave none "
+            f"model must be a folder that exists or a model on the Hugging Face hub, "
+            f"got {name!r}: there is no such folder here, and the hub sent none "
             f"({reason(error)}). Check the spelling, or make it first with 'smidgen "
             "finetune'."
         ) from error
@@ -112,9 +112,9 @@ def _check_files(folder: Path, name: str) -> None:
         )
     if not any((folder / file).is_file() for file in WEIGHTS):
         pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
-        found = "with pickled weights only" if pickled else "without model.safetensors"
+        fault = "with pickled weights only" if pickled else "without model.safetensors"
         raise ArgumentError(
-            f"model must hold safetensors weights, got {name!r} {found}. "
+            f"model must hold safetensors weights, got {name!r} {fault}. "
             "Convert the weights where you trust them and save them again."
         )
     if not any((folder / file).is_file() for file in _TOKENIZERS):

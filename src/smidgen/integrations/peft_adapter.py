@@ -33,11 +33,11 @@ def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
     Returns:
         The folder.
     """
-    peft_model(delta, model).save_pretrained(str(folder))
+    make_peft_model(delta, model).save_pretrained(str(folder))
     return Path(folder)
 
 
-def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
+def make_peft_model(delta: Delta, model: nn.Module) -> PeftModel:
     """Put a delta on a copy of its base model as a SHiRA adapter.
 
     Args:
@@ -45,32 +45,32 @@ def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
         model: Its base model.
 
     Returns:
-        PEFT's model, whose outputs are those of the tuned one.
+        PEFT's model, with the outputs of the fine-tuned one.
 
     Raises:
         ArgumentError: If PEFT cannot hold a part of the delta.
     """
     copy = deepcopy(model)
-    # On and off again: it checks that this is the base model.
+    # Applied and removed: that checks that this is the base model.
     delta.apply(copy).remove()
-    names = {name: _linear(copy, name) for name in delta.subset.parts}
-    rank = max(_rank(layer, delta.subset.sizes()[n]) for n, layer in names.items())
-    kind = torch.promote_types(delta.difference.dtype, torch.float32)
-    pieces = delta.difference.to(kind).split(list(delta.subset.sizes().values()))
+    names = {name: _find_linear(copy, name) for name in delta.subset.parts}
+    rank = max(_needed_rank(layer, delta.subset.sizes()[n]) for n, layer in names.items())
+    dtype = torch.promote_types(delta.difference.dtype, torch.float32)
+    pieces = delta.difference.to(dtype).split(list(delta.subset.sizes().values()))
     masks: dict[int, Tensor] = {}
     values: dict[str, Tensor] = {}
     for (name, layer), piece in zip(names.items(), pieces, strict=True):
-        filled = _filled(layer, delta.subset.indices(name), piece, rank, name)
-        masks[id(layer)], values[name.removesuffix(".weight")] = filled
+        mask_and_values = _fill_mask(layer, delta.subset.indices(name), piece, rank, name)
+        masks[id(layer)], values[name.removesuffix(".weight")] = mask_and_values
     config = ShiraConfig(
         r=rank,
-        # A pattern is matched whole; of a list PEFT matches ends, x.query for query.
+        # PEFT matches a pattern in full, but a list by suffix: query would match x.query.
         target_modules="|".join(map(re.escape, values)),
-        modules_to_save=_modules(copy, delta) or None,
+        modules_to_save=_find_replaced_modules(copy, delta) or None,
     )
     config.mask_fn = lambda layer, *_, **__: masks[id(layer)].to(layer.weight)
-    found = get_peft_model(copy, config)
-    base: Any = found.base_model.model
+    adapted = get_peft_model(copy, config)
+    base: Any = adapted.base_model.model
     layers: dict[str, Any] = dict(base.named_modules())
     with torch.no_grad():
         for name, value in values.items():
@@ -79,10 +79,10 @@ def peft_model(delta: Delta, model: nn.Module) -> PeftModel:
             module, _, field = name.rpartition(".")
             saved = layers[module].modules_to_save["default"]
             getattr(saved, field).copy_(value)
-    return found
+    return adapted
 
 
-def _linear(model: nn.Module, name: str) -> nn.Linear:
+def _find_linear(model: nn.Module, name: str) -> nn.Linear:
     module, _, field = name.rpartition(".")
     layer = model.get_submodule(module)
     if field != "weight" or not isinstance(layer, nn.Linear):
@@ -94,14 +94,14 @@ def _linear(model: nn.Module, name: str) -> nn.Linear:
     return layer
 
 
-def _rank(layer: nn.Linear, count: int) -> int:
+def _needed_rank(layer: nn.Linear, count: int) -> int:
     return max(1, -(-count // sum(layer.weight.shape)))
 
 
-def _filled(
+def _fill_mask(
     layer: nn.Linear, indices: Tensor, piece: Tensor, rank: int, name: str
 ) -> tuple[Tensor, Tensor]:
-    """The mask that PEFT wants, of r·(m + n) entries, and their values in its order."""
+    """The mask that PEFT needs, of r·(m + n) entries, and their values in its order."""
     total, room = layer.weight.numel(), rank * sum(layer.weight.shape)
     if room > total:
         raise ArgumentError(
@@ -112,17 +112,17 @@ def _filled(
     mask[indices] = 1
     rest = (mask == 0).nonzero().flatten()[: room - indices.numel()]
     mask[rest] = 1
-    spread = torch.zeros(total, dtype=piece.dtype)
-    spread[indices] = piece
-    return mask.view_as(layer.weight), spread[mask.bool()]
+    values = torch.zeros(total, dtype=piece.dtype)
+    values[indices] = piece
+    return mask.view_as(layer.weight), values[mask.bool()]
 
 
-def _modules(model: nn.Module, delta: Delta) -> list[str]:
+def _find_replaced_modules(model: nn.Module, delta: Delta) -> list[str]:
     """Modules whose every parameter is replaced."""
-    found = sorted({name.rpartition(".")[0] for name in delta.replaced})
+    modules = sorted({name.rpartition(".")[0] for name in delta.replaced})
     paths = [path for path, _ in model.named_modules()]
-    for module in found:
-        alike = [path for path in paths if path.endswith(module) and path not in found]
+    for module in modules:
+        alike = [path for path in paths if path.endswith(module) and path not in modules]
         if alike:
             raise ArgumentError(
                 f"delta must replace modules that PEFT can tell by the end of their name, "
@@ -134,4 +134,4 @@ def _modules(model: nn.Module, delta: Delta) -> list[str]:
                     f"delta must replace whole modules to go into PEFT, got {module!r} "
                     f"without its {field}. Save it with Delta.save."
                 )
-    return found
+    return modules

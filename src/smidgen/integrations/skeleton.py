@@ -16,7 +16,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
     """Build a sequence classifier on the meta device.
 
     Args:
-        path: A model folder, or its config.json; no weights need be there.
+        path: A model folder, or its config.json; weights are not needed.
         labels: The number of classes; the config's if left out.
 
     Returns:
@@ -34,7 +34,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
             file, trust_remote_code=False, local_files_only=True, **changes
         )
         if config.pad_token_id is None:
-            # A decoder asks for one to find where a text ends; any will do here.
+            # A decoder needs one to find where a text ends; any will do here.
             config.pad_token_id = 0
         with torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(
@@ -49,10 +49,10 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
 
 
 def has_weights(path: str | Path) -> bool:
-    """Whether a folder holds weights that could be loaded."""
+    """Tell whether a folder holds weights that can be loaded."""
     return any((Path(path).expanduser() / name).is_file() for name in WEIGHTS)
 
 
 def has_head(model: PreTrainedModel) -> bool:
-    """Whether a model's config says it was saved as a classifier."""
+    """Tell whether a model's config says it was saved as a classifier."""
     return any("Classification" in name for name in model.config.architectures or [])

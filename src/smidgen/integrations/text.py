@@ -68,10 +68,10 @@ class TextTable:
     @property
     def is_regression(self) -> bool:
         """Whether the labels are the targets of a regression."""
-        return any(isinstance(each, float) for each in self.labels or ())
+        return any(isinstance(label, float) for label in self.labels or ())
 
     def take(self, rows: Sequence[int]) -> TextTable:
-        """Keep some rows, in the order given."""
+        """Take some rows, in this order."""
         return TextTable(
             tuple(self.texts[i] for i in rows),
             None if self.pairs is None else tuple(self.pairs[i] for i in rows),
@@ -97,12 +97,12 @@ class TextTable:
         if self.is_regression:
             raise DataError(
                 f"{where} must be classes, got numbers such as {self.labels[0]}. Write "
-                "classes as whole numbers or names; of data of a study that are to be "
-                "numbers say numbers = true."
+                "classes as whole numbers or names; for regression data of a study set "
+                "numbers = true."
             )
         if self.label_names is not None:
             return len(self.label_names)
-        seen = {int(each) for each in self.labels}
+        seen = {int(label) for label in self.labels}
         absent = sorted(set(range(max(seen))) - seen)
         if absent:
             raise DataError(
@@ -113,7 +113,7 @@ class TextTable:
         return max(seen) + 1
 
     def by_length(self) -> list[int]:
-        """Order the rows from short to long, so that batches need little padding."""
+        """List the rows from short to long, so that batches need little padding."""
         pairs = self.pairs or ("",) * len(self)
         return sorted(range(len(self)), key=lambda i: len(self.texts[i]) + len(pairs[i]))
 
@@ -152,11 +152,11 @@ def read_text(
         raise ArgumentError(
             f"path must be a file that exists, got {str(path)!r}. Check the spelling."
         )
-    wanted = {"text": text, "text_pair": text_pair, "label": label}
-    columns, stored_names = _read(path, wanted)
+    chosen = {"text": text, "text_pair": text_pair, "label": label}
+    columns, stored_names = _read(path, chosen)
     if not columns or not len(next(iter(columns.values()))):
         raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
-    _check_columns(columns, wanted, path)
+    _check_columns(columns, chosen, path)
     names = stored_names if label_names is None else tuple(label_names)
     if names is not None and len(set(names)) < len(names):
         raise ArgumentError(
@@ -167,17 +167,17 @@ def read_text(
     if label is not None:
         labels, names = read_labels(columns[str(label)], names, path)
     return TextTable(
-        texts=_texts(columns[str(text)], "text", path),
+        texts=_check_texts(columns[str(text)], "text", path),
         pairs=None
         if text_pair is None
-        else _texts(columns[str(text_pair)], "text_pair", path),
+        else _check_texts(columns[str(text_pair)], "text_pair", path),
         labels=labels,
         label_names=names,
     )
 
 
 def _read(
-    path: Path, wanted: Mapping[str, str | int | None]
+    path: Path, chosen: Mapping[str, str | int | None]
 ) -> tuple[_Columns, tuple[str, ...] | None]:
     """Read the columns, and the names of the classes if the file stores them."""
     suffix = path.suffix.lower()
@@ -186,28 +186,30 @@ def _read(
             f"path must end in one of {', '.join(_SUFFIXES)}, got {path.name!r}. "
             "Rename or convert the file."
         )
-    given = [column for column in wanted.values() if column is not None]
-    numbered = [isinstance(column, int) for column in given]
+    columns = [column for column in chosen.values() if column is not None]
+    numbered = [isinstance(column, int) for column in columns]
     if any(numbered) and not (all(numbered) and suffix in _DELIMITED):
         raise ArgumentError(
             "text, text_pair and label must be all column names, or all column numbers "
-            f"of a .tsv, .txt or .csv without a header line, got {given} for "
+            f"of a .tsv, .txt or .csv without a header line, got {columns} for "
             f"{path.name}. Give names."
         )
     try:
         if suffix in _DELIMITED:
-            return _delimited(path, *_DELIMITED[suffix], header=not any(numbered)), None
+            return _read_delimited(
+                path, *_DELIMITED[suffix], header=not any(numbered)
+            ), None
         if suffix in _JSON:
-            return _json(path), None
+            return _read_json(path), None
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at "
             f"{error.start}. Save it as UTF-8."
         ) from error
-    return _parquet(path, wanted["label"])
+    return _read_parquet(path, chosen["label"])
 
 
-def _delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Columns:
+def _read_delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Columns:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
         rows: list[list[str]] = []
@@ -216,14 +218,14 @@ def _delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Co
                 if row and rows and len(row) != len(rows[0]):
                     raise DataError(
                         f"line {reader.line_num} of {path} must have {len(rows[0])} "
-                        f"fields like the first, got {len(row)}. Mend the line."
+                        f"fields like the first, got {len(row)}. Fix the line."
                     )
                 if row:
                     rows.append(row)
         except csv.Error as error:
             raise DataError(
                 f"line {reader.line_num} of {path} must be delimited text, got one "
-                f"that cannot be read ({error}). Mend the line."
+                f"that cannot be read ({error}). Fix the line."
             ) from error
     if not rows:
         return {}
@@ -236,7 +238,7 @@ def _delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Co
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
-def _json(path: Path) -> _Columns:
+def _read_json(path: Path) -> _Columns:
     content = path.read_text(encoding="utf-8-sig")
     if content.lstrip().startswith("["):
         rows = _decode(content, 1, path)
@@ -259,14 +261,14 @@ def _decode(content: str, line: int, path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path} must hold one JSON object a line, or one array of objects, got "
-            f"something else in line {line + error.lineno - 1} ({error.msg}). Mend it."
+            f"something else in line {line + error.lineno - 1} ({error.msg}). Fix it."
         ) from error
 
 
-def _parquet(
+def _read_parquet(
     path: Path, label: str | int | None
 ) -> tuple[_Columns, tuple[str, ...] | None]:
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, _silence():
         # A copy, because datasets takes brackets and "::" in a path for a pattern.
         plain = shutil.copyfile(path, Path(folder) / "data.parquet")
         try:
@@ -283,8 +285,8 @@ def _parquet(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the bars and the log of datasets, and give them back."""
+def _silence() -> Iterator[None]:
+    """Silence the bars and the log of datasets, and restore them."""
     level = datasets.logging.get_verbosity()
     bars = not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
@@ -301,9 +303,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_columns(
-    columns: _Columns, wanted: Mapping[str, str | int | None], path: Path
+    columns: _Columns, chosen: Mapping[str, str | int | None], path: Path
 ) -> None:
-    for argument, column in wanted.items():
+    for argument, column in chosen.items():
         if column is None or str(column) in columns:
             continue
         hint = ", or None to read texts only" if argument == "label" else ""
@@ -315,7 +317,7 @@ def _check_columns(
         )
 
 
-def _texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
+def _check_texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
     texts = tuple(values)
     for row, value in enumerate(texts, 1):
         if not isinstance(value, str) or not value.strip():

@@ -25,7 +25,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
     Args:
         subset: The weights to be stochastic.
         start: Optimiser steps before the first snapshot; a constant learning rate from
-            there on is what SWAG's theory asks for.
+            there on is what SWAG's theory assumes.
         every: Steps between snapshots.
         rank: Deviations kept, K.
         covariance: "low-rank", "diagonal" or "none".
@@ -58,12 +58,12 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Begin anew, also if the callback was used before."""
+        """Start afresh, even if the callback was used before."""
         self.collector = None
         if state.global_step > self.start:
             warnings.warn(
-                f"training goes on from step {state.global_step}: snapshots from "
-                f"step {self.start} to there are not in the posterior.",
+                f"training resumes at step {state.global_step}: snapshots between step "
+                f"{self.start} and there are not in the posterior.",
                 SmidgenWarning,
                 stacklevel=2,
             )
@@ -90,7 +90,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
 
         Args:
             likelihood: What the model's outputs mean.
-            num_data: How many examples it was trained on, to be noted.
+            num_data: How many examples it was trained on, for the record.
 
         Returns:
             The posterior.
@@ -99,5 +99,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
             ArgumentError: If the trainer has not run.
         """
         if self.collector is None:
-            raise ArgumentError("the trainer took no step yet. Call trainer.train() first.")
+            raise ArgumentError(
+                "the trainer has taken no step yet. Call trainer.train() first."
+            )
         return self.collector.posterior(likelihood, num_data=num_data)

@@ -282,7 +282,7 @@ class Problem:
         if causal and self.forward is model_outputs and self.targets(batch) is not None:
             raise DataError(
                 f"{name} predicts the next token, so its labels must be shifted against "
-                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
+                "its outputs. Pass smidgen.integrations.causal.make_causal_problem(model) in "
                 "place of the model, here and wherever it is fitted, tuned or predicted."
             )
 

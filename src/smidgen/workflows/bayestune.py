@@ -183,7 +183,7 @@ def _batches(
     *,
     shuffle: bool = False,
 ) -> Loader:
-    return huggingface.text_loader(
+    return huggingface.make_text_loader(
         table,
         tokenizer,
         batch_size=settings.batch_size,

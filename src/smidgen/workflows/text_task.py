@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
-from smidgen.integrations.huggingface import load_classifier, text_loader
+from smidgen.integrations.huggingface import load_classifier, make_text_loader
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
@@ -134,7 +134,7 @@ def _loaders(
     task: TextTask, tokenizer: PreTrainedTokenizerBase, settings: TaskSettings
 ) -> _Loaders:
     def loader(table: TextTable, *, shuffle: bool = False) -> Loader:
-        return text_loader(
+        return make_text_loader(
             table if shuffle else table.take(table.by_length()),
             tokenizer,
             batch_size=settings.batch_size,

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
-from smidgen.integrations.huggingface import text_loader
+from smidgen.integrations.huggingface import make_text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.outputs.problem import model_outputs
 from smidgen.types import Batch, Forward
@@ -120,7 +120,7 @@ class Drawn:
         self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
     ) -> Loader:
         length = min(self.about.max_length, tokenizer.model_max_length)
-        return text_loader(table, tokenizer, max_length=length, **how)
+        return make_text_loader(table, tokenizer, max_length=length, **how)
 
 
 def draw(job: Job) -> Drawn:

@@ -104,9 +104,9 @@ def batches_of(
     seed: int = 0,
 ) -> DataLoader[dict[str, Tensor]]:
     """Tokenise a table into batches."""
-    from smidgen.integrations.huggingface import text_loader
+    from smidgen.integrations.huggingface import make_text_loader
 
-    return text_loader(
+    return make_text_loader(
         table,
         tokenizer,
         batch_size=batch_size,

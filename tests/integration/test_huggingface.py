@@ -88,7 +88,7 @@ def test_a_missing_folder(name):
 def test_an_unreachable_hub(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ArgumentError, match="hub gives, got 'nobody/nothing'") as caught:
+    with pytest.raises(ArgumentError, match="hub, got 'nobody/nothing'") as caught:
         load_classifier("nobody/nothing")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

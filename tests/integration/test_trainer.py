@@ -47,7 +47,7 @@ def test_the_callbacks_moments_are_those_of_the_steps(tmp_path):
     model = BertForSequenceClassification(bert_config(num_labels=2))
     subset = smidgen.select.sparse_kfac(model, percent=50)
     callback, brute = SwagCallback(subset, start=4, every=2, rank=3), Brute()
-    with pytest.raises(ArgumentError, match="took no step yet"):
+    with pytest.raises(ArgumentError, match="taken no step yet"):
         callback.posterior(smidgen.Categorical(2))
     arguments = TrainingArguments(
         output_dir=str(tmp_path),

@@ -161,7 +161,7 @@ def test_plan_of_a_hub_id_that_cannot_be_had(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert run("plan", "nobody/nothing") == 1
     shown = capsys.readouterr().err
-    assert "model the Hugging Face hub gives, got 'nobody/nothing'" in shown
+    assert "model on the Hugging Face hub, got 'nobody/nothing'" in shown
     assert "Check the spelling" in shown
 
 

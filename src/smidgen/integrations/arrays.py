@@ -153,16 +153,16 @@ def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
         DataError: If their shapes differ.
     """
     shape = parts[0].inputs.shape[1:]
-    for part, name in zip(parts, names, strict=True):
-        if part.inputs.shape[1:] != shape:
+    for arrays, name in zip(parts, names, strict=True):
+        if arrays.inputs.shape[1:] != shape:
             raise DataError(
                 f"{name} must hold examples of shape {tuple(shape)}, as {names[0]}, got "
-                f"{tuple(part.inputs.shape[1:])}."
+                f"{tuple(arrays.inputs.shape[1:])}."
             )
     if len(parts) == 1:
         return parts[0]
-    inputs = torch.cat([part.inputs for part in parts])
-    return Arrays(inputs, torch.cat([part.labels for part in parts]))
+    inputs = torch.cat([arrays.inputs for arrays in parts])
+    return Arrays(inputs, torch.cat([arrays.labels for arrays in parts]))
 
 
 def measure_moments(train: Arrays) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ Li, Miao, Qiu and Zhang, Training Bayesian neural networks with sparse subspace
 variational inference, ICLR 2024 (arXiv:2402.11025). Between steps every layer holds k
 means, k scales and k indices and nothing of the size of its weight (the sparse path also
 keeps orders made from the indices, of size k); within a step its dense path writes weights
-out, its sparse path never. `pattern` and `products` compute with them, `removal` and
-`addition` say which weights go and come, `alternation` does it.
+out, its sparse path never. `pattern` and `matmul` compute with them, `prune` and `grow`
+choose which weights leave and enter the active set, `rewire` changes it.
 """
 
 from smidgen.sparse.build import SparseSettings, make_sparse

@@ -1,6 +1,6 @@
-"""Two plain models to train from nothing: an MLP, and a small residual network.
+"""Two plain models to train from scratch: an MLP, and a small residual network.
 
-`PlainNetwork` says in a few words which, so that a saved one can be built again.
+`PlainNetwork` describes one, so that it can be built again when a network is loaded.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class PlainNetwork:
 
     Args:
         kind: Which of the two.
-        shape: Of one example: (features,) or (channels, height, width).
-        classes: How many outputs.
+        shape: Shape of one example: (features,) or (channels, height, width).
+        classes: Number of outputs.
         hidden: Units of each hidden layer of an MLP.
         width: Channels of a residual network's first stage.
 
@@ -68,7 +68,7 @@ class Standardise(nn.Module):
     """Shifts and scales raw inputs; both are buffers, so they are saved with the model.
 
     Args:
-        shape: Of one example; images have one mean and spread for each channel.
+        shape: Shape of one example; images have one mean and spread for each channel.
     """
 
     mean: Tensor
@@ -82,7 +82,7 @@ class Standardise(nn.Module):
         self.register_buffer("spread", torch.ones(frame))
 
     def measure(self, mean: Tensor, spread: Tensor) -> None:
-        """Take mean and spread of the training data, a number for each feature."""
+        """Set mean and standard deviation of the training data, one for each feature."""
         self.mean.copy_(mean.reshape(self.mean.shape))
         self.spread.copy_(spread.reshape(self.spread.shape))
 
@@ -90,18 +90,18 @@ class Standardise(nn.Module):
         """Standardise a batch.
 
         Args:
-            inputs: Numbers as the training data had them; pixels in [0, 1].
+            inputs: Raw numbers, as in the training data; pixels in [0, 1].
 
         Returns:
-            The batch, of the type of the network.
+            The batch, in the network's dtype.
 
         Raises:
-            DataError: If they are bytes, or of another shape.
+            DataError: If they are bytes, or have the wrong shape.
         """
         if not inputs.is_floating_point():
             raise DataError(
-                f"inputs must be floating numbers, got {inputs.dtype}. Divide bytes of "
-                "images by 255."
+                f"inputs must be floating-point numbers, got {inputs.dtype}. Divide "
+                "bytes of images by 255."
             )
         if inputs[:1].numel() != self.size * len(inputs[:1]):
             raise DataError(
@@ -115,16 +115,14 @@ def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn
     """Make an MLP with ReLUs.
 
     Args:
-        shape: Of one example; images are flattened.
-        classes: How many outputs.
+        shape: Shape of one example; images are flattened.
+        classes: Number of outputs.
         hidden: Units of each hidden layer.
 
     Returns:
         The model, as torch initialises it.
     """
-    size = 1
-    for axis in shape:
-        size *= axis
+    size = prod(shape)
     layers: list[nn.Module] = [nn.Flatten()]
     for units in hidden:
         layers += [nn.Linear(size, units), nn.ReLU()]
@@ -136,15 +134,15 @@ def small_resnet(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequentia
     """Make a residual network of three stages with a block each (He et al., 2016).
 
     Args:
-        shape: Of one image, (channels, height, width).
-        classes: How many outputs.
+        shape: Shape of one image, (channels, height, width).
+        classes: Number of outputs.
         width: Channels of the first stage; each further one has twice as many.
 
     Returns:
         The model, as torch initialises it.
 
     Raises:
-        ArgumentError: If an example is no image.
+        ArgumentError: If examples are not images.
     """
     if len(shape) != 3:
         raise ArgumentError(
@@ -165,7 +163,7 @@ def small_resnet(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequentia
 
 
 class _Residual(nn.Module):
-    """Two 3 × 3 convolutions beside a straight way."""
+    """Two 3 × 3 convolutions and a shortcut (`straight`, as saved networks name it)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -180,6 +178,6 @@ class _Residual(nn.Module):
             )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = functional.relu(self.first_norm(self.first(inputs)))
-        found = self.second_norm(self.second(found))
-        return functional.relu(found + self.straight(inputs))
+        hidden = functional.relu(self.first_norm(self.first(inputs)))
+        residual = self.second_norm(self.second(hidden))
+        return functional.relu(residual + self.straight(inputs))

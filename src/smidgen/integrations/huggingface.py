@@ -219,25 +219,17 @@ def make_text_loader(
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     ]
     pad = DataCollatorWithPadding(tokenizer)
-
-    def collate(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
-        return dict(pad(batch))
-
     # Unshuffled too: a loader without a generator draws from the global one.
     generator = torch.Generator().manual_seed(seed)
-    if not shuffle:
-        return DataLoader(
-            rows,  # type: ignore[arg-type]
-            batch_size=batch_size,
-            collate_fn=collate,
-            generator=generator,
-        )
-    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    batching: dict[str, Any] = {"batch_size": batch_size}
+    if shuffle:
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batching = {"batch_sampler": _BatchesByLength(lengths, batch_size, generator)}
     return DataLoader(
         rows,  # type: ignore[arg-type]
-        batch_sampler=_BatchesByLength(lengths, batch_size, generator),
-        collate_fn=collate,
+        collate_fn=lambda batch: dict(pad(batch)),
         generator=generator,
+        **batching,
     )
 
 

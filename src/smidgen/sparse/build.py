@@ -70,29 +70,6 @@ class SparseSettings:
         if not all(prior is None or prior > 0 for prior in priors):
             raise ArgumentError(f"prior must be > 0, got {self.prior}.")
 
-    def prior_of(self, name: str, fan_in: float) -> float:
-        """Look up the prior's standard deviation for a layer.
-
-        Args:
-            name: The layer.
-            fan_in: Active inputs per output, which the default depends on.
-
-        Returns:
-            The standard deviation.
-
-        Raises:
-            ArgumentError: If `prior` leaves the layer out.
-        """
-        if self.prior is None:
-            return 1 / sqrt(fan_in)
-        if not isinstance(self.prior, Mapping):
-            return float(self.prior)
-        if name not in self.prior:
-            raise ArgumentError(
-                f"prior must have a number for every layer, got none for {name!r}."
-            )
-        return float(self.prior[name])
-
 
 @dataclass(frozen=True, eq=False)
 class ActiveWeights:
@@ -152,7 +129,7 @@ def make_sparse(
         means = values[pattern.list_indices(values.device)]
         if start == "random":
             means = means * sqrt(pattern.total / pattern.count)
-        prior = settings.prior_of(name, pattern.count / pattern.rows)
+        prior = _find_prior(settings, name, pattern.count / pattern.rows)
         log_scale = log(settings.scale * prior)
         scales = None if settings.deterministic else torch.full_like(means, log_scale)
         weights[name] = ActiveWeights(pattern, means, scales, prior)
@@ -301,6 +278,19 @@ def _read_patterns(
             )
         patterns[name] = Pattern(*matrix_shape(shape), subset.indices(frame.weight))
     return patterns
+
+
+def _find_prior(settings: SparseSettings, name: str, fan_in: float) -> float:
+    prior = settings.prior
+    if prior is None:
+        return 1 / sqrt(fan_in)
+    if not isinstance(prior, Mapping):
+        return float(prior)
+    if name not in prior:
+        raise ArgumentError(
+            f"prior must have a number for every layer, got none for {name!r}."
+        )
+    return float(prior[name])
 
 
 def _make_layer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.trials import shown, trial_tables
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record import figures
-from smidgen.report.one_record.page import environment
+from smidgen.report.one_record.page import embed_json, environment
 from smidgen.report.one_record.tables import Bound, Cell, Column
 from smidgen.report.ramp.page import BY_NORM, norm_figures
 from smidgen.runtime.files import write_text
@@ -374,7 +373,7 @@ def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
 
 
 def _embedded(across: RecordTable) -> Markup:
-    """The numbers that the page was made of, so that no string ends the script."""
+    """Embed the numbers that the page was made of."""
     numbers = [
         {
             "data": data,
@@ -384,7 +383,4 @@ def _embedded(across: RecordTable) -> Markup:
         }
         for (data, seed, method), entry in across.entries.items()
     ]
-    text = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
+    return embed_json(numbers)

@@ -88,7 +88,7 @@ def _render(record: Record) -> str:
         meanings=explain_methods(),
         measured=_measured(record),
         shown=_shown(record),
-        embedded=_embedded(record),
+        embedded=embed_json(json.loads(record.to_json())),
     )
 
 
@@ -250,9 +250,9 @@ def _shown(record: Record) -> str:
     )
 
 
-def _embedded(record: Record) -> Markup:
-    """Write the record so that no string in it can end the script element."""
-    text = json.dumps(json.loads(record.to_json()), separators=(",", ":"))
+def embed_json(value: object) -> Markup:
+    """Write a value as JSON in which no string can end the script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import mean
+from typing import get_args
 
+from smidgen.report.formats import format_nll, format_signed
 from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
 from smidgen.report.many_records.findings import findings
-from smidgen.report.one_record.tables import nll, signed
+from smidgen.report.names import FAMILIES, label_method, label_within
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.uci_choices import LABELS
-from smidgen_studies.methods.uci_ramp import FAMILIES
+from smidgen_studies.methods.uci_choices import By
 from studies.committed import across_of, missing, recipe_records
+
+_FAMILIES = ("laplace", "swag")
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
@@ -54,7 +57,7 @@ def _recipe_gap(first: str, second: str) -> str:
     found = {score: stratified(own) for score, own in gaps.items()}
     return (
         f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
-        f"by task {', '.join(f'{task} {signed(value)}' for task, value in means)}; ECE "
+        f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; ECE "
         f"{_interval(found['ece'])}. 95 % intervals over {found['nll'].count} pairs of "
         "task and seed, tasks counting alike; seeds of a task share test rows, all or some."
     )
@@ -67,8 +70,8 @@ def _gap(record: Record, first: str, second: str, score: str) -> float:
 
 def _interval(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
-        return signed(gap.value)
-    return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
+        return format_signed(gap.value)
+    return f"{format_signed(gap.value)} ({format_signed(gap.low)} to {format_signed(gap.high)})"
 
 
 def table2() -> str:
@@ -90,7 +93,7 @@ def table2() -> str:
     ]
     for method in whole:
         means = (across.values(data, method, "nll") for data in across.data)
-        cells = [nll(mean(each)) for each in means]
+        cells = [format_nll(mean(each)) for each in means]
         for score in ("nll", "ece_equal_mass"):
             gap = across.difference(method, "temperature", score)
             cells.append("" if gap is None else _marked(gap, _interval(gap)))
@@ -110,10 +113,12 @@ def uci_table() -> str:
         f"| | {' | '.join(across.data)} |",
         "|---" * (len(across.data) + 1) + "|",
     ]
-    for family, name in FAMILIES.items():
+    for family in _FAMILIES:
         for by in ("magnitude", "variance", "random"):
             cells = [_less_all(across, data, family, by, level) for data in across.data]
-            lines.append(f"| {name}, {LABELS[by]} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {label_method(by, 'uci', family=family)} | {' | '.join(cells)} |"
+            )
     return "\n".join(lines)
 
 
@@ -131,7 +136,7 @@ def _less_all(across: RecordTable, data: str, family: str, by: str, level: int) 
 def bridges_table() -> str:
     """Every choice of weights less random ones, for both posteriors, by data set."""
     across = _committed("bridges")
-    columns = [(family, data) for family in FAMILIES for data in across.data]
+    columns = [(family, data) for family in _FAMILIES for data in across.data]
     headings = (f"{FAMILIES[family]}, {data}" for family, data in columns)
     lines = [
         f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
@@ -141,7 +146,8 @@ def bridges_table() -> str:
         f"| chosen | weights | {' | '.join(headings)} |",
         "|---" * (len(columns) + 2) + "|",
     ]
-    for by, label in LABELS.items():
+    for by in get_args(By):
+        label = label_within(by, "uci")
         shares = [
             found.value
             for data in across.data
@@ -160,7 +166,7 @@ def _less_random(across: RecordTable, family: str, by: str, data: str) -> str:
 
 def _marked(gap: SeedMean, text: str | None = None) -> str:
     """A difference, bold where its interval leaves zero out."""
-    text = text or signed(gap.value)
+    text = text or format_signed(gap.value)
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 

@@ -7,10 +7,10 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
+from smidgen.report.formats import format_signed
 from smidgen.report.many_records.aggregate import SeedMean
-from smidgen.report.one_record.tables import signed
+from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.tuning_methods import LABELS
 from smidgen_studies.statistics import (
     OURS,
     Outcomes,
@@ -246,15 +246,15 @@ def _gap(gap: SeedMean | None) -> str:
     if gap is None:
         return ""
     if gap.low is None or gap.high is None:
-        return signed(gap.value, 3)
-    text = f"{signed(gap.value, 3)} ({_ends(gap)})"
+        return format_signed(gap.value, 3)
+    text = f"{format_signed(gap.value, 3)} ({_ends(gap)})"
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
 def _ends(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
         return ""
-    return f"{signed(gap.low, 3)} to {signed(gap.high, 3)}"
+    return f"{format_signed(gap.low, 3)} to {format_signed(gap.high, 3)}"
 
 
 def _size(count: int | None) -> str:
@@ -265,4 +265,4 @@ def _size(count: int | None) -> str:
 
 def _label(method: str) -> str:
     """A label as a cell of a table may have it."""
-    return {str(name): label for name, label in LABELS.items()}[method].replace("|", r"\|")
+    return label_method(method, "tuning").replace("|", r"\|")

@@ -1032,6 +1032,7 @@ def dropout():
 def plan(method, structure):
     problem = problem_of("bert", "categorical", 2)
     (batch,) = batches("bert", "categorical", 2, count=1)
+    structure = structure if method == "laplace" else None
     found = smidgen.plan(problem, batch=batch, method=method, structure=structure)
     found = {f"{n} of the choice": v for n, v in asdict(found.chosen.cost).items()}
     return {n: v for n, v in found.items() if isinstance(v, int | float | str)}

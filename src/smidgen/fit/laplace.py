@@ -34,7 +34,8 @@ from smidgen.fit.preparation import (
 )
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.posterior.cost import refuse_too_large
+from smidgen.posterior.cost import Setting, refuse_too_large
+from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
@@ -105,7 +106,8 @@ def laplace(
         columns = exact_ggn(likelihood)
         if fisher_draws is not None:
             columns = sampled_fisher(likelihood, fisher_draws, generator)
-        refuse_too_large(problem, chosen, subset, structure, first, fisher_draws)
+        setting = Setting.of(problem, fisher_draws)
+        refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, first)
         like = torch.empty(0, dtype=given.working_type, device=problem.device)
         sums = _sums(structure, problem, chosen, approximation, columns, like)
         found = accumulate(sums, problem, everything, chosen, reduce).finish(num_data)

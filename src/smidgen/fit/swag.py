@@ -23,7 +23,8 @@ from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.posterior.cost_swag import refuse_too_large
+from smidgen.posterior.cost import Setting, refuse_too_large
+from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import CovarianceKind, SwagPosterior
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -181,7 +182,8 @@ def swag(
     ):
         with preserve_model(given.model):
             problem, _, _ = given.settle(train)
-        refuse_too_large(problem, subset, covariance, rank)
+        setting = Setting.of(problem, rank=rank)
+        refuse_too_large(SWAG_COSTS, problem, subset, covariance, setting)
         work = _Work(problem, batches, subset, settings, progress)
         work.keep(checkpoint, checkpoint_every)
         torch.manual_seed(seed)

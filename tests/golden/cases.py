@@ -362,7 +362,7 @@ def noisy(problem, train):
     found = []
     for batch in train * 6:
         outputs, _ = smidgen.point_outputs(problem, [batch], **QUIET)
-        labels = problem.likelihood.drawn_targets(outputs / 1.5, generator)
+        labels = problem.likelihood.draw_targets(outputs / 1.5, generator)
         pair = isinstance(batch, tuple)
         found.append((batch[0], labels) if pair else {**batch, "labels": labels})
     return found

@@ -266,7 +266,7 @@ class SettledProblem(Problem):
         # A regression's whole numbers may be −100 and mean it.
         real = isinstance(self.likelihood, Gaussian)
         kept = everything if real else has_target(targets)
-        checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
+        checked = self.likelihood.check_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
         found = checked.new_zeros(len(outputs), *checked.shape[1:])
         found[kept] = checked

@@ -54,7 +54,7 @@ class Setting:
     ) -> Setting:
         """Read off a problem what fits and `predict` would do."""
         likelihood = problem.likelihood
-        link = likelihood.resolved_link("auto", top)
+        link = likelihood.resolve_link("auto", top)
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         return cls(
             problem.working_type.itemsize,

@@ -114,7 +114,7 @@ def variance_table(
         for placed in _placed(posterior, chosen[level], around, precisions, level, label)
     ]
     likelihood = next(iter(posteriors.values())).likelihood
-    followed = likelihood.followed(link, top)
+    followed = likelihood.choose_directions(link, top)
     rows = []
     settled = problem.with_likelihood(likelihood)
     for each in output_moments(settled, batches, around, shares, followed):

@@ -94,28 +94,28 @@ class Coverage:
         return {n: shape for each in self.layers for n, shape in each.shapes.items()}
 
     def last(self) -> Subset | None:
-        """All weights of the output layer: the last layer, if there is one."""
+        """Choose all weights of the output layer; None if there is none."""
         if self.output_layer is None:
             return None
         parts = {name: Whole() for name in self.output_layer.shapes}
         return Subset(self.universe, parts, Origin("last-layer"))
 
-    def row_column_blocks(self, share: float) -> Subset:
-        """As many rows and columns of every layer as a share is, the first ones.
+    def row_column_blocks(self, fraction: float) -> Subset:
+        """Choose the first rows and columns of every layer.
 
-        They stand in for chosen ones where sizes are counted and no weight is at hand.
+        They stand in for others where sizes are counted and no weights are loaded.
 
         Args:
-            share: The share of rows and of columns, in (0, 1].
+            fraction: The fraction of rows and of columns, in (0, 1].
 
         Returns:
             A block of every layer.
         """
         parts: dict[str, Part] = {}
-        for each in self.layers:
-            rows = torch.arange(ceil_fraction(each.outputs, share))
-            columns = torch.arange(ceil_fraction(each.inputs, share))
-            parts.update(each.parts(rows, columns))
+        for layer in self.layers:
+            rows = torch.arange(ceil_fraction(layer.outputs, fraction))
+            columns = torch.arange(ceil_fraction(layer.inputs, fraction))
+            parts.update(layer.parts(rows, columns))
         return Subset(self.universe, parts)
 
     def __str__(self) -> str:
@@ -125,10 +125,10 @@ class Coverage:
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-def ceil_fraction(total: int, share: float) -> int:
-    """How many of `total` a share in (0, 1] keeps: at least one, and rounded up."""
+def ceil_fraction(total: int, fraction: float) -> int:
+    """Compute a fraction in (0, 1] of `total`, rounded up."""
     # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
-    return max(1, ceil(share * total - 1e-9))
+    return max(1, ceil(fraction * total - 1e-9))
 
 
 def coverage(model: nn.Module) -> Coverage:
@@ -156,9 +156,9 @@ def coverage(model: nn.Module) -> Coverage:
         if why is not None:
             left_out[path] = why
         elif id(own["weight"]) not in found:
-            found[id(own["weight"])] = _map(path, own, canonical, owners, module)
+            found[id(own["weight"])] = _make_layer(path, own, canonical, owners, module)
     layers = tuple(found.values())
-    return Coverage(layers, left_out, *_output_map(layers, left_out, modules))
+    return Coverage(layers, left_out, *_find_output_layer(layers, left_out, modules))
 
 
 def require_coverage(model: nn.Module) -> Coverage:
@@ -182,7 +182,7 @@ def require_coverage(model: nn.Module) -> Coverage:
     return found
 
 
-def _output_map(
+def _find_output_layer(
     layers: tuple[AffineLayer, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
 ) -> tuple[AffineLayer | None, str]:
     """The layer that comes last, or None and why there is none that makes the outputs."""
@@ -200,7 +200,7 @@ def _output_map(
     return last, ""
 
 
-def _map(
+def _make_layer(
     path: str,
     own: dict[str, nn.Parameter],
     canonical: dict[int, str],
@@ -233,7 +233,7 @@ def _objection(
     """Say why a module cannot be treated as an affine layer, or None if it can."""
     if not _is_affine(module):
         return f"{type(module).__name__} is not an affine layer"
-    if any(isinstance(each, nn.MultiheadAttention) for each in _above(path, modules)):
+    if any(isinstance(each, nn.MultiheadAttention) for each in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
     own = dict(module.named_parameters(recurse=False))
     if set(own) - {"weight", "bias"} or "weight" not in own:
@@ -270,7 +270,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
     return next((each for each in plain if isinstance(module, each)), type(module))
 
 
-def _above(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
+def _ancestors(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
     while path:
         path = path.rpartition(".")[0]
         yield modules[path]

@@ -111,7 +111,7 @@ def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
             return None
         return LayerBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
     if isinstance(weight, Entries):
-        return _scattered(each, *_places(each, weight.indices), bias_rows)
+        return _scattered(each, *_rows_and_columns(each, weight.indices), bias_rows)
     if isinstance(weight, Whole):
         rows, columns = torch.arange(each.outputs), torch.arange(each.inputs)
     elif each.transposed:
@@ -124,7 +124,7 @@ def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
     return _scattered(each, row.contiguous(), column.contiguous(), bias_rows)
 
 
-def _places(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _rows_and_columns(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Row and column in W of entries of the stored parameter."""
     if each.transposed:
         return indices % each.outputs, indices // each.outputs

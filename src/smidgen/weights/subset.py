@@ -103,7 +103,7 @@ class Subset:
 
     @property
     def fraction(self) -> float:
-        """The chosen share of the universe, in (0, 1]."""
+        """The chosen fraction of the universe, in (0, 1]."""
         return self.size / self.total
 
     def sizes(self) -> dict[str, int]:
@@ -334,11 +334,11 @@ def _canonical(name: str, part: Part, shape: Shape) -> Part:
                 f"{shape}. Use Entries."
             )
         block = Block(
-            _checked(part.rows, rows, f"rows of {name!r}"),
-            _checked(part.columns, columns, f"columns of {name!r}"),
+            _check_indices(part.rows, rows, f"rows of {name!r}"),
+            _check_indices(part.columns, columns, f"columns of {name!r}"),
         )
     else:
-        indices = _checked(part.indices, prod(shape), f"indices of {name!r}")
+        indices = _check_indices(part.indices, prod(shape), f"indices of {name!r}")
         entries = Entries(indices)
         if len(shape) < 2:
             return Whole() if indices.numel() == prod(shape) else entries
@@ -348,13 +348,13 @@ def _canonical(name: str, part: Part, shape: Shape) -> Part:
     return Whole() if _size(block, shape) == prod(shape) else block
 
 
-def _checked(indices: Tensor | Iterable[int], bound: int, what: str) -> Tensor:
-    given = torch.as_tensor(indices, dtype=torch.int64).detach().cpu().flatten()
-    ordered = given.unique()
+def _check_indices(indices: Tensor | Iterable[int], bound: int, what: str) -> Tensor:
+    flat = torch.as_tensor(indices, dtype=torch.int64).detach().cpu().flatten()
+    ordered = flat.unique()
     if not ordered.numel():
         raise SubsetError(f"{what} are empty. Leave the parameter out instead.")
-    if ordered.numel() < given.numel():
-        values, counts = given.unique(return_counts=True)
+    if ordered.numel() < flat.numel():
+        values, counts = flat.unique(return_counts=True)
         raise SubsetError(
             f"{what} must be distinct, got {int(values[counts > 1][0])} twice."
         )

@@ -116,7 +116,7 @@ def _hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
     likelihood = problem.likelihood
     outputs = outputs.double().cpu()
     # Of these likelihoods no Hessian depends on the target, so any will do.
-    targets = likelihood.drawn_targets(outputs, torch.Generator().manual_seed(0))
+    targets = likelihood.draw_targets(outputs, torch.Generator().manual_seed(0))
 
     def loss(row: Tensor, target: Tensor) -> Tensor:
         return -likelihood.log_prob(row[None], target[None])[0] * likelihood.scale

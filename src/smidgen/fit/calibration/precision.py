@@ -90,7 +90,7 @@ def tune_precision(
     _check_choices(posterior, what)
     joins = group_labels(scope, posterior, problem)
     likelihood = posterior.likelihood
-    link = likelihood.resolved_link(link, top)
+    link = likelihood.resolve_link(link, top)
     grid = None
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.

@@ -67,7 +67,7 @@ class Categorical(Likelihood):
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
-    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a class."""
         probs = logits.double().softmax(-1).cpu()
         drawn = torch.multinomial(probs, 1, generator=generator)
@@ -78,7 +78,7 @@ class Categorical(Likelihood):
         chosen = torch.nn.functional.one_hot(targets, self.outputs)
         return logits.softmax(-1) - chosen
 
-    def resolved_link(self, link: str, top: int | None = None) -> str:
+    def resolve_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto" by the number of classes, or refuse."""
         return resolve_link(link, self.outputs, top)
 
@@ -95,10 +95,12 @@ class Categorical(Likelihood):
         """All logits for the diagonal probit, else the differences to class 0."""
         return directions(link, self.outputs)
 
-    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+    def choose_directions(
+        self, link: str, top: int | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """With `top`, the differences of an example's likeliest classes: (m−1, B, C)."""
         if top is None:
-            return super().followed(link)
+            return super().choose_directions(link)
         return lambda outputs: TopClasses.of(outputs, top).directions(outputs)
 
     def predictive(
@@ -167,7 +169,7 @@ class Categorical(Likelihood):
         """Log-softmax at the target class, (B,)."""
         return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
-    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return class numbers (B,) as int64.
 
         Args:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.outputs.problem import Problem, SettledProblem
-from smidgen.select.scores.passes import scored
+from smidgen.select.scores.passes import score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -35,7 +35,7 @@ def activation(
     Returns:
         Scores by parameter name.
     """
-    return scored(model, batches, _visit, progress=progress)
+    return score_layers(model, batches, _visit, progress=progress)
 
 
 class _InputSquares:

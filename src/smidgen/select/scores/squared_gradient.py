@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from smidgen.curvature.ggn_roots import gradients
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
 from smidgen.outputs.problem import Problem, SettledProblem
-from smidgen.select.scores.passes import scored, summed
+from smidgen.select.scores.passes import run_pass, score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -35,7 +35,7 @@ def squared_gradient(
     Returns:
         Scores by parameter name.
     """
-    return scored(model, batches, _visit, progress=progress)
+    return score_layers(model, batches, _visit, progress=progress)
 
 
 def _visit(
@@ -43,4 +43,4 @@ def _visit(
 ) -> dict[str, Tensor]:
     bases = weight_basis(chosen, torch.empty(0, device=problem.device))
     sums = MomentAccumulator(problem, chosen, bases, gradients(problem.likelihood))
-    return summed(sums, problem, chosen, batches)
+    return run_pass(sums, problem, chosen, batches)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import JOINT
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.select.scores.passes import spread
+from smidgen.select.scores.passes import scatter_scores
 from smidgen.weights.blocks import find_blocks
 
 
@@ -44,4 +44,4 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
         sizes = [block.size for block in chosen]
         parts = found[JOINT].split(sizes)
         found = {b.layer.name: part for b, part in zip(chosen, parts, strict=True)}
-    return spread(network, chosen, found)
+    return scatter_scores(network, chosen, found)

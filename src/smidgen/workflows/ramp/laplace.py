@@ -118,7 +118,7 @@ def ramp(
     clock.lap("curvature pass and decompositions")
     first = _classifier(posteriors)
     problem = problem.with_likelihood(first.likelihood)
-    link = first.likelihood.resolved_link("auto")
+    link = first.likelihood.resolve_link("auto")
     grid = checked_grid(settings.precisions)
     table = variance_table(
         problem, track(validation, "validating", show=progress), posteriors, grid, link

@@ -70,7 +70,7 @@ class Accumulator(ABC):
     def running(self) -> list[Tensor]:
         """List the tensors that are summed, themselves and not copies of them."""
 
-    def add_up(self, reduce: Reduce) -> None:
+    def all_reduce(self, reduce: Reduce) -> None:
         """Add the sums of all processes up, so that each has those of all their data.
 
         Args:
@@ -82,10 +82,10 @@ class Accumulator(ABC):
         counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
         for each in running:
             each.copy_(reduce(each))
-        found = reduce(like.new_tensor(counts)).tolist()
-        self.seen, self.squares = round(found[0]), found[1]
-        self.log_likelihood = None if found[3] else found[2]
-        self.ran = {n for n, ran in zip(self.names, found[4:], strict=True) if ran}
+        totals = reduce(like.new_tensor(counts)).tolist()
+        self.seen, self.squares = round(totals[0]), totals[1]
+        self.log_likelihood = None if totals[3] else totals[2]
+        self.ran = {n for n, ran in zip(self.names, totals[4:], strict=True) if ran}
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
@@ -150,8 +150,8 @@ class Accumulator(ABC):
         if isinstance(self.likelihood, Gaussian):
             self.squares += float(self.likelihood.squares(outputs, targets).sum())
         if self.log_likelihood is not None:
-            found = self.likelihood.log_prob(outputs.double(), targets)
-            self.log_likelihood += float(found.sum())
+            log_probs = self.likelihood.log_prob(outputs.double(), targets)
+            self.log_likelihood += float(log_probs.sum())
 
 
 def accumulate(
@@ -178,5 +178,5 @@ def accumulate(
             # Not kept in a name: the next pass must not find these activations alive.
             sums.add(taps.run(batch))
     if reduce is not None:
-        sums.add_up(reduce)
+        sums.all_reduce(reduce)
     return sums

@@ -37,13 +37,13 @@ class DenseAccumulator(Accumulator):
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add J Jᵀ of every example."""
-        found = [
+        jacobians = [
             trace.jacobian(name, deltas[name])
             if name in deltas
             else trace.without_runs(name, (trace.examples,))
             for name in self.names
         ]
-        self.matrix += gram(torch.cat([each.flat() for each in found], -1))
+        self.matrix += gram(torch.cat([each.flat() for each in jacobians], -1))
 
     def running(self) -> list[Tensor]:
         """List the one matrix."""

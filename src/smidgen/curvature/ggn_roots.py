@@ -63,8 +63,8 @@ def sampled_fisher(
     def make(trace: Trace) -> Tensor:
         outputs = trace.outputs.detach()
         labels = [likelihood.draw_targets(outputs, source) for _ in range(draws)]
-        found = torch.stack([likelihood.gradient(outputs, each) for each in labels])
-        return found / draws**0.5
+        roots = torch.stack([likelihood.gradient(outputs, each) for each in labels])
+        return roots / draws**0.5
 
     return BackwardVectors(make, True)
 

@@ -44,8 +44,8 @@ class MomentAccumulator(Accumulator):
         for name, delta in deltas.items():
             total = self.moments[name].new_zeros((), dtype=delta.dtype)
             for some in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
-                found = self.bases[name].coordinates(some)
-                total = total + found.square_().sum(0)
+                coordinates = self.bases[name].coordinates(some)
+                total = total + coordinates.square_().sum(0)
             self.moments[name] += total.double()
 
     def running(self) -> list[Tensor]:

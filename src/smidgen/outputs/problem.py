@@ -45,28 +45,28 @@ def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
             inputs["use_cache"] = False
-        found = model(**inputs)
+        outputs = model(**inputs)
     elif isinstance(batch, (tuple, list)):
         if len(batch) > 2:
             raise DataError(
                 f"a batch must be a mapping, a tensor or (inputs, targets), got "
                 f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
             )
-        found = model(batch[0])
+        outputs = model(batch[0])
     else:
-        found = model(batch)
-    if isinstance(found, Mapping) and "logits" in found:
-        found = found["logits"]
-    elif not isinstance(found, Tensor) and hasattr(found, "logits"):
-        found = found.logits
-    elif isinstance(found, (tuple, list)):
-        found = found[0]
-    if not isinstance(found, Tensor):
+        outputs = model(batch)
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    elif not isinstance(outputs, Tensor) and hasattr(outputs, "logits"):
+        outputs = outputs.logits
+    elif isinstance(outputs, (tuple, list)):
+        outputs = outputs[0]
+    if not isinstance(outputs, Tensor):
         raise DataError(
-            f"the model returned {type(found).__name__}, without logits. Pass "
+            f"the model returned {type(outputs).__name__}, without logits. Pass "
             "Problem(model, forward=...) with a function that returns them."
         )
-    return found
+    return outputs
 
 
 def batch_targets(batch: Batch) -> Tensor | None:
@@ -148,10 +148,10 @@ class Problem:
         tensors = self._tensors(replaced)
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(
-            self.model, lambda m, b: work(_rows(self.forward(m, b)).flatten(0, -2))
+            self.model, lambda m, b: work(_as_rows(self.forward(m, b)).flatten(0, -2))
         )
-        found: Result = functional_call(call, swapped, (_moved(batch, self.device),))
-        return found
+        result: Result = functional_call(call, swapped, (_move(batch, self.device),))
+        return result
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
@@ -166,12 +166,12 @@ class Problem:
         device = next(iter(tensors.values()), torch.empty(0)).device
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
-        return _rows(functional_call(call, swapped, (_moved(batch, device),)))
+        return _as_rows(functional_call(call, swapped, (_move(batch, device),)))
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
-        found = _rows(self.forward(self.model, _moved(batch, self.device)))
-        return found.flatten(0, -2)
+        outputs = _as_rows(self.forward(self.model, _move(batch, self.device)))
+        return outputs.flatten(0, -2)
 
     def settle(
         self, batches: Iterable[Batch]
@@ -268,9 +268,9 @@ class SettledProblem(Problem):
         kept = everything if real else has_target(targets)
         checked = self.likelihood.check_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
-        found = checked.new_zeros(len(outputs), *checked.shape[1:])
-        found[kept] = checked
-        return found, kept
+        aligned = checked.new_zeros(len(outputs), *checked.shape[1:])
+        aligned[kept] = checked
+        return aligned, kept
 
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
         """Compute what training lowers: the mean NLL of a batch's labelled rows.
@@ -359,27 +359,27 @@ def _infer_likelihood(
     return Categorical(count)
 
 
-def _rows(outputs: Tensor) -> Tensor:
+def _as_rows(outputs: Tensor) -> Tensor:
     """Give every example a row, in at least fp32: a bf16 softmax is too coarse."""
     if outputs.dim() == 1:
         outputs = outputs[:, None]
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
+def _move(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, Tensor):
         # A tensor of inference mode cannot take part in autograd; its copy can.
         return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
     if isinstance(batch, Mapping):
         # Of its own kind where a copy is known to be one: others might share their values.
-        found = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
+        moved = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
         for key, value in batch.items():
-            found[key] = _moved(value, device)
-        return found
+            moved[key] = _move(value, device)
+        return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_moved(each, device) for each in batch))
+        return type(batch)(*(_move(each, device) for each in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(each, device) for each in batch)
+        return type(batch)(_move(each, device) for each in batch)
     if hasattr(batch, "to"):
         # A copy: that of a graph changes itself.
         return copy(batch).to(device)

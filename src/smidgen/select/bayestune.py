@@ -96,10 +96,10 @@ def refuse_several_rules(
         ArgumentError: If more than one is given.
     """
     rules = {"fraction": fraction, "threshold": threshold, "elbow": elbow or None}
-    given = [name for name, value in rules.items() if value is not None]
-    if len(given) > 1:
+    names = [name for name, value in rules.items() if value is not None]
+    if len(names) > 1:
         raise ArgumentError(
-            f"give one of fraction, threshold and elbow, got {' and '.join(given)}. Leave "
+            f"give one of fraction, threshold and elbow, got {' and '.join(names)}. Leave "
             "out all but one."
         )
 

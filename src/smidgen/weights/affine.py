@@ -145,7 +145,7 @@ def coverage(model: nn.Module) -> Coverage:
     for path, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(path)
-    found: dict[int, AffineLayer] = {}
+    layers_by_id: dict[int, AffineLayer] = {}
     left_out: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path, module in modules.items():
@@ -155,9 +155,11 @@ def coverage(model: nn.Module) -> Coverage:
         why = _objection(module, path, modules, owners)
         if why is not None:
             left_out[path] = why
-        elif id(own["weight"]) not in found:
-            found[id(own["weight"])] = _make_layer(path, own, canonical, owners, module)
-    layers = tuple(found.values())
+        elif id(own["weight"]) not in layers_by_id:
+            layers_by_id[id(own["weight"])] = _make_layer(
+                path, own, canonical, owners, module
+            )
+    layers = tuple(layers_by_id.values())
     return Coverage(layers, left_out, *_find_output_layer(layers, left_out, modules))
 
 
@@ -173,13 +175,13 @@ def require_coverage(model: nn.Module) -> Coverage:
     Raises:
         StructureError: If the model has no affine layer.
     """
-    found = coverage(model)
-    if not found.layers:
+    covered = coverage(model)
+    if not covered.layers:
         raise StructureError(
             f"{type(model).__name__} has no affine layer (Linear, Conv1D, Conv2d) to choose "
             "from. Print smidgen.coverage(model) to see why each module is left out."
         )
-    return found
+    return covered
 
 
 def _find_output_layer(
@@ -188,13 +190,13 @@ def _find_output_layer(
     """The layer that comes last, or None and why there is none that makes the outputs."""
     if not layers:
         return None, "it has no affine layer"
-    place = {path: number for number, path in enumerate(modules)}
-    last = max(layers, key=lambda each: place[each.modules[-1]])
+    order = {path: number for number, path in enumerate(modules)}
+    last = max(layers, key=lambda each: order[each.modules[-1]])
     for path, why in left_out.items():
         own = modules[path]
         matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
         makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
-        if makes_outputs and place[path] > place[last.modules[-1]]:
+        if makes_outputs and order[path] > order[last.modules[-1]]:
             after = f"{path!r} comes after the last affine layer {last.name!r}"
             return None, f"{after} and is none that can be chosen ({why})"
     return last, ""
@@ -235,21 +237,24 @@ def _objection(
         return f"{type(module).__name__} is not an affine layer"
     if any(isinstance(each, nn.MultiheadAttention) for each in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
-    own = dict(module.named_parameters(recurse=False))
-    if set(own) - {"weight", "bias"} or "weight" not in own:
-        return f"its parameters are {', '.join(own)}, not weight and bias"
+    parameters = dict(module.named_parameters(recurse=False))
+    if set(parameters) - {"weight", "bias"} or "weight" not in parameters:
+        return f"its parameters are {', '.join(parameters)}, not weight and bias"
     axes = 4 if isinstance(module, nn.Conv2d) else 2
-    if own["weight"].dim() != axes or not own["weight"].is_floating_point():
+    if parameters["weight"].dim() != axes or not parameters["weight"].is_floating_point():
         return "its weight is packed or quantised"
     if isinstance(module, nn.Conv2d) and module.groups > 1:
         return f"a convolution in {module.groups} groups is not one affine layer"
-    for other in owners[id(own["weight"])]:
+    for other in owners[id(parameters["weight"])]:
         twin = modules[other]
         if not _is_affine(twin) or not isinstance(twin, _kind(module)):
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
-    if "bias" in own and owners[id(own["bias"])] != owners[id(own["weight"])]:
+    if (
+        "bias" in parameters
+        and owners[id(parameters["bias"])] != owners[id(parameters["weight"])]
+    ):
         return "it shares its bias, but not its weight, with another module"
     return None
 

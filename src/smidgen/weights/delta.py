@@ -188,7 +188,7 @@ class Applied:
         self._indices = {**places.indices, **dict.fromkeys(delta.replaced)}
         # In each parameter's own type, so that what is put back is bitwise the same.
         self._before = self._values(known)
-        base = places.gathered(touched)
+        base = places.gather(touched)
         with torch.no_grad():
             added = delta.difference.to(base.device, base.dtype)
             places.scatter(touched, base + added)

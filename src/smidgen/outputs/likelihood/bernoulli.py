@@ -11,7 +11,7 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
-from smidgen.outputs.links import damping
+from smidgen.outputs.links import damping_factor
 from smidgen.outputs.predictive import BernoulliPredictive, mixture_information
 
 
@@ -49,7 +49,7 @@ class Bernoulli(Likelihood):
     ) -> BernoulliPredictive:
         """Probability of each label, by the probit."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        probs = (outputs / temperature * damping(variance)).sigmoid()
+        probs = (outputs / temperature * damping_factor(variance)).sigmoid()
         return BernoulliPredictive(probs, outputs, variance, temperature)
 
     def mixture(self, outputs: Tensor, temperature: float) -> BernoulliPredictive:
@@ -77,7 +77,7 @@ class Bernoulli(Likelihood):
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of damped logits."""
-        damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
+        damped = outputs * damping_factor(covariance.diagonal(dim1=-2, dim2=-1))
 
         def nll(temperature: float | Tensor) -> Tensor:
             if isinstance(temperature, Tensor):

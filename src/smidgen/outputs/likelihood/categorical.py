@@ -14,7 +14,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood.base import Likelihood
 from smidgen.outputs.links import (
     at_temperatures,
-    centred,
+    centre,
     directions,
     resolve_link,
     targets_at_temperatures,
@@ -116,7 +116,7 @@ class Categorical(Likelihood):
         """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
         at = _at_temperatures(link, outputs, covariance, normals, top)
         if link != "diagonal-probit":
-            covariance = centred(covariance)
+            covariance = centre(covariance)
         classes = None if top is None else TopClasses.of(outputs, top).numbers
         return CategoricalPredictive(
             at(temperature), outputs, covariance, temperature, classes

@@ -52,7 +52,7 @@ def curvature(
         problem: SettledProblem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
     ) -> dict[str, Tensor]:
         sums = DiagonalAccumulator(problem, chosen, approximation)
-        found = run_pass(sums, problem, chosen, everything)
-        return {name: values.sqrt() for name, values in found.items()}
+        products = run_pass(sums, problem, chosen, everything)
+        return {name: values.sqrt() for name, values in products.items()}
 
     return score_layers(model, batches, visit, progress=progress)

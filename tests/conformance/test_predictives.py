@@ -197,4 +197,4 @@ def test_what_cannot_serve_is_refused(case, name):
     likelihood = case.problem(model).likelihood
     link, top = ("auto", 2) if name == "top-2" else (name, None)
     with pytest.raises(ArgumentError, match=r"(link|top) .*(is for|must be)"):
-        likelihood.resolved_link(link, top)
+        likelihood.resolve_link(link, top)

@@ -368,7 +368,7 @@ def noisy(problem, train):
     found = []
     for batch in train * 6:
         outputs, _ = smidgen.point_outputs(problem, [batch], **QUIET)
-        labels = problem.likelihood.drawn_targets(outputs / 1.5, generator)
+        labels = problem.likelihood.draw_targets(outputs / 1.5, generator)
         pair = isinstance(batch, tuple)
         found.append((batch[0], labels) if pair else {**batch, "labels": labels})
     return found
@@ -837,8 +837,7 @@ def finetune_bert():
 
 
 def few(net):
-    generator = torch.Generator().manual_seed(3)
-    some = select.weights(net, fraction=0.2, by="random", generator=generator)
+    some = select.weights(net, fraction=0.2, by="random", seed=3)
     return some | select.last_layer(net)
 
 
@@ -913,7 +912,7 @@ def selector(name):
             problem,
             size=size,
             batches=train,
-            generator=torch.Generator().manual_seed(11),
+            seed=11,
             scores=scores,
             patterns=["*attention*weight", "classifier.*"],
         )
@@ -1044,6 +1043,7 @@ def dropout():
 def plan(method, structure):
     problem = problem_of("bert", "categorical", 2)
     (batch,) = batches("bert", "categorical", 2, count=1)
+    structure = structure if method == "laplace" else None
     found = smidgen.plan(problem, batch=batch, method=method, structure=structure)
     found = {f"{n} of the choice": v for n, v in asdict(found.chosen.cost).items()}
     return {n: v for n, v in found.items() if isinstance(v, int | float | str)}

@@ -21,6 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import smidgen
 from smidgen.integrations.causal import make_causal_problem
 from smidgen.integrations.huggingface import load_classifier
+from smidgen.planning.plan import PlanSettings
 
 BATCH, TOKENS = 16, 64
 WORDS, FOLLOWED = 20_000, 4
@@ -59,7 +60,9 @@ def main() -> None:
     subset = smidgen.select.sparse_kfac(network, percent=percent)
     swag = structure == "swag"
     how = {"method": "swag"} if swag else {"structure": structure}
-    planned = smidgen.plan(model, subset=subset, batch=batch, top=top, **how)
+    planned = smidgen.plan(
+        model, subset=subset, batch=batch, settings=PlanSettings(top=top), **how
+    )
     cost = planned.chosen.cost
     # Loads what is loaded once (weights from the disk, libraries), on one short text.
     short = {key: value[:1, :2] for key, value in batch.items()}

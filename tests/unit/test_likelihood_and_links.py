@@ -149,7 +149,7 @@ def test_links_refuse_what_they_cannot_serve():
 def test_bad_targets_are_named(likelihood, logits, targets, message):
     def check():
         likelihood.check_outputs(logits)
-        likelihood.checked_targets(logits, targets)
+        likelihood.check_targets(logits, targets)
 
     with pytest.raises(DataError, match=message):
         check()

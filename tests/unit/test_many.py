@@ -51,7 +51,7 @@ def test_the_table_equals_predicting_with_each_posterior_alone(case):
     problem = case.problem(model)
     posteriors = smidgen.fit.laplace_many(problem, [batch], levels(model))
     grid = torch.tensor([0.01, 1.0, 50.0], dtype=torch.float64)
-    link = problem.likelihood.resolved_link("auto")
+    link = problem.likelihood.resolve_link("auto")
     table = variance_table(problem, [batch], posteriors, grid, link)
     for level, subset in levels(model).items():
         alone = smidgen.fit.laplace(problem, [batch], subset)

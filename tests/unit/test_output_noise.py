@@ -108,7 +108,7 @@ def test_drawn_labels_have_the_noise_of_their_output():
     likelihood = smidgen.Gaussian(2, noise=3.0, relative=(10.0, 0.1))
     outputs = torch.zeros(4000, 2).double()
     generator = torch.Generator().manual_seed(0)
-    drawn = likelihood.drawn_targets(outputs, generator)
+    drawn = likelihood.draw_targets(outputs, generator)
     gradient = likelihood.gradient(outputs, drawn)
     columns = likelihood.root_columns(outputs[:1])
     expected = torch.einsum("kbc,kbd->cd", columns, columns)

@@ -15,6 +15,7 @@ import smidgen
 from smidgen.curvature.dry_run import dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
+from smidgen.planning.plan import PlanSettings
 from smidgen.posterior.cost import Setting
 from smidgen.posterior.swag import COVARIANCE_KINDS
 from smidgen.runtime.memory import available_bytes, format_bytes
@@ -51,7 +52,9 @@ def test_swags_stored_bytes_are_those_of_the_saved_file(name, selector, tmp_path
     model, batch = case.make()
     subset = SELECTORS[selector](model)
     problem = case.problem(model)
-    planned = smidgen.plan(problem, subset=subset, method="swag", rank=4, batch=batch)
+    planned = smidgen.plan(
+        problem, subset=subset, method="swag", batch=batch, settings=PlanSettings(rank=4)
+    )
     for covariance in COVARIANCE_KINDS:
         found = smidgen.fit.swag(
             problem, [batch], subset, steps=25, rank=4, covariance=covariance
@@ -71,7 +74,7 @@ def test_a_collection_that_cannot_fit_is_refused_with_advice(monkeypatch):
     model, batch = BLOCK.make()
     subset = smidgen.select.sparse_kfac(model, percent=100)
     monkeypatch.setenv("SMIDGEN_MEMORY", "40e3")
-    with pytest.raises(ResourceError, match="SWAG on 286 weights with covariance") as why:
+    with pytest.raises(ResourceError, match="covariance 'low-rank' on 286 weights") as why:
         smidgen.fit.swag(model, [batch], subset, steps=25)
     assert "this subset with covariance='diagonal'" in str(why.value)
     smidgen.fit.swag(model, [batch], subset, steps=25, covariance="diagonal")
@@ -160,7 +163,7 @@ def test_seventy_billion_weights_are_planned_in_seconds():
     with torch.device("meta"):
         model = LlamaForSequenceClassification(config)
     started = time.monotonic()
-    planned = smidgen.plan(model, percent=1, batch_size=1)
+    planned = smidgen.plan(model, percent=1, settings=PlanSettings(batch_size=1))
     assert time.monotonic() - started < 30
     cost = planned.chosen.cost
     assert 5e6 < cost.weights < 1e7
@@ -227,15 +230,19 @@ def test_plans_leave_the_model_as_it_was(case, unchanged):
         ({"percent": 0}, ArgumentError, "percent must be in"),
         ({"structure": "dense"}, StructureError, "structure must be one of"),
         ({"examples": 0}, ArgumentError, "must be 1 or more"),
-        ({"fisher_draws": 0}, ArgumentError, "fisher_draws must be 1 or more, got 0"),
-        ({"top": 1}, ArgumentError, "top must be 2 or more, got 1"),
         (
-            {"top": 3, "batch": torch.ones(1, 3)},
+            {"settings": PlanSettings(fisher_draws=0)},
+            ArgumentError,
+            "fisher_draws must be 1 or more, got 0",
+        ),
+        ({"settings": PlanSettings(top=1)}, ArgumentError, "top must be 2 or more, got 1"),
+        (
+            {"settings": PlanSettings(top=3), "batch": torch.ones(1, 3)},
             ArgumentError,
             "top must be a whole number of classes, 2 to 2, got 3",
         ),
         (
-            {"top": 2, "method": "swag"},
+            {"settings": PlanSettings(top=2), "method": "swag"},
             ArgumentError,
             "top is for method 'laplace', got 2 with 'swag'",
         ),
@@ -284,7 +291,9 @@ def test_many_classes_cost_what_is_drawn_and_followed(monkeypatch):
 
     how = {"subset": subset, "batch": batch}
     whole = smidgen.plan(model, **how).chosen
-    part = smidgen.plan(model, **how, fisher_draws=draws, top=top).chosen
+    part = smidgen.plan(
+        model, **how, settings=PlanSettings(fisher_draws=draws, top=top)
+    ).chosen
     laplace, predict, tune = (
         smidgen.fit.laplace,
         smidgen.predict,
@@ -314,4 +323,9 @@ def test_time_of_many_classes_is_told_without_all_their_passes(monkeypatch):
 
 
 def test_classes_to_follow_are_planned_where_outputs_are_not_known():
-    assert smidgen.plan(nn.Linear(4, 9), top=5).chosen.cost.predict_peak_bytes > 0
+    assert (
+        smidgen.plan(
+            nn.Linear(4, 9), settings=PlanSettings(top=5)
+        ).chosen.cost.predict_peak_bytes
+        > 0
+    )

@@ -29,7 +29,7 @@ def data(case, model, batch, seed, copies=3):
     likelihood = case.problem(model).likelihood
     found = []
     for _ in range(copies):
-        labels = likelihood.drawn_targets(outputs / 2, generator)
+        labels = likelihood.draw_targets(outputs / 2, generator)
         pair = isinstance(batch, tuple)
         found.append((batch[0], labels) if pair else {**batch, "labels": labels})
     return found
@@ -95,7 +95,7 @@ def test_the_allocation_keeps_its_budget_and_every_step_lowers_the_nll(study):
     subsets = {p: smidgen.select.sparse_kfac(model, percent=p) for p in SMALL.percents}
     posteriors = smidgen.fit.laplace_many(problem, train, subsets)
     grid = torch.tensor([1.0]).double()
-    link = problem.likelihood.resolved_link("auto")
+    link = problem.likelihood.resolve_link("auto")
     table = variance_table(problem, validation, posteriors, grid, link)
     objective = Objective(problem.likelihood, table.outputs, table.targets, link)
     floats = {

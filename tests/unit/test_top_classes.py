@@ -14,7 +14,7 @@ import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.outputs.links import (
     at_temperatures,
-    centred,
+    centre,
     directions,
     matrix_root,
     standard_normals,
@@ -105,7 +105,7 @@ def test_all_classes_followed_is_the_ordinary_link_in_another_order():
     expected = at(posterior.temperature)
     torch.testing.assert_close(found.log_probs.gather(-1, order), expected, **EXACT)
     torch.testing.assert_close(
-        centred(lift @ sorted_covariance @ lift.T), found.logit_covariance, **EXACT
+        centre(lift @ sorted_covariance @ lift.T), found.logit_covariance, **EXACT
     )
 
 

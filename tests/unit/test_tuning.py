@@ -29,7 +29,7 @@ def noisy(case, model, batch, copies=12):
     generator = torch.Generator().manual_seed(2)
     outputs = case.forward(model, batch).detach()
     likelihood = case.problem(model).likelihood
-    drawn = [likelihood.drawn_targets(outputs / 1.5, generator) for _ in range(copies)]
+    drawn = [likelihood.draw_targets(outputs / 1.5, generator) for _ in range(copies)]
     if isinstance(batch, dict):
         return [{**batch, "labels": each} for each in drawn]
     return [(batch[0], each) for each in drawn]
@@ -299,7 +299,7 @@ def test_a_coarse_grid_is_not_interpolated():
 def test_a_point_estimate_is_scored_as_its_softmax(link):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(50, 5, dtype=torch.float64, generator=generator)
-    targets = smidgen.Categorical(5).drawn_targets(logits, generator)
+    targets = smidgen.Categorical(5).draw_targets(logits, generator)
     objective = Objective(smidgen.Categorical(5), logits, targets, link)
     for scale in (0.5, 2.0):
         expected = torch.nn.functional.cross_entropy(logits / scale, targets)

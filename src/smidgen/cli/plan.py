@@ -49,6 +49,7 @@ def plan(
     """Say what a posterior would cost, and what would fit on this machine."""
     from smidgen.integrations.model_folder import find_config_file
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
+    from smidgen.planning.plan import PlanSettings
 
     swag.refuse_unused(method, context)
     refuse_taken_files(json_file, overwrite=overwrite)
@@ -69,12 +70,11 @@ def plan(
         network,
         **known,
         method=method,
-        structure=wanted.structure(structure),
-        rank=rank,
-        steps=steps,
-        batch_size=batch_size,
-        max_length=max_length,
+        structure=wanted.structure(structure) if method == "laplace" else None,
         examples=examples,
+        settings=PlanSettings(
+            rank=rank, steps=steps, batch_size=batch_size, max_length=max_length
+        ),
     )
     out.print(escape(str(found)), soft_wrap=True)
     write_json(json_file, found.to_dict())

@@ -18,7 +18,7 @@ from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
 
@@ -44,11 +44,10 @@ class Accumulator(ABC):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         columns: BackwardVectors | None = None,
     ) -> None:
-        assert problem.likelihood is not None
         self.likelihood: Likelihood = problem.likelihood
         self.columns = columns or exact_ggn(problem.likelihood)
         self.names = tuple(block.layer.name for block in blocks)
@@ -71,7 +70,7 @@ class Accumulator(ABC):
     def running(self) -> list[Tensor]:
         """List the tensors that are summed, themselves and not copies of them."""
 
-    def add_up(self, reduce: Reduce) -> None:
+    def all_reduce(self, reduce: Reduce) -> None:
         """Add the sums of all processes up, so that each has those of all their data.
 
         Args:
@@ -83,10 +82,10 @@ class Accumulator(ABC):
         counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
         for each in running:
             each.copy_(reduce(each))
-        found = reduce(like.new_tensor(counts)).tolist()
-        self.seen, self.squares = round(found[0]), found[1]
-        self.log_likelihood = None if found[3] else found[2]
-        self.ran = {n for n, ran in zip(self.names, found[4:], strict=True) if ran}
+        totals = reduce(like.new_tensor(counts)).tolist()
+        self.seen, self.squares = round(totals[0]), totals[1]
+        self.log_likelihood = None if totals[3] else totals[2]
+        self.ran = {n for n, ran in zip(self.names, totals[4:], strict=True) if ran}
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
@@ -151,13 +150,13 @@ class Accumulator(ABC):
         if isinstance(self.likelihood, Gaussian):
             self.squares += float(self.likelihood.squares(outputs, targets).sum())
         if self.log_likelihood is not None:
-            found = self.likelihood.log_prob(outputs.double(), targets)
-            self.log_likelihood += float(found.sum())
+            log_probs = self.likelihood.log_prob(outputs.double(), targets)
+            self.log_likelihood += float(log_probs.sum())
 
 
 def accumulate(
     sums: Accumulator,
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,
@@ -179,5 +178,5 @@ def accumulate(
             # Not kept in a name: the next pass must not find these activations alive.
             sums.add(taps.run(batch))
     if reduce is not None:
-        sums.add_up(reduce)
+        sums.all_reduce(reduce)
     return sums

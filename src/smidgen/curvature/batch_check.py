@@ -14,13 +14,13 @@ import torch
 
 from smidgen.curvature.taps import tapped
 from smidgen.errors import DataError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
 
 def find_mixing_layers(
-    problem: Problem, batch: Batch, blocks: Sequence[LayerBlock]
+    problem: SettledProblem, batch: Batch, blocks: Sequence[LayerBlock]
 ) -> dict[str, str]:
     """Find the layers whose rows cannot be told apart by example, with the reason.
 
@@ -32,7 +32,7 @@ def find_mixing_layers(
     Returns:
         A reason for each layer that cannot be treated, by name.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     with tapped(problem, blocks) as taps:
         trace = taps.run(batch)
         for block in blocks:
@@ -40,8 +40,8 @@ def find_mixing_layers(
                 if trace.runs(block.layer.name):
                     trace.inputs(block.layer.name)
             except DataError as error:
-                found[block.layer.name] = str(error)
-        trace = trace.without(found)
+                reasons[block.layer.name] = str(error)
+        trace = trace.without(reasons)
         first = torch.zeros_like(trace.outputs)
         # A random direction: the plain sum of centred logits is constant.
         source = torch.Generator().manual_seed(0)
@@ -51,5 +51,5 @@ def find_mixing_layers(
             elsewhere = delta[1:].abs().amax() if delta[1:].numel() else delta.new_zeros(())
             # Rounding of a batched product may leave a trace, a mistake is of δ's size.
             if elsewhere > 1e-3 * delta.abs().amax():
-                found[name] = f"the layer {name!r} mixes the examples of a batch"
-    return found
+                reasons[name] = f"the layer {name!r} mixes the examples of a batch"
+    return reasons

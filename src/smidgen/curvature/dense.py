@@ -17,7 +17,7 @@ from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.kronecker import gram
 from smidgen.curvature.operators import JOINT, Dense, Operator
 from smidgen.curvature.taps import Trace
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -26,7 +26,7 @@ class DenseAccumulator(Accumulator):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         columns: BackwardVectors | None = None,
     ) -> None:
@@ -37,13 +37,13 @@ class DenseAccumulator(Accumulator):
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add J Jᵀ of every example."""
-        found = [
+        jacobians = [
             trace.jacobian(name, deltas[name])
             if name in deltas
             else trace.without_runs(name, (trace.examples,))
             for name in self.names
         ]
-        self.matrix += gram(torch.cat([each.flat() for each in found], -1))
+        self.matrix += gram(torch.cat([each.flat() for each in jacobians], -1))
 
     def running(self) -> list[Tensor]:
         """List the one matrix."""

@@ -62,9 +62,9 @@ def sampled_fisher(
 
     def make(trace: Trace) -> Tensor:
         outputs = trace.outputs.detach()
-        labels = [likelihood.drawn_targets(outputs, source) for _ in range(draws)]
-        found = torch.stack([likelihood.gradient(outputs, each) for each in labels])
-        return found / draws**0.5
+        labels = [likelihood.draw_targets(outputs, source) for _ in range(draws)]
+        roots = torch.stack([likelihood.gradient(outputs, each) for each in labels])
+        return roots / draws**0.5
 
     return BackwardVectors(make, True)
 

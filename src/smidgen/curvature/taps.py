@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -76,7 +76,7 @@ class Trace:
         pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
         if self._blocks[name].bias:
             pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
-        return _joined(pieces)
+        return _join_uses(pieces)
 
     def used(self, name: str) -> Tensor | None:
         """Which positions (B, T) of a layer count, or None if all do.
@@ -92,7 +92,7 @@ class Trace:
             True where a position counts.
         """
         if self.slots > 1:
-            return _joined([self._reached(use, name) for use in self._uses[name]])
+            return _join_uses([self._reached(use, name) for use in self._uses[name]])
         if self._mask is None and self.kept.all():
             return None
         return self.unpadded(name) & self.kept[:, None]
@@ -105,14 +105,14 @@ class Trace:
 
     def unpadded(self, name: str) -> Tensor:
         """Which positions (B, T) of a layer are not padding, labelled or not."""
-        found = []
+        masks = []
         for use in self._uses[name]:
             shape = self._by_position(use.inputs, name).shape[:2]
             counts = self._mask is not None and self._mask.shape == shape
             mask = self._mask if counts else self.kept.new_ones(shape)
             assert mask is not None
-            found.append(mask)
-        return _joined(found)
+            masks.append(mask)
+        return _join_uses(masks)
 
     def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
         """Part columns (K, R, C) so that each example has one output in each part.
@@ -128,14 +128,14 @@ class Trace:
             return 1, iter([columns])
         rows = columns.any(-1).any(0)
         used = rows.reshape(-1, self.slots).any(0).nonzero().flatten().tolist()
-        place = torch.arange(len(rows), device=columns.device) % self.slots
-        return len(used), (columns * (place == slot)[:, None] for slot in used)
+        slot_of_row = torch.arange(len(rows), device=columns.device) % self.slots
+        return len(used), (columns * (slot_of_row == slot)[:, None] for slot in used)
 
     def jacobian(self, name: str, deltas: Tensor) -> Jacobian:
         """Join a layer's δ (..., B, T, n) with its inputs."""
         entries = self._blocks[name].entries
-        found = None if entries is None else entries.to(deltas.device)
-        return Jacobian(deltas, self.inputs(name), found)
+        moved = None if entries is None else entries.to(deltas.device)
+        return Jacobian(deltas, self.inputs(name), moved)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
         """The Jacobian of a layer that did not run: zero, with leading axes of a shape."""
@@ -150,8 +150,8 @@ class Trace:
 
     def without(self, names: Collection[str]) -> Trace:
         """Forget some layers."""
-        kept = {name: uses for name, uses in self._uses.items() if name not in names}
-        return replace(self, _uses=kept)
+        remaining = {name: uses for name, uses in self._uses.items() if name not in names}
+        return replace(self, _uses=remaining)
 
     def deltas(self, direction: Tensor, *, more: bool = False) -> dict[str, Tensor]:
         """Back-propagate s = Σ direction · outputs.
@@ -171,7 +171,7 @@ class Trace:
             scalar = (direction * self.outputs).sum()
             torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
         return {
-            name: _joined([self._delta(use, name) for use in uses])
+            name: _join_uses([self._delta(use, name) for use in uses])
             for name, uses in self._uses.items()
             if uses
         }
@@ -196,7 +196,7 @@ class Trace:
         return tensor.reshape(batch, positions, tensor.shape[-1])
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
+def _join_uses(pieces: list[Tensor]) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
 
@@ -204,7 +204,7 @@ def _joined(pieces: list[Tensor]) -> Tensor:
 class Tapped:
     """A problem whose chosen layers are tapped; `run` it batch by batch."""
 
-    problem: Problem
+    problem: SettledProblem
     blocks: Mapping[str, LayerBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
@@ -269,7 +269,7 @@ class Tapped:
         ) -> Tensor:
             x = args[0] if args else next(iter(kwargs.values()))
             x = x.detach() if channels is None else x.detach()[:, channels]
-            use = _Use(_chosen(_features_last(module, x), columns))
+            use = _Use(_take_columns(_features_last(module, x), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here itself: its outputs do not depend on
@@ -288,7 +288,7 @@ class Tapped:
                     gradient = gradient.flatten(2).mT
                 if self._slots > 1:
                     use.reached = (gradient != 0).any(-1)
-                use.delta = _chosen(gradient, rows)
+                use.delta = _take_columns(gradient, rows)
 
             out.register_hook(receive)
             return out
@@ -297,7 +297,7 @@ class Tapped:
 
 
 @contextmanager
-def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
+def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
     """Tap the layers of some blocks for as long as the context lasts.
 
     Args:
@@ -335,7 +335,7 @@ def _features_last(module: nn.Module, x: Tensor) -> Tensor:
     return nn.functional.unfold(padded, size, dilation=spread, stride=step).mT
 
 
-def _chosen(tensor: Tensor, indices: Tensor | None) -> Tensor:
+def _take_columns(tensor: Tensor, indices: Tensor | None) -> Tensor:
     """Take the chosen last-axis entries, in at least fp32."""
     if indices is not None:
         # On two axes torch selects two to three times as fast as on three.

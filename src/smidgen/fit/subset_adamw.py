@@ -167,7 +167,7 @@ class SubsetAdamW(torch.optim.Optimizer):
         first = self.param_groups[0]["params"][0]
         state: dict[str, Tensor] = self.state[first]
         if not state:
-            base = self._places.gathered(self.tensors)
+            base = self._places.gather(self.tensors)
             state["step"] = torch.tensor(0.0)
             state["base"] = base
             for name in ("difference", "exp_avg", "exp_avg_sq"):

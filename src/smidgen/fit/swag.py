@@ -22,8 +22,9 @@ from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.cost_swag import refuse_too_large
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.posterior.cost import Setting, refuse_too_large
+from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import CovarianceKind, SwagPosterior
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -180,8 +181,9 @@ def swag(
         torch.enable_grad(),
     ):
         with preserve_model(given.model):
-            problem, _, _ = given.settled(train)
-        refuse_too_large(problem, subset, covariance, rank)
+            problem, _, _ = given.settle(train)
+        setting = Setting.of(problem, rank=rank)
+        refuse_too_large(SWAG_COSTS, problem, subset, covariance, setting)
         work = _Work(problem, batches, subset, settings, progress)
         work.keep(checkpoint, checkpoint_every)
         torch.manual_seed(seed)
@@ -215,7 +217,7 @@ class _Work:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         batches: ResumableLoader,
         subset: Subset,
         settings: _Settings,
@@ -291,7 +293,6 @@ class _Work:
 
     def posterior(self, run: Sgd) -> SwagPosterior:
         likelihood = self.problem.likelihood
-        assert likelihood is not None
         mean, variance, deviations = run.snapshots.moments()
         tried = zip(self.settings.rates, self.scores, strict=False)
         return SwagPosterior(

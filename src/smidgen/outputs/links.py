@@ -19,7 +19,7 @@ DRAWS = 256
 """Draws of the logits when sampling and not told otherwise."""
 
 
-def damping(variance: Tensor) -> Tensor:
+def damping_factor(variance: Tensor) -> Tensor:
     """Probit approximation's factor κ = (1 + π/8·v)^(−1/2) on a logit of variance v."""
     return (1 + pi / 8 * variance).rsqrt()
 
@@ -88,17 +88,19 @@ def at_temperatures(
     """
     if link == "diagonal-probit":
         return lambda temperature: diagonal_probit(
-            logits / deeper(temperature, 2), covariance
+            logits / append_axes(temperature, 2), covariance
         )
     contrasts = logits[..., 1:] - logits[..., :1]
     if link == "probit":
         difference, variance = contrasts[..., 0], covariance[..., 0, 0]
         return lambda temperature: two_class_probit(
-            difference / deeper(temperature, 1), variance
+            difference / append_axes(temperature, 1), variance
         )
     if link == "laplace-bridge":
-        full = centred(covariance)
-        return lambda temperature: laplace_bridge(logits / deeper(temperature, 2), full)
+        full = centre(covariance)
+        return lambda temperature: laplace_bridge(
+            logits / append_axes(temperature, 2), full
+        )
     drawn = draws_at_temperatures(contrasts, covariance, normals)
     return lambda temperature: log_mean(drawn(temperature).log_softmax(-1))
 
@@ -125,13 +127,13 @@ def targets_at_temperatures(
     """
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
-        return lambda temperature: _picked(at(temperature), targets)
+        return lambda temperature: _pick(at(temperature), targets)
     drawn = draws_at_temperatures(logits[..., 1:] - logits[..., :1], covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
         # The other classes' probabilities are never made.
         found = drawn(temperature)
-        own = _picked(found, targets[:, None])
+        own = _pick(found, targets[:, None])
         return log_mean((own - found.logsumexp(-1))[..., None])[..., 0]
 
     return sampled
@@ -145,7 +147,7 @@ def draws_at_temperatures(
         normals = standard_normals(DRAWS, contrasts.shape[-1])
     noise = noise_draws(covariance, normals)
     return lambda temperature: with_first_class(
-        contrasts[..., None, :] / deeper(temperature, 3) + noise
+        contrasts[..., None, :] / append_axes(temperature, 3) + noise
     )
 
 
@@ -154,12 +156,12 @@ def log_mean(draws: Tensor) -> Tensor:
     return draws.logsumexp(-2) - log(draws.shape[-2])
 
 
-def _picked(values: Tensor, places: Tensor) -> Tensor:
+def _pick(values: Tensor, places: Tensor) -> Tensor:
     """One value of each last axis."""
     return values.gather(-1, places.expand(values.shape[:-1])[..., None]).squeeze(-1)
 
 
-def deeper(temperature: float | Tensor, axes: int) -> float | Tensor:
+def append_axes(temperature: float | Tensor, axes: int) -> float | Tensor:
     """Give temperatures further axes, so that they go with examples and logits."""
     if not isinstance(temperature, Tensor):
         return temperature
@@ -177,7 +179,7 @@ def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
         Log-probabilities, (..., C).
     """
     variance = covariance.diagonal(dim1=-2, dim2=-1)
-    return (logits * damping(variance)).log_softmax(-1)
+    return (logits * damping_factor(variance)).log_softmax(-1)
 
 
 def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
     Returns:
         Log-probabilities, (..., 2).
     """
-    damped = difference * damping(variance)
+    damped = difference * damping_factor(variance)
     return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
 
 
@@ -240,7 +242,7 @@ def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
     return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
 
 
-def centred(covariance: Tensor) -> Tensor:
+def centre(covariance: Tensor) -> Tensor:
     """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
     classes = covariance.shape[-1] + 1
     centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes

@@ -177,7 +177,7 @@ class CategoricalPredictive(Predictive):
             listed["classes"] = self.classes
         if self.logit_covariance is not None:
             listed["logit_variance"] = self.logit_covariance.diagonal(dim1=1, dim2=2)
-        return _listed(listed, self.mutual_information)
+        return _list_rows(listed, self.mutual_information)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,7 @@ class BernoulliPredictive(Predictive):
         listed = {"probs": self.probs, "logits": self.logits, "entropy": self.entropy}
         if self.logit_variance is not None:
             listed["logit_variance"] = self.logit_variance
-        return _listed(listed, self.mutual_information)
+        return _list_rows(listed, self.mutual_information)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +259,7 @@ class GaussianPredictive(Predictive):
             "total_variance": self.total_variance,
             "entropy": self.entropy,
         }
-        return _listed(listed, self.mutual_information)
+        return _list_rows(listed, self.mutual_information)
 
 
 def concatenate(predictives: Sequence[Predictive]) -> Predictive:
@@ -305,7 +305,7 @@ def _nodes(dimensions: int) -> tuple[Tensor, Tensor]:
     return normals, torch.full((_DRAWS,), 1 / _DRAWS, dtype=torch.float64)
 
 
-def _listed(
+def _list_rows(
     tensors: dict[str, Tensor], information: Tensor | None
 ) -> dict[str, list[object]]:
     if information is not None:

@@ -6,7 +6,7 @@ import inspect
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -45,28 +45,28 @@ def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
             inputs["use_cache"] = False
-        found = model(**inputs)
+        outputs = model(**inputs)
     elif isinstance(batch, (tuple, list)):
         if len(batch) > 2:
             raise DataError(
                 f"a batch must be a mapping, a tensor or (inputs, targets), got "
                 f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
             )
-        found = model(batch[0])
+        outputs = model(batch[0])
     else:
-        found = model(batch)
-    if isinstance(found, Mapping) and "logits" in found:
-        found = found["logits"]
-    elif not isinstance(found, Tensor) and hasattr(found, "logits"):
-        found = found.logits
-    elif isinstance(found, (tuple, list)):
-        found = found[0]
-    if not isinstance(found, Tensor):
+        outputs = model(batch)
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    elif not isinstance(outputs, Tensor) and hasattr(outputs, "logits"):
+        outputs = outputs.logits
+    elif isinstance(outputs, (tuple, list)):
+        outputs = outputs[0]
+    if not isinstance(outputs, Tensor):
         raise DataError(
-            f"the model returned {type(found).__name__}, without logits. Pass "
+            f"the model returned {type(outputs).__name__}, without logits. Pass "
             "Problem(model, forward=...) with a function that returns them."
         )
-    return found
+    return outputs
 
 
 def batch_targets(batch: Batch) -> Tensor | None:
@@ -148,10 +148,10 @@ class Problem:
         tensors = self._tensors(replaced)
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(
-            self.model, lambda m, b: work(_rows(self.forward(m, b)).flatten(0, -2))
+            self.model, lambda m, b: work(_as_rows(self.forward(m, b)).flatten(0, -2))
         )
-        found: Result = functional_call(call, swapped, (_moved(batch, self.device),))
-        return found
+        result: Result = functional_call(call, swapped, (_move(batch, self.device),))
+        return result
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
@@ -166,12 +166,75 @@ class Problem:
         device = next(iter(tensors.values()), torch.empty(0)).device
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
-        return _rows(functional_call(call, swapped, (_moved(batch, device),)))
+        return _as_rows(functional_call(call, swapped, (_move(batch, device),)))
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
-        found = _rows(self.forward(self.model, _moved(batch, self.device)))
-        return found.flatten(0, -2)
+        outputs = _as_rows(self.forward(self.model, _move(batch, self.device)))
+        return outputs.flatten(0, -2)
+
+    def settle(
+        self, batches: Iterable[Batch]
+    ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
+        """Infer the likelihood from the first batch unless it is known.
+
+        Args:
+            batches: Any iterable, also one that can be read only once.
+
+        Returns:
+            The problem with a likelihood, the first batch, and an iterator over all.
+
+        Raises:
+            DataError: If there is no batch at all.
+        """
+        iterator = iter(batches)
+        try:
+            first = next(iterator)
+        except StopIteration:
+            raise DataError(
+                "the data loader yielded no batch. Check the dataset's length and "
+                "drop_last."
+            ) from None
+        self._refuse_unshifted(first)
+        likelihood = self.likelihood
+        if likelihood is None:
+            with torch.no_grad():
+                outputs = self.outputs(first)
+            likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
+        return self.with_likelihood(likelihood), first, chain([first], iterator)
+
+    def with_likelihood(self, likelihood: Likelihood) -> SettledProblem:
+        """Say what the outputs mean."""
+        return SettledProblem(self.model, likelihood, self.forward, self.targets, self.mask)
+
+    def _refuse_unshifted(self, batch: Batch) -> None:
+        """Refuse a language model whose label t is the target of output t − 1."""
+        name = type(self.model).__name__
+        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
+        if causal and self.forward is model_outputs and self.targets(batch) is not None:
+            raise DataError(
+                f"{name} predicts the next token, so its labels must be shifted against "
+                "its outputs. Pass smidgen.integrations.causal.make_causal_problem(model) in "
+                "place of the model, here and wherever it is fitted, tuned or predicted."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter lives."""
+        return next(self.model.parameters(), torch.empty(0)).device
+
+    @property
+    def working_type(self) -> torch.dtype:
+        """The type predictions are computed in: the model's, but at least fp32."""
+        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+@dataclass(frozen=True, eq=False)
+class SettledProblem(Problem):
+    """A problem whose likelihood is known; `Problem.settle` makes one."""
+
+    likelihood: Likelihood
 
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         """Check the targets against the outputs and find the rows that have one.
@@ -185,14 +248,8 @@ class Problem:
             kept, (R,).
 
         Raises:
-            ArgumentError: If the likelihood has not been settled.
             DataError: If outputs or targets are not of this likelihood.
         """
-        if self.likelihood is None:
-            raise ArgumentError(
-                "the problem has no likelihood yet. Call settled() with the first "
-                "batch, or pass Problem(model, likelihood=...)."
-            )
         self.likelihood.check_outputs(outputs)
         everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)
@@ -209,11 +266,11 @@ class Problem:
         # A regression's whole numbers may be −100 and mean it.
         real = isinstance(self.likelihood, Gaussian)
         kept = everything if real else has_target(targets)
-        checked = self.likelihood.checked_targets(outputs[kept], targets[kept])
+        checked = self.likelihood.check_targets(outputs[kept], targets[kept])
         # Rows without a target get a harmless one, so that rows still line up.
-        found = checked.new_zeros(len(outputs), *checked.shape[1:])
-        found[kept] = checked
-        return found, kept
+        aligned = checked.new_zeros(len(outputs), *checked.shape[1:])
+        aligned[kept] = checked
+        return aligned, kept
 
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
         """Compute what training lowers: the mean NLL of a batch's labelled rows.
@@ -240,62 +297,10 @@ class Problem:
         rows = int(kept.sum())
         if not rows:
             return None
-        assert self.likelihood is not None
         loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
         if not torch.isfinite(loss):
             raise DivergedError(_DIVERGED.format("loss is"))
         return loss, rows
-
-    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:
-        """Infer the likelihood from the first batch, and give all batches back.
-
-        Args:
-            batches: Any iterable, also one that can be read only once.
-
-        Returns:
-            The problem with a likelihood, the first batch, and an iterator over all.
-
-        Raises:
-            DataError: If there is no batch at all.
-        """
-        iterator = iter(batches)
-        try:
-            first = next(iterator)
-        except StopIteration:
-            raise DataError(
-                "the data loader yielded no batch. Check the dataset's length and "
-                "drop_last."
-            ) from None
-        everything = chain([first], iterator)
-        self._refuse_unshifted(first)
-        if self.likelihood is not None:
-            return self, first, everything
-        with torch.no_grad():
-            outputs = self.outputs(first)
-        found = _inferred(self.model, outputs, self.targets(first))
-        return replace(self, likelihood=found), first, everything
-
-    def _refuse_unshifted(self, batch: Batch) -> None:
-        """Refuse a language model whose label t is the target of output t − 1."""
-        name = type(self.model).__name__
-        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
-        if causal and self.forward is model_outputs and self.targets(batch) is not None:
-            raise DataError(
-                f"{name} predicts the next token, so its labels must be shifted against "
-                "its outputs. Pass smidgen.integrations.causal.make_causal_problem(model) in "
-                "place of the model, here and wherever it is fitted, tuned or predicted."
-            )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model's first parameter lives."""
-        return next(self.model.parameters(), torch.empty(0)).device
-
-    @property
-    def working_type(self) -> torch.dtype:
-        """The type predictions are computed in: the model's, but at least fp32."""
-        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        return torch.float64 if torch.float64 in kinds else torch.float32
 
 
 def as_problem(model: nn.Module | Problem) -> Problem:
@@ -323,7 +328,9 @@ class _Call(nn.Module):
         return self.compute(self.model, batch)
 
 
-def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
+def _infer_likelihood(
+    model: nn.Module, outputs: Tensor, targets: Tensor | None
+) -> Likelihood:
     """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
     tokens = targets is not None and targets.shape == outputs.shape[:2]
     if outputs.dim() != 2 and not (outputs.dim() == 3 and tokens):
@@ -352,27 +359,27 @@ def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Like
     return Categorical(count)
 
 
-def _rows(outputs: Tensor) -> Tensor:
+def _as_rows(outputs: Tensor) -> Tensor:
     """Give every example a row, in at least fp32: a bf16 softmax is too coarse."""
     if outputs.dim() == 1:
         outputs = outputs[:, None]
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
+def _move(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, Tensor):
         # A tensor of inference mode cannot take part in autograd; its copy can.
         return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
     if isinstance(batch, Mapping):
         # Of its own kind where a copy is known to be one: others might share their values.
-        found = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
+        moved = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
         for key, value in batch.items():
-            found[key] = _moved(value, device)
-        return found
+            moved[key] = _move(value, device)
+        return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_moved(each, device) for each in batch))
+        return type(batch)(*(_move(each, device) for each in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(each, device) for each in batch)
+        return type(batch)(_move(each, device) for each in batch)
     if hasattr(batch, "to"):
         # A copy: that of a graph changes itself.
         return copy(batch).to(device)

@@ -16,7 +16,7 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from smidgen.outputs.links import deeper, noise_draws, with_first_class
+from smidgen.outputs.links import append_axes, noise_draws, with_first_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class TopClasses:
     def directions(self, outputs: Tensor) -> Tensor:
         """The differences f_c − f_top as combinations of the outputs: (m−1, B, C)."""
         others = self.numbers[:, 1:].T[..., None]
-        found = outputs.new_zeros(len(others), *outputs.shape)
-        found.scatter_(-1, others, 1)
+        weights = outputs.new_zeros(len(others), *outputs.shape)
+        weights.scatter_(-1, others, 1)
         first = self.numbers[:, :1].expand(len(others), -1, -1)
-        return found.scatter_(-1, first, -1)
+        return weights.scatter_(-1, first, -1)
 
     def grouped(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Part logits, as distances to the likeliest class.
@@ -78,7 +78,7 @@ class TopClasses:
         count = log(len(normals))
 
         def sampled(temperature: float | Tensor) -> Tensor:
-            means, remaining = self.grouped(logits / deeper(temperature, 2))
+            means, remaining = self.grouped(logits / append_axes(temperature, 2))
             drawn = with_first_class(means[..., None, :] + noise)
             rest = remaining.logsumexp(-1, keepdim=True)
             total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (..., B, S)

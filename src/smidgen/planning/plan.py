@@ -8,22 +8,29 @@ many multiplications there are.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
-from smidgen.curvature.operators import STRUCTURES
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
-from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.candidates import LAST_LAYER, Candidate, sparse_name
-from smidgen.posterior.cost import Cost, Setting, candidates, cost
-from smidgen.posterior.cost_swag import swag_candidates, swag_cost, touched_maps
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.posterior.cost import (
+    LAST_LAYER,
+    Candidate,
+    Cost,
+    CostModel,
+    Setting,
+    list_candidates,
+    name_sparse_kfac,
+)
+from smidgen.posterior.cost_laplace import LAPLACE_COSTS
+from smidgen.posterior.cost_swag import SWAG_COSTS, touched_layers
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
@@ -31,9 +38,10 @@ from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset, Whole
 
+_METHODS: Mapping[str, CostModel] = {"laplace": LAPLACE_COSTS, "swag": SWAG_COSTS}
 _TRIALS = (
-    "Time is that of {:,} steps of SGD. Where validation data choose the rate, each that "
-    "is tried takes its own steps besides."
+    "Time is for {:,} steps of SGD. Where validation data choose the learning rate, every "
+    "rate that is tried takes further steps."
 )
 # Backward passes of the batch that is timed; of more classes the rest follows from these.
 _TIMED_COLUMNS = 4
@@ -57,8 +65,8 @@ class PlanRow:
     @property
     def peak_bytes(self) -> int:
         """The highest of all peaks."""
-        each = self.cost
-        return max(each.fit_peak_bytes, each.tune_peak_bytes, each.predict_peak_bytes)
+        cost = self.cost
+        return max(cost.fit_peak_bytes, cost.tune_peak_bytes, cost.predict_peak_bytes)
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Plan:
         model: The model's class.
         batch: The shape of the batches.
         examples: How many training examples the time is for.
-        available_bytes: Memory that can be had, or None if nobody says.
+        available_bytes: Memory that is free, or None if unknown.
         rows: The choice first, then alternatives.
         notes: What the numbers leave out, and why.
     """
@@ -87,7 +95,7 @@ class Plan:
         return self.rows[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it down as plain values."""
+        """Convert to plain values."""
         return asdict(self)
 
     def table(self) -> list[tuple[str, ...]]:
@@ -98,7 +106,7 @@ class Plan:
         return [headings, *(_cells(row, timed) for row in shown)]
 
     def remarks(self) -> list[str]:
-        """What is to be said below the table."""
+        """Write the remarks below the table."""
         lines = ["Peaks of fit, tune and predict come on top of the model."]
         if not self.chosen.fits:
             lines.append(self._objection())
@@ -112,17 +120,17 @@ class Plan:
         return [*lines, *self.notes]
 
     def _objection(self) -> str:
-        peak, own = self.chosen.peak_bytes, self.chosen.cost.activation_bytes
+        peak, activations = self.chosen.peak_bytes, self.chosen.cost.activation_bytes
         assert self.available_bytes is not None
-        if own > self.available_bytes:
+        if activations > self.available_bytes:
             return (
                 f"The choice does not fit: activations of one batch alone take "
-                f"{format_bytes(own)}. Take smaller batches."
+                f"{format_bytes(activations)}. Use smaller batches."
             )
-        return f"The choice does not fit: it takes {format_bytes(peak)}. Take one of the others."
+        return f"The choice does not fit: it takes {format_bytes(peak)}. Choose another."
 
     def heading(self) -> str:
-        """What the table is about."""
+        """Say what the table is about."""
         memory = "an unknown amount of memory"
         if self.available_bytes is not None:
             memory = f"{format_bytes(self.available_bytes)} of memory"
@@ -134,153 +142,156 @@ class Plan:
         return "\n".join([self.heading(), "", table, "", *self.remarks()])
 
 
+@dataclass(frozen=True)
+class PlanSettings:
+    """Further arguments of `plan`.
+
+    Args:
+        fisher_draws: Labels that `fit.laplace` is to draw for each output.
+        top: How many classes of each example calibration and `predict` are to consider.
+        rank: Deviations that SWAG keeps.
+        steps: Steps that SWAG takes, to estimate the time for.
+        batch_size: Texts in a batch of tokens, where no batch is given.
+        max_length: Tokens of each text.
+    """
+
+    fisher_draws: int | None = None
+    top: int | None = None
+    rank: int = 20
+    steps: int = 2000
+    batch_size: int = 16
+    max_length: int = 128
+
+    def check(self, method: str) -> None:
+        """Refuse values that cannot be right, or are for another method.
+
+        Args:
+            method: The method.
+
+        Raises:
+            ArgumentError: If there is one.
+        """
+        least = {"rank": 2, "top": 2}
+        for name, number in asdict(self).items():
+            if number is not None and number < least.get(name, 1):
+                raise ArgumentError(
+                    f"{name} must be {least.get(name, 1)} or more, got {number}."
+                )
+        for name in ("fisher_draws", "top"):
+            value = getattr(self, name)
+            if method != "laplace" and value is not None:
+                raise ArgumentError(
+                    f"{name} is for method 'laplace', got {value} with {method!r}. Leave it "
+                    "out."
+                )
+
+
 def plan(
     model: nn.Module | Problem,
     *,
     subset: Subset | None = None,
     percent: float = 10,
-    method: Literal["laplace", "swag"] = "laplace",
-    structure: str = "kron",
-    fisher_draws: int | None = None,
-    top: int | None = None,
-    rank: int = 20,
-    steps: int = 2000,
+    method: str = "laplace",
+    structure: str | None = None,
     batch: Batch = None,
-    batch_size: int = 16,
-    max_length: int = 128,
     examples: int = 1000,
+    settings: PlanSettings | None = None,
 ) -> Plan:
-    """Say what a posterior would cost, and what could be had instead.
+    """Estimate what a posterior would cost, and what would fit instead.
 
     Args:
         model: The model, or its `Problem`; its weights may be on the meta device.
         subset: The weights to make stochastic; left out, Sparse-KFAC's.
         percent: Percent of rows and of columns if no subset is given.
-        method: Which posterior.
-        structure: How the curvature is to be kept, of Laplace.
-        fisher_draws: Labels that `fit.laplace` is to draw for each output.
-        top: How many classes of each example `fit.tune_precision` and `predict` are to
-            follow.
-        rank: Deviations that SWAG keeps.
-        steps: Steps that SWAG takes, to estimate the time for.
+        method: Which posterior: "laplace" or "swag".
+        structure: How Laplace keeps the curvature ("kron" if left out), or the covariance
+            of SWAG ("low-rank" if left out).
         batch: A training batch. Left out, a Hugging Face model gets one of tokens.
-        batch_size: Texts in such a batch.
-        max_length: Tokens of each.
         examples: Training examples to estimate the time for.
+        settings: Further numbers.
 
     Returns:
         The plan; print it.
-
-    Raises:
-        ArgumentError: If an argument is outside what it may be.
-        StructureError: If there is no such structure.
     """
-    given = as_problem(model)
-    if not 0 < percent <= 100:
-        raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
-    _check_method(method, structure, fisher_draws=fisher_draws, top=top)
-    _require_at_least(1, batch_size=batch_size, max_length=max_length, examples=examples)
-    _require_at_least(1, steps=steps, fisher_draws=fisher_draws)
-    _require_at_least(2, rank=rank, top=top)
-    found = require_coverage(given.model)
+    settings = settings or PlanSettings()
+    structure = _check_arguments(percent, method, structure, examples)
+    settings.check(method)
+    costs, problem = _METHODS[method], as_problem(model)
+    coverage = require_coverage(problem.model)
     if subset is None:
-        name, subset = sparse_name(percent), found.row_column_blocks(percent / 100)
+        name, subset = name_sparse_kfac(percent), coverage.row_column_blocks(percent / 100)
     else:
-        name = LAST_LAYER if subset == found.last() else "given subset"
-    if batch is None:
-        batch = _tokens(given.model, batch_size, max_length)
-    seen, notes = _seen(given, batch, batch_size)
-    likelihood = given.likelihood or _likelihood(seen.outputs or top)
-    problem = replace(given, likelihood=likelihood)
-    setting = Setting.of(problem, fisher_draws, top)
-    available = available_bytes(given.device)
-    counted = _swag(given.model, name, subset, rank, seen, setting)
+        name = LAST_LAYER if subset == coverage.last() else "given subset"
     if method == "laplace":
-        counted = _laplace(given.model, name, subset, structure, seen, setting)
-    listed = list(counted)
-    rows = [_row(each, what, available) for each, what, _ in listed]
-    reason = _without_time(problem, seen, rows[0])
+        _check_structure(problem.model, subset, structure)
+    if batch is None:
+        batch = _make_tokens(problem.model, settings.batch_size, settings.max_length)
+    trace, notes = _trace(problem, batch, settings.batch_size)
+    settled = problem.with_likelihood(
+        problem.likelihood or _guess_likelihood(trace.outputs or settings.top)
+    )
+    setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)
+    available = available_bytes(problem.device)
+    candidates = list(list_candidates(costs, problem.model, name, subset, structure))
+    rows = [
+        _make_row(
+            candidate,
+            costs.label.format(candidate.form),
+            costs.cost(problem.model, candidate.subset, candidate.form, trace, setting),
+            available,
+        )
+        for candidate in candidates
+    ]
+    reason = _reason_without_time(settled, trace, rows[0])
     if reason is None:
         columns = setting.columns if method == "laplace" else 1
-        rate = _rate(problem, batch, listed[0][2], seen, columns)
-        count = -(-examples // seen.examples) if method == "laplace" else steps
-        for index, (row, (_, _, layers)) in enumerate(zip(rows, listed, strict=True)):
-            each_pass = seen.work(layers, columns) + row.cost.pass_work
-            work = count * row.cost.passes * each_pass + row.cost.final_work
+        batches = -(-examples // trace.examples) if method == "laplace" else settings.steps
+        layers = [set(touched_layers(problem.model, each.subset)) for each in candidates]
+        rate = _measure_rate(settled, batch, layers[0], trace, columns)
+        for index, row in enumerate(rows):
+            pass_work = trace.work(layers[index], columns) + row.cost.pass_work
+            work = batches * row.cost.passes * pass_work + row.cost.final_work
             rows[index] = replace(row, seconds=work / rate)
-    if reason is not None:
+    else:
         notes.append(reason)
     if method == "swag":
-        passes = -(-steps * seen.examples // examples)
+        passes = -(-settings.steps * trace.examples // examples)
         rows = [replace(row, cost=replace(row.cost, passes=passes)) for row in rows]
-        notes.append(_TRIALS.format(steps))
-    name = type(given.model).__name__
-    return Plan(name, _shape(seen), examples, available, tuple(rows), tuple(notes))
+        notes.append(_TRIALS.format(settings.steps))
+    name = type(problem.model).__name__
+    return Plan(name, _shape(trace), examples, available, tuple(rows), tuple(notes))
 
 
-Counted = tuple[Candidate, Cost, set[str]]
-"""A candidate, what it costs and the layers it touches."""
-
-
-def _laplace(
-    model: nn.Module,
-    name: str,
-    subset: Subset,
-    structure: str,
-    seen: ActivationTrace,
-    setting: Setting,
-) -> Iterator[Counted]:
-    for each in candidates(model, name, subset, structure):
-        own = find_blocks(model, each.subset)
-        if each.chosen and any(block.entries is not None for block in own):
-            _require_scattered(structure)
-        what = cost(own, each.subset, each.structure, seen, setting)
-        yield each, what, {block.layer.name for block in own}
-
-
-def _swag(
-    model: nn.Module,
-    name: str,
-    subset: Subset,
-    rank: int,
-    seen: ActivationTrace,
-    setting: Setting,
-) -> Iterator[Counted]:
-    for each, spread in swag_candidates(model, name, subset, "low-rank"):
-        what = swag_cost(model, each.subset, spread, rank, seen, setting)
-        yield each, what, touched_maps(model, each.subset)
-
-
-def _check_method(method: str, structure: str, **of_laplace: int | None) -> None:
-    if structure not in STRUCTURES:
-        names = ", ".join(STRUCTURES)
+def _check_arguments(
+    percent: float, method: str, structure: str | None, examples: int
+) -> str:
+    """Check the arguments; return the structure."""
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
+    if method not in _METHODS:
+        names = " or ".join(map(repr, _METHODS))
+        raise ArgumentError(f"method must be {names}, got {method!r}.")
+    if examples < 1:
+        raise ArgumentError(f"examples must be 1 or more, got {examples}.")
+    forms = _METHODS[method].forms
+    if structure is not None and structure not in forms:
+        names = ", ".join(forms)
         raise StructureError(f"structure must be one of {names}, got {structure!r}.")
-    if method not in ("laplace", "swag"):
-        raise ArgumentError(f"method must be 'laplace' or 'swag', got {method!r}.")
-    for argument, value in of_laplace.items():
-        if method == "swag" and value is not None:
-            raise ArgumentError(
-                f"{argument} is for method 'laplace', got {value} with {method!r}. Leave "
-                "it out."
-            )
+    return structure or forms[0]
 
 
-def _require_at_least(least: int, **numbers: int | None) -> None:
-    for argument, number in numbers.items():
-        if number is not None and number < least:
-            raise ArgumentError(f"{argument} must be {least} or more, got {number}.")
-
-
-def _require_scattered(structure: str) -> None:
-    if not STRUCTURES[structure].scattered:
-        able = " or ".join(repr(n) for n, kind in STRUCTURES.items() if kind.scattered)
+def _check_structure(model: nn.Module, subset: Subset, structure: str) -> None:
+    able = LAPLACE_COSTS.scattered
+    scattered = any(block.entries is not None for block in find_blocks(model, subset))
+    if scattered and structure not in able:
         raise StructureError(
-            f"structure must be {able} for a subset of single weights, got {structure!r}."
+            f"structure must be {' or '.join(map(repr, able))} for a subset of single "
+            f"weights, got {structure!r}."
         )
 
 
-def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
-    """A batch of random tokens for a model that reads them, else None."""
+def _make_tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
+    """Make a batch of random tokens for a model that reads them, else None."""
     config = getattr(model, "config", None)
     words = getattr(config, "vocab_size", None)
     if getattr(model, "main_input_name", None) != "input_ids" or not words:
@@ -291,7 +302,7 @@ def _tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
     return {"input_ids": torch.randint(0, words, shape, generator=generator)}
 
 
-def _seen(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, list[str]]:
+def _trace(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, list[str]]:
     if batch is None:
         reason = "no batch was given: pass batch=..."
     else:
@@ -302,70 +313,74 @@ def _seen(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, l
     return ActivationTrace(size, 0), [f"Activations are not counted: {reason}"]
 
 
-def _likelihood(outputs: int | None) -> Likelihood:
+def _guess_likelihood(outputs: int | None) -> Likelihood:
     return Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
 
 
-def _row(each: Candidate, what: Cost, available: int | None) -> PlanRow:
-    row = PlanRow(each.name, each.structure, what, None, True, each.chosen)
+def _make_row(
+    candidate: Candidate, structure: str, cost: Cost, available: int | None
+) -> PlanRow:
+    row = PlanRow(candidate.name, structure, cost, None, True, candidate.chosen)
     return replace(row, fits=available is None or row.peak_bytes <= available)
 
 
-def _rate(
-    problem: Problem,
+def _measure_rate(
+    problem: SettledProblem,
     batch: Batch,
     layers: Collection[str],
-    seen: ActivationTrace,
+    trace: ActivationTrace,
     columns: int,
 ) -> float:
-    """Multiplications a second in a timed pass over one batch, the second of two."""
+    """Time a pass over one batch, the second of two: multiplications a second."""
     seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
-    found_maps = require_coverage(problem.model)
-    parts = {n: Whole() for m in found_maps.layers if m.name in layers for n in m.shapes}
-    chosen = find_blocks(problem.model, Subset(found_maps.universe, parts))
-    with tapped(problem, chosen) as taps:
+    coverage = require_coverage(problem.model)
+    parts = {n: Whole() for m in coverage.layers if m.name in layers for n in m.shapes}
+    blocks = find_blocks(problem.model, Subset(coverage.universe, parts))
+    with tapped(problem, blocks) as taps:
         for _ in range(2):
             started = time.perf_counter()
-            trace = taps.run(batch)
+            run = taps.run(batch)
             for left in reversed(range(columns)):
-                found = trace.deltas(torch.ones_like(trace.outputs), more=left > 0)
+                deltas = run.deltas(torch.ones_like(run.outputs), more=left > 0)
             # Waits for a device that runs ahead.
-            float(next(iter(found.values())).sum())
+            float(next(iter(deltas.values())).sum())
             seconds = time.perf_counter() - started
-    return seen.work(layers, columns) / seconds
+    return trace.work(layers, columns) / seconds
 
 
-def _without_time(problem: Problem, seen: ActivationTrace, row: PlanRow) -> str | None:
-    """Why no time can be given, if it cannot."""
+def _reason_without_time(
+    problem: SettledProblem, trace: ActivationTrace, row: PlanRow
+) -> str | None:
+    """Say why no time can be estimated, if it cannot."""
     if any(p.is_meta for p in problem.model.parameters()):
         return "No time is given: the weights were not loaded."
-    if not seen.runs:
+    if not trace.runs:
         return "No time is given: no batch could be followed."
     if not row.fits:
         return "No time is given: the choice does not fit, so it was not tried."
     return None
 
 
-def _shape(seen: ActivationTrace) -> str:
-    longest = max((run.positions for run in seen.runs), default=1)
-    return f"{seen.examples} × {longest}" if longest > 1 else f"{seen.examples}"
+def _shape(trace: ActivationTrace) -> str:
+    longest = max((run.positions for run in trace.runs), default=1)
+    return f"{trace.examples} × {longest}" if longest > 1 else f"{trace.examples}"
 
 
 def _cells(row: PlanRow, timed: bool) -> tuple[str, ...]:
-    each = row.cost
+    cost = row.cost
     sizes = (
-        each.stored_bytes,
-        each.fit_peak_bytes,
-        each.tune_peak_bytes,
-        each.predict_peak_bytes,
+        cost.stored_bytes,
+        cost.fit_peak_bytes,
+        cost.tune_peak_bytes,
+        cost.predict_peak_bytes,
     )
     return (
         "→" if row.chosen else "",
         row.subset,
         row.structure,
-        f"{each.weights:,}",
+        f"{cost.weights:,}",
         *map(format_bytes, sizes),
-        str(each.passes),
+        str(cost.passes),
         *([_duration(row.seconds)] if timed else []),
     )
 

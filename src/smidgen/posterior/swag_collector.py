@@ -36,12 +36,12 @@ class SwagCollector:
         self.model, self.subset = model, subset
         self._parameters = find_parameters(model, subset)
         self._places = SubsetIndex(subset, self._parameters)
-        now = self._places.gathered(self._parameters)
+        now = self._places.gather(self._parameters)
         self.snapshots = Snapshots(subset.size, rank, covariance, now)
 
     def collect(self) -> None:
         """Take the chosen weights as they are now for one more snapshot."""
-        self.snapshots.add(self._places.gathered(self._parameters))
+        self.snapshots.add(self._places.gather(self._parameters))
 
     def posterior(self, likelihood: Likelihood, *, num_data: int = 0) -> SwagPosterior:
         """Make the posterior; the model must not be trained any further.

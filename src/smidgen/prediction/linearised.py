@@ -97,13 +97,13 @@ def _predictives(
         )
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
-    problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
-    link = likelihood.resolved_link(link, top)
+    problem = replace(as_problem(model).with_likelihood(likelihood), targets=_no_targets)
+    link = likelihood.resolve_link(link, top)
     count = max(1, (top or likelihood.outputs) - 1)
     normals = standard_normals(draws, count, generator=generator)
     chosen = find_blocks(problem.model, posterior.subset)
     shares = covariance_terms(posterior, chosen)
-    directions = likelihood.followed(link, top)
+    directions = likelihood.choose_directions(link, top)
     moments = output_moments(problem, batches, chosen, shares, directions)
     return [
         likelihood.predictive(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.types import Shape
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
@@ -93,27 +94,28 @@ class Coverage:
         return {n: shape for each in self.layers for n, shape in each.shapes.items()}
 
     def last(self) -> Subset | None:
-        """All weights of the output layer: the last layer, if there is one."""
+        """Choose all weights of the output layer; None if there is none."""
         if self.output_layer is None:
             return None
-        return Subset(self.universe, {name: Whole() for name in self.output_layer.shapes})
+        parts = {name: Whole() for name in self.output_layer.shapes}
+        return Subset(self.universe, parts, Origin("last-layer"))
 
-    def row_column_blocks(self, share: float) -> Subset:
-        """As many rows and columns of every layer as a share is, the first ones.
+    def row_column_blocks(self, fraction: float) -> Subset:
+        """Choose the first rows and columns of every layer.
 
-        They stand in for chosen ones where sizes are counted and no weight is at hand.
+        They stand in for others where sizes are counted and no weights are loaded.
 
         Args:
-            share: The share of rows and of columns, in (0, 1].
+            fraction: The fraction of rows and of columns, in (0, 1].
 
         Returns:
             A block of every layer.
         """
         parts: dict[str, Part] = {}
-        for each in self.layers:
-            rows = torch.arange(ceil_fraction(each.outputs, share))
-            columns = torch.arange(ceil_fraction(each.inputs, share))
-            parts.update(each.parts(rows, columns))
+        for layer in self.layers:
+            rows = torch.arange(ceil_fraction(layer.outputs, fraction))
+            columns = torch.arange(ceil_fraction(layer.inputs, fraction))
+            parts.update(layer.parts(rows, columns))
         return Subset(self.universe, parts)
 
     def __str__(self) -> str:
@@ -123,10 +125,10 @@ class Coverage:
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-def ceil_fraction(total: int, share: float) -> int:
-    """How many of `total` a share in (0, 1] keeps: at least one, and rounded up."""
+def ceil_fraction(total: int, fraction: float) -> int:
+    """Compute a fraction in (0, 1] of `total`, rounded up."""
     # 1e-9: a tenth of 30 is 3, whatever floating point makes of it.
-    return max(1, ceil(share * total - 1e-9))
+    return max(1, ceil(fraction * total - 1e-9))
 
 
 def coverage(model: nn.Module) -> Coverage:
@@ -143,7 +145,7 @@ def coverage(model: nn.Module) -> Coverage:
     for path, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(path)
-    found: dict[int, AffineLayer] = {}
+    layers_by_id: dict[int, AffineLayer] = {}
     left_out: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path, module in modules.items():
@@ -153,10 +155,12 @@ def coverage(model: nn.Module) -> Coverage:
         why = _objection(module, path, modules, owners)
         if why is not None:
             left_out[path] = why
-        elif id(own["weight"]) not in found:
-            found[id(own["weight"])] = _map(path, own, canonical, owners, module)
-    layers = tuple(found.values())
-    return Coverage(layers, left_out, *_output_map(layers, left_out, modules))
+        elif id(own["weight"]) not in layers_by_id:
+            layers_by_id[id(own["weight"])] = _make_layer(
+                path, own, canonical, owners, module
+            )
+    layers = tuple(layers_by_id.values())
+    return Coverage(layers, left_out, *_find_output_layer(layers, left_out, modules))
 
 
 def require_coverage(model: nn.Module) -> Coverage:
@@ -171,34 +175,34 @@ def require_coverage(model: nn.Module) -> Coverage:
     Raises:
         StructureError: If the model has no affine layer.
     """
-    found = coverage(model)
-    if not found.layers:
+    covered = coverage(model)
+    if not covered.layers:
         raise StructureError(
             f"{type(model).__name__} has no affine layer (Linear, Conv1D, Conv2d) to choose "
             "from. Print smidgen.coverage(model) to see why each module is left out."
         )
-    return found
+    return covered
 
 
-def _output_map(
+def _find_output_layer(
     layers: tuple[AffineLayer, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
 ) -> tuple[AffineLayer | None, str]:
     """The layer that comes last, or None and why there is none that makes the outputs."""
     if not layers:
         return None, "it has no affine layer"
-    place = {path: number for number, path in enumerate(modules)}
-    last = max(layers, key=lambda each: place[each.modules[-1]])
+    order = {path: number for number, path in enumerate(modules)}
+    last = max(layers, key=lambda each: order[each.modules[-1]])
     for path, why in left_out.items():
         own = modules[path]
         matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
         makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
-        if makes_outputs and place[path] > place[last.modules[-1]]:
+        if makes_outputs and order[path] > order[last.modules[-1]]:
             after = f"{path!r} comes after the last affine layer {last.name!r}"
             return None, f"{after} and is none that can be chosen ({why})"
     return last, ""
 
 
-def _map(
+def _make_layer(
     path: str,
     own: dict[str, nn.Parameter],
     canonical: dict[int, str],
@@ -231,23 +235,26 @@ def _objection(
     """Say why a module cannot be treated as an affine layer, or None if it can."""
     if not _is_affine(module):
         return f"{type(module).__name__} is not an affine layer"
-    if any(isinstance(each, nn.MultiheadAttention) for each in _above(path, modules)):
+    if any(isinstance(each, nn.MultiheadAttention) for each in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
-    own = dict(module.named_parameters(recurse=False))
-    if set(own) - {"weight", "bias"} or "weight" not in own:
-        return f"its parameters are {', '.join(own)}, not weight and bias"
+    parameters = dict(module.named_parameters(recurse=False))
+    if set(parameters) - {"weight", "bias"} or "weight" not in parameters:
+        return f"its parameters are {', '.join(parameters)}, not weight and bias"
     axes = 4 if isinstance(module, nn.Conv2d) else 2
-    if own["weight"].dim() != axes or not own["weight"].is_floating_point():
+    if parameters["weight"].dim() != axes or not parameters["weight"].is_floating_point():
         return "its weight is packed or quantised"
     if isinstance(module, nn.Conv2d) and module.groups > 1:
         return f"a convolution in {module.groups} groups is not one affine layer"
-    for other in owners[id(own["weight"])]:
+    for other in owners[id(parameters["weight"])]:
         twin = modules[other]
         if not _is_affine(twin) or not isinstance(twin, _kind(module)):
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
-    if "bias" in own and owners[id(own["bias"])] != owners[id(own["weight"])]:
+    if (
+        "bias" in parameters
+        and owners[id(parameters["bias"])] != owners[id(parameters["weight"])]
+    ):
         return "it shares its bias, but not its weight, with another module"
     return None
 
@@ -268,7 +275,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
     return next((each for each in plain if isinstance(module, each)), type(module))
 
 
-def _above(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
+def _ancestors(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
     while path:
         path = path.rpartition(".")[0]
         yield modules[path]

@@ -85,8 +85,8 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
     Raises:
         StructureError: If the subset holds parameters that are not affine layers.
     """
-    found = coverage(model)
-    known = found.universe
+    covered = coverage(model)
+    known = covered.universe
     for name, shape in subset.universe.items():
         if name in subset.parts and known.get(name, shape) != shape:
             raise StructureError(
@@ -98,7 +98,7 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
                 f"a posterior needs parameters of affine layers, got {name!r} of "
                 f"shape {shape}. Print smidgen.coverage(model) to see the layers."
             )
-    chosen = (_block(each, subset) for each in found.layers)
+    chosen = (_block(each, subset) for each in covered.layers)
     return tuple(block for block in chosen if block is not None)
 
 
@@ -111,7 +111,7 @@ def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
             return None
         return LayerBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
     if isinstance(weight, Entries):
-        return _scattered(each, *_places(each, weight.indices), bias_rows)
+        return _make_scattered(each, *_rows_and_columns(each, weight.indices), bias_rows)
     if isinstance(weight, Whole):
         rows, columns = torch.arange(each.outputs), torch.arange(each.inputs)
     elif each.transposed:
@@ -121,17 +121,17 @@ def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
     if bias_rows is None or torch.equal(bias_rows, rows):
         return LayerBlock(each, rows, columns, bias_rows is not None)
     row, column = torch.cartesian_prod(rows, columns).unbind(1)
-    return _scattered(each, row.contiguous(), column.contiguous(), bias_rows)
+    return _make_scattered(each, row.contiguous(), column.contiguous(), bias_rows)
 
 
-def _places(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _rows_and_columns(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Row and column in W of entries of the stored parameter."""
     if each.transposed:
         return indices % each.outputs, indices // each.outputs
     return indices // each.inputs, indices % each.inputs
 
 
-def _scattered(
+def _make_scattered(
     each: AffineLayer, row: Tensor, column: Tensor, bias_rows: Tensor | None
 ) -> LayerBlock:
     """Find the smallest grid that holds single entries, and where in it they are."""
@@ -139,13 +139,13 @@ def _scattered(
     rows = (row if bias_rows is None else torch.cat([row, bias_rows])).unique()
     columns = column.unique()
     width = columns.numel() + has_bias
-    places = torch.searchsorted(rows, row) * width
-    places += torch.searchsorted(columns, column) + has_bias
+    entries = torch.searchsorted(rows, row) * width
+    entries += torch.searchsorted(columns, column) + has_bias
     if bias_rows is not None:
-        places = torch.cat([places, torch.searchsorted(rows, bias_rows) * width])
-    if places.numel() == rows.numel() * width:
+        entries = torch.cat([entries, torch.searchsorted(rows, bias_rows) * width])
+    if entries.numel() == rows.numel() * width:
         return LayerBlock(each, rows, columns, has_bias)
-    return LayerBlock(each, rows, columns, has_bias, places.sort().values)
+    return LayerBlock(each, rows, columns, has_bias, entries.sort().values)
 
 
 def _bias_rows(part: Part | None, outputs: int) -> Tensor | None:

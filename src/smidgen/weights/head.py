@@ -47,11 +47,11 @@ def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
             f"head must be a Subset, a list of names, 'last' or 'none', got {head!r}. "
             f"Put names of modules in a list: head=[{head!r}]."
         )
-    found = coverage(model)
-    last = found.last()
+    covered = coverage(model)
+    last = covered.last()
     if last is None:
         raise ArgumentError(
-            f"head must be given for this model, got 'last': {found.without_output_layer}. "
+            f"head must be given for this model, got 'last': {covered.without_output_layer}. "
             "Pass head=smidgen.select.named(model, ...) with the new weights, or "
             "head='none' if none are new."
         )

@@ -32,7 +32,7 @@ class SubsetVector:
     def __init__(self, model: nn.Module, subset: Subset) -> None:
         self.subset = subset
         self.tensors = {
-            name: _copied(parameter).requires_grad_()
+            name: _copy(parameter).requires_grad_()
             for name, parameter in find_parameters(model, subset).items()
         }
         self._places = SubsetIndex(subset, self.tensors)
@@ -40,7 +40,7 @@ class SubsetVector:
     @property
     def values(self) -> Tensor:
         """The chosen weights, (S,), in at least fp32."""
-        return self._places.gathered(self.tensors)
+        return self._places.gather(self.tensors)
 
     def assign(self, values: Tensor) -> None:
         """Set the chosen weights; they are rounded to each parameter's type."""
@@ -56,7 +56,7 @@ class SubsetVector:
         }
         for tensor in self.tensors.values():
             tensor.grad = None
-        return self._places.gathered(gradients)
+        return self._places.gather(gradients)
 
 
 class SubsetIndex:
@@ -77,14 +77,14 @@ class SubsetIndex:
             for name, part in subset.parts.items()
         }
 
-    def gathered(self, tensors: Mapping[str, Tensor]) -> Tensor:
+    def gather(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Line up the chosen entries of the tensors, (S,), in at least fp32."""
-        found = []
+        pieces = []
         for name, indices in self.indices.items():
             flat = tensors[name].detach().flatten()
             piece = flat if indices is None else flat[indices]
-            found.append(piece.to(torch.promote_types(piece.dtype, torch.float32)))
-        return torch.cat(found)
+            pieces.append(piece.to(torch.promote_types(piece.dtype, torch.float32)))
+        return torch.cat(pieces)
 
     def scatter(self, tensors: Mapping[str, Tensor], values: Tensor) -> None:
         """Write the chosen entries into the tensors, in place."""
@@ -99,16 +99,16 @@ class SubsetIndex:
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
         """The tensors with other values of the chosen entries; views where all are."""
-        found = {}
+        tensors_by_name = {}
         pieces = values.split(list(self.sizes.values()))
         for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
             given = piece.to(tensors[name])
             if indices is None:
-                found[name] = given.view(tensors[name].shape)
+                tensors_by_name[name] = given.view(tensors[name].shape)
             else:
-                found[name] = _copied(tensors[name])
-                found[name].view(-1)[indices] = given
-        return found
+                tensors_by_name[name] = _copy(tensors[name])
+                tensors_by_name[name].view(-1)[indices] = given
+        return tensors_by_name
 
 
 def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
@@ -126,7 +126,7 @@ def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
         tensor[torch.unravel_index(indices, tensor.shape)] = values
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy(tensor: Tensor) -> Tensor:
     """A copy whose entries lie in their order, whatever the strides were."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 

@@ -85,12 +85,12 @@ def tune_precision(
         The posterior with the chosen precision and temperature (for regression:
         precision and noise), and the whole curve in `tuning`.
     """
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    problem = as_problem(model).with_likelihood(posterior.likelihood)
     posterior.require(problem.model)
     _check_choices(posterior, what)
     joins = group_labels(scope, posterior, problem)
     likelihood = posterior.likelihood
-    link = likelihood.resolved_link(link, top)
+    link = likelihood.resolve_link(link, top)
     grid = None
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.

@@ -46,10 +46,10 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         raise DataError("no example has a label (all are -100). Pass labelled data.")
     likelihood = Categorical(logits.shape[1])
     likelihood.check_outputs(logits)
-    targets = likelihood.checked_targets(logits, targets)
+    targets = likelihood.check_targets(logits, targets)
     logits = logits.detach().double()
 
-    objective = Objective(likelihood, logits, targets, likelihood.resolved_link("auto"))
+    objective = Objective(likelihood, logits, targets, likelihood.resolve_link("auto"))
     found = float(objective.best(None)[0])
     mention_edge(found)
     return found

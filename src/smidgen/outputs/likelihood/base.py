@@ -31,7 +31,7 @@ class Likelihood(ABC):
         """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
 
     @abstractmethod
-    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw one target for each row from p(y | f), on the CPU's generator."""
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Likelihood(ABC):
         """Log-probability of each target, (B,)."""
 
     @abstractmethod
-    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return targets in the form `log_prob` takes, or raise `DataError`."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Likelihood(ABC):
         """What the Hessian is divided by: the noise variance, 1 without noise."""
         return 1.0
 
-    def resolved_link(self, link: str, top: int | None = None) -> str:
+    def resolve_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto", or refuse a link that cannot serve.
 
         Args:
@@ -140,7 +140,9 @@ class Likelihood(ABC):
         """Combinations of outputs, (K, C), whose covariance a resolved link needs."""
         return torch.eye(self.outputs, dtype=torch.float64)
 
-    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+    def choose_directions(
+        self, link: str, top: int | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
         directions = self.directions(link)
         return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)
@@ -166,7 +168,7 @@ class Likelihood(ABC):
             )
 
 
-def one_row_each(targets: Tensor, logits: Tensor) -> Tensor:
+def flatten_targets(targets: Tensor, logits: Tensor) -> Tensor:
     """Shape targets as the outputs; a vector will do for one output.
 
     Args:

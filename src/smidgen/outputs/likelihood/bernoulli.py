@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
-from smidgen.outputs.likelihood.base import Likelihood, one_row_each
-from smidgen.outputs.links import damping
+from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
+from smidgen.outputs.links import damping_factor
 from smidgen.outputs.predictive import BernoulliPredictive, mixture_information
 
 
@@ -28,7 +28,7 @@ class Bernoulli(Likelihood):
         root = (logits.sigmoid() * (-logits).sigmoid()).sqrt()
         return torch.diag_embed(root).transpose(0, 1)
 
-    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw every label."""
         uniform = torch.rand(logits.shape, dtype=torch.float64, generator=generator)
         return (uniform.to(logits.device) < logits.sigmoid()).to(logits.dtype)
@@ -49,7 +49,7 @@ class Bernoulli(Likelihood):
     ) -> BernoulliPredictive:
         """Probability of each label, by the probit."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        probs = (outputs / temperature * damping(variance)).sigmoid()
+        probs = (outputs / temperature * damping_factor(variance)).sigmoid()
         return BernoulliPredictive(probs, outputs, variance, temperature)
 
     def mixture(self, outputs: Tensor, temperature: float) -> BernoulliPredictive:
@@ -77,7 +77,7 @@ class Bernoulli(Likelihood):
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of damped logits."""
-        damped = outputs * damping(covariance.diagonal(dim1=-2, dim2=-1))
+        damped = outputs * damping_factor(covariance.diagonal(dim1=-2, dim2=-1))
 
         def nll(temperature: float | Tensor) -> Tensor:
             if isinstance(temperature, Tensor):
@@ -91,7 +91,7 @@ class Bernoulli(Likelihood):
         signs = 2 * targets - 1
         return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
 
-    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return zeros and ones (B, C); for one label (B,) will do.
 
         Args:
@@ -104,7 +104,7 @@ class Bernoulli(Likelihood):
         Raises:
             DataError: If they are anything else.
         """
-        targets = one_row_each(targets, logits)
+        targets = flatten_targets(targets, logits)
         if not ((targets == 0) | (targets == 1)).all():
             raise DataError(
                 f"labels must be 0 or 1 of shape {tuple(logits.shape)}, got "

@@ -14,7 +14,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood.base import Likelihood
 from smidgen.outputs.links import (
     at_temperatures,
-    centred,
+    centre,
     directions,
     resolve_link,
     targets_at_temperatures,
@@ -67,7 +67,7 @@ class Categorical(Likelihood):
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
-    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a class."""
         probs = logits.double().softmax(-1).cpu()
         drawn = torch.multinomial(probs, 1, generator=generator)
@@ -78,7 +78,7 @@ class Categorical(Likelihood):
         chosen = torch.nn.functional.one_hot(targets, self.outputs)
         return logits.softmax(-1) - chosen
 
-    def resolved_link(self, link: str, top: int | None = None) -> str:
+    def resolve_link(self, link: str, top: int | None = None) -> str:
         """Settle "auto" by the number of classes, or refuse."""
         return resolve_link(link, self.outputs, top)
 
@@ -95,10 +95,12 @@ class Categorical(Likelihood):
         """All logits for the diagonal probit, else the differences to class 0."""
         return directions(link, self.outputs)
 
-    def followed(self, link: str, top: int | None = None) -> Callable[[Tensor], Tensor]:
+    def choose_directions(
+        self, link: str, top: int | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """With `top`, the differences of an example's likeliest classes: (m−1, B, C)."""
         if top is None:
-            return super().followed(link)
+            return super().choose_directions(link)
         return lambda outputs: TopClasses.of(outputs, top).directions(outputs)
 
     def predictive(
@@ -114,7 +116,7 @@ class Categorical(Likelihood):
         """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
         at = _at_temperatures(link, outputs, covariance, normals, top)
         if link != "diagonal-probit":
-            covariance = centred(covariance)
+            covariance = centre(covariance)
         classes = None if top is None else TopClasses.of(outputs, top).numbers
         return CategoricalPredictive(
             at(temperature), outputs, covariance, temperature, classes
@@ -167,7 +169,7 @@ class Categorical(Likelihood):
         """Log-softmax at the target class, (B,)."""
         return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
-    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return class numbers (B,) as int64.
 
         Args:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.likelihood.base import Likelihood, one_row_each
+from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
 from smidgen.outputs.predictive import GaussianPredictive
 
 _ROUNDING = 1e-9
@@ -76,7 +76,7 @@ class Gaussian(Likelihood):
         root = self.ratios(logits).rsqrt().diag()
         return root[:, None, :].expand(-1, logits.shape[0], -1)
 
-    def drawn_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw outputs with unit noise."""
         drawn = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
         return logits + drawn.to(logits) * self.ratios(logits).sqrt()
@@ -131,7 +131,7 @@ class Gaussian(Likelihood):
         terms = (targets - logits).square() / noise + (2 * pi * noise).log()
         return -0.5 * terms.sum(-1)
 
-    def checked_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return finite numbers (B, C); for one output (B,) will do.
 
         Args:
@@ -144,7 +144,7 @@ class Gaussian(Likelihood):
         Raises:
             DataError: If they are anything else.
         """
-        targets = one_row_each(targets, logits)
+        targets = flatten_targets(targets, logits)
         if not torch.isfinite(targets).all():
             raise DataError(
                 "targets must be finite numbers, got NaN or infinity. Leave those rows out."

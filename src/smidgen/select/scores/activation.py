@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.outputs.problem import Problem
-from smidgen.select.scores.passes import scored
+from smidgen.outputs.problem import Problem, SettledProblem
+from smidgen.select.scores.passes import score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -35,13 +35,13 @@ def activation(
     Returns:
         Scores by parameter name.
     """
-    return scored(model, batches, _visit, progress=progress)
+    return score_layers(model, batches, _visit, progress=progress)
 
 
 class _InputSquares:
     """Running sums of squared inputs (m,) of each layer, in fp64."""
 
-    def __init__(self, problem: Problem, chosen: Sequence[LayerBlock]) -> None:
+    def __init__(self, problem: SettledProblem, chosen: Sequence[LayerBlock]) -> None:
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.squares = {b.layer.name: zero.new_zeros(b.column_count) for b in chosen}
         self.counts = dict.fromkeys(self.squares, 0)
@@ -59,7 +59,7 @@ class _InputSquares:
 
 
 def _visit(
-    problem: Problem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
     inputs = _InputSquares(problem, chosen)
     with tapped(problem, chosen) as taps, torch.no_grad():

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from smidgen.curvature.factor_diagonals import DiagonalAccumulator
 from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
-from smidgen.select.scores.passes import scored, summed
+from smidgen.outputs.problem import Problem, SettledProblem
+from smidgen.select.scores.passes import run_pass, score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -49,10 +49,10 @@ def curvature(
         )
 
     def visit(
-        problem: Problem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
+        problem: SettledProblem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
     ) -> dict[str, Tensor]:
         sums = DiagonalAccumulator(problem, chosen, approximation)
-        found = summed(sums, problem, chosen, everything)
-        return {name: values.sqrt() for name, values in found.items()}
+        products = run_pass(sums, problem, chosen, everything)
+        return {name: values.sqrt() for name, values in products.items()}
 
-    return scored(model, batches, visit, progress=progress)
+    return score_layers(model, batches, visit, progress=progress)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from smidgen.curvature.ggn_roots import gradients
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
-from smidgen.outputs.problem import Problem
-from smidgen.select.scores.passes import scored, summed
+from smidgen.outputs.problem import Problem, SettledProblem
+from smidgen.select.scores.passes import run_pass, score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -35,13 +35,12 @@ def squared_gradient(
     Returns:
         Scores by parameter name.
     """
-    return scored(model, batches, _visit, progress=progress)
+    return score_layers(model, batches, _visit, progress=progress)
 
 
 def _visit(
-    problem: Problem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
-    assert problem.likelihood is not None
     bases = weight_basis(chosen, torch.empty(0, device=problem.device))
     sums = MomentAccumulator(problem, chosen, bases, gradients(problem.likelihood))
-    return summed(sums, problem, chosen, batches)
+    return run_pass(sums, problem, chosen, batches)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import JOINT
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.select.scores.passes import spread
+from smidgen.select.scores.passes import scatter_scores
 from smidgen.weights.blocks import find_blocks
 
 
@@ -35,13 +35,13 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
     posterior.require(network)
     chosen = find_blocks(network, posterior.subset)
     noise = posterior.likelihood.scale
-    found: dict[str, Tensor] = {}
+    variances: dict[str, Tensor] = {}
     for name, operator in posterior.operators.items():
         wide = operator.to(torch.float64)
         precision = posterior.precision_of(name) * noise
-        found[name] = wide.marginals(noise / (wide.values + precision))
-    if JOINT in found:
+        variances[name] = wide.marginals(noise / (wide.values + precision))
+    if JOINT in variances:
         sizes = [block.size for block in chosen]
-        parts = found[JOINT].split(sizes)
-        found = {b.layer.name: part for b, part in zip(chosen, parts, strict=True)}
-    return spread(network, chosen, found)
+        parts = variances[JOINT].split(sizes)
+        variances = {b.layer.name: part for b, part in zip(chosen, parts, strict=True)}
+    return scatter_scores(network, chosen, variances)

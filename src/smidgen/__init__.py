@@ -9,7 +9,6 @@ smidgen.save(posterior, "my-posterior")
 
 from smidgen import evaluate, fit, select
 from smidgen.errors import SmidgenError, SmidgenWarning
-from smidgen.fit.sparse_finetune import sparse_finetune as finetune
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
@@ -53,7 +52,6 @@ __all__ = [
     "Verification",
     "coverage",
     "evaluate",
-    "finetune",
     "fit",
     "load",
     "make_delta",

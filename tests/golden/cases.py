@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 import smidgen
 from smidgen import evaluate, fit, select
-from smidgen.fit import SparseTraining, SwagCollector
+from smidgen.fit import SsviSettings, SwagCollector
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -38,6 +38,7 @@ from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import profiles_of, read_study, shipped
 from tests.golden import models
 from tests.golden.models import batches, blobs, model, products, sparse_regression
+from tests.support.settings import grouped
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -187,7 +188,13 @@ def laplace(name, kind, outputs, structure):
     train = batches(name, kind, outputs)
     percent = 40 if structure == "full" else 70
     subset = select.sparse_kfac(problem.model, percent=percent)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     (test,) = batches(name, kind, outputs, seed=4, count=1)
     found = smidgen.predict(posterior, problem, test)
     return {**fitted(posterior, problem), **predicted(found)}
@@ -199,7 +206,13 @@ def laplace_single(structure):
     problem = problem_of("mlp", "categorical", 4, dtype=torch.float32)
     train = batches("mlp", "categorical", 4, dtype=torch.float32)
     subset = select.sparse_kfac(problem.model, percent=60)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     found = smidgen.predict_batches(posterior, problem, train, **QUIET)
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -216,7 +229,14 @@ def laplace_noise_per_output(structure):
     train = batches("mlp", "gaussian", 2, count=4)
     subset = select.sparse_kfac(problem.model, percent=50)
     how = {**STRUCTURES[structure], "noise": "per-output", "num_data": 100}
-    posterior = fit.laplace(problem, train, subset, precision=0.3, **how, **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        precision=0.3,
+        **grouped(fit.LaplaceSettings, **how),
+        **QUIET,
+    )
     found = smidgen.predict_batches(posterior, problem, train, **QUIET)
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -227,9 +247,12 @@ def laplace_drawn_labels(structure, name):
     train = batches(name, "categorical", 4)
     subset = select.sparse_kfac(problem.model, percent=40)
     how = {**STRUCTURES[structure], "fisher_draws": 2}
-    generator = torch.Generator().manual_seed(5)
-    posterior = fit.laplace(problem, train, subset, generator=generator, **how, **QUIET)
-    plain = fit.laplace(problem, train, subset, **how, **QUIET)
+    posterior = fit.laplace(
+        problem, train, subset, **grouped(fit.LaplaceSettings, seed=5, **how), **QUIET
+    )
+    plain = fit.laplace(
+        problem, train, subset, **grouped(fit.LaplaceSettings, **how), **QUIET
+    )
     found = smidgen.predict(posterior, problem, train[0])
     return {**fitted(posterior, problem), **predicted(found), **sides(plain)}
 
@@ -261,7 +284,13 @@ def laplace_subset(kind, structure):
     problem = problem_of("block", "categorical", 4)
     train = batches("block", "categorical", 4)
     subset = SUBSETS[kind][0](problem.model)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     found = smidgen.predict(posterior, problem, train[0])
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -270,7 +299,11 @@ def simple(name="mlp", kind="categorical", outputs=4, percent=70, **how):
     problem = problem_of(name, kind, outputs)
     train = batches(name, kind, outputs)
     subset = select.sparse_kfac(problem.model, percent=percent)
-    return problem, train, fit.laplace(problem, train, subset, **how, **QUIET)
+    return (
+        problem,
+        train,
+        fit.laplace(problem, train, subset, **grouped(fit.LaplaceSettings, **how), **QUIET),
+    )
 
 
 LINKS = {
@@ -452,7 +485,7 @@ def swag(name, kind, outputs, spread):
     train = batches(name, kind, outputs, count=3)
     subset = select.weights(problem.model, fraction=0.4)
     how = {**SWAG, "learning_rate": 0.02, "covariance": spread, **QUIET}
-    found = fit.swag(problem, train, subset, burn_in=4, **how)
+    found = fit.swag(problem, train, subset, **grouped(fit.SwagSettings, burn_in=4, **how))
     sampled = smidgen.predict_samples(found, problem, train[0], samples=8)
     return {**swagged(found), **predicted(sampled)}
 
@@ -465,7 +498,9 @@ def swag_rates(kind, outputs):
     subset = select.sparse_kfac(problem.model, percent=60)
     held = noisy(problem, train)
     how = {**SWAG, "learning_rate": [0.001, 0.01], "trial_steps": 10, "samples": 6}
-    found = fit.swag(problem, train, subset, validation=held, **how, **QUIET)
+    found = fit.swag(
+        problem, train, subset, validation=held, **grouped(fit.SwagSettings, **how), **QUIET
+    )
     again = fit.tune_samples(found, problem, held, samples=6, **QUIET)
     sampled = smidgen.predict_samples_batches(again, problem, train, samples=6, **QUIET)
     return {**swagged(again), **predicted(sampled)}
@@ -477,7 +512,9 @@ def swag_dropout():
     net = model("normed", 2, dtype=torch.float32)
     train, held = products()
     subset = select.named(net, ["0.weight", "1.*", "4.*"])
-    found = fit.swag(net, train, subset, learning_rate=0.01, **SWAG, **QUIET)
+    found = fit.swag(
+        net, train, subset, **grouped(fit.SwagSettings, learning_rate=0.01, **SWAG), **QUIET
+    )
     again = fit.tune_samples(found, net, held, samples=6, **QUIET)
     return swagged(again)
 
@@ -577,12 +614,12 @@ def trained(found):
         for name in scores[0]
         if name != "seconds"
     }
-    moves = [str(value) for move in found.moves for value in asdict(move).values()]
+    moves = [str(value) for move in found.changes for value in asdict(move).values()]
     return {
         **networked(network),
         **lists,
         "moves": sha256(" ".join(moves).encode()).hexdigest(),
-        "move count": len(found.moves),
+        "move count": len(found.changes),
         "state bytes": found.state_bytes,
         "derived bytes": found.derived_bytes,
     }
@@ -617,11 +654,11 @@ def ssvi(name, path, budget, optimiser):
     net = model(name, 3, dtype=torch.float32)
     network = make_sparse(net, density=0.3, budget=budget, path=path)
     rate = 0.02 if optimiser == "adam" else 0.05
-    training = SparseTraining(
+    training = SsviSettings(
         epochs=3, learning_rate=rate, every=3, temperature=0.1, optimiser=optimiser
     )
     held = blobs(image=name == "images", seed=5, shuffle=False)
-    found = fit.ssvi(network, LOADER[name](), held, training=training, **QUIET)
+    found = fit.ssvi(network, LOADER[name](), validation=held, settings=training, **QUIET)
     batch = next(iter(held))
     sampled = smidgen.predict_sparse(found.network, batch, samples=6)
     means = smidgen.predict_sparse(found.network, batch, samples=0)
@@ -646,8 +683,8 @@ def ssvi_choice(what, value):
     made = {} if what == "removal" else {what: value}
     network = make_sparse(net, density=0.3, path="dense", seed=2, **made)
     told = {"removal": value} if what == "removal" else {}
-    training = SparseTraining(epochs=2, learning_rate=0.02, every=3, **told)
-    found = fit.ssvi(network, blobs(), training=training, seed=3, **QUIET)
+    training = SsviSettings(epochs=2, learning_rate=0.02, every=3, **told)
+    found = fit.ssvi(network, blobs(), settings=training, seed=3, **QUIET)
     return trained(found)
 
 
@@ -656,8 +693,8 @@ def ssvi_still():
     """An active set that stays: no weight goes or comes, so other machines agree."""
     net = model("wide", 3, dtype=torch.float32)
     network = make_sparse(net, density=0.5, path="dense")
-    training = SparseTraining(epochs=2, learning_rate=0.01, replaced=0.0)
-    return trained(fit.ssvi(network, blobs(), training=training, **QUIET))
+    training = SsviSettings(epochs=2, learning_rate=0.01, replaced=0.0)
+    return trained(fit.ssvi(network, blobs(), settings=training, **QUIET))
 
 
 CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
@@ -666,8 +703,8 @@ CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
 def short_network(path="dense"):
     net = model("wide", 3, dtype=torch.float32)
     network = make_sparse(net, density=0.4, path=path)
-    training = SparseTraining(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
-    return net, fit.ssvi(network, blobs(), training=training, **QUIET).network
+    training = SsviSettings(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
+    return net, fit.ssvi(network, blobs(), settings=training, **QUIET).network
 
 
 @case(*[(by, budget) for by in ("magnitude", "snr") for budget in ("global", "uniform")])
@@ -704,7 +741,7 @@ def named(tensors, before="weight "):
 for _name in [each for each in CASES if each.startswith("prune")]:
     CASES[_name] = replace(CASES[_name], **BOUND)
 
-CHECKPOINTED = SparseTraining(epochs=3, learning_rate=0.02, every=3, temperature=0.1)
+CHECKPOINTED = SsviSettings(epochs=3, learning_rate=0.02, every=3, temperature=0.1)
 
 
 def interrupted(path, place):
@@ -712,7 +749,7 @@ def interrupted(path, place):
     network = make_sparse(known("wide", 3), density=0.4, path=path)
     loader = models.StopsAfter(blobs(), 1)
     with suppress(KeyboardInterrupt):
-        fit.ssvi(network, loader, training=CHECKPOINTED, checkpoint=place, **QUIET)
+        fit.ssvi(network, loader, settings=CHECKPOINTED, checkpoint=place, **QUIET)
     return network
 
 
@@ -721,7 +758,7 @@ def ssvi_resumed(path):
     """Interrupted and taken up again; `bitwise` says that it was the same run."""
     with folder() as place:
         network = interrupted(path, place / "run")
-        how = {"training": CHECKPOINTED, **QUIET}
+        how = {"settings": CHECKPOINTED, **QUIET}
         found = trained(fit.ssvi(network, blobs(), checkpoint=place / "run", **how))
         whole = trained(fit.ssvi(network, blobs(), **how))
     same = [torch.equal(v, whole[n]) for n, v in found.items() if torch.is_tensor(v)]
@@ -755,7 +792,12 @@ def langevin(update):
     how = {"update": update, "learning_rate": 1e-3, "displacement": True}
     if update == "langevin":
         how |= {"temperature": 1.0}
-    found = fit.langevin(problem, train, head="none", seed=1, **how, **COURSE)
+    found = fit.langevin(
+        problem,
+        train,
+        seed=1,
+        **grouped(fit.LangevinSettings, head="none", **how, **COURSE),
+    )
     return chained(found)
 
 
@@ -769,7 +811,7 @@ def langevin_head(how):
         "clipped": {"clip": 0.1, "noise_discount": 0.5, "temperature": 0.01},
         "plain": {"preconditioned": False, "num_data": 500},
     }[how]
-    scales = fit.langevin(net, train, **told, **COURSE)
+    scales = fit.langevin(net, train, **grouped(fit.LangevinSettings, **told, **COURSE))
     chosen = select.bayestune(net, scales.means, fraction=0.1)
     elbow = select.bayestune(net, scales.means, elbow=True, head="none")
     return {
@@ -787,14 +829,16 @@ def langevin_resumed():
     with folder() as place:
         shutil.copy(FIXTURES / "chain.checkpoint", place / "run")
         how = {**COURSE, "checkpoint": place / "run", "checkpoint_every": 20}
-        return chained(fit.langevin(net, train, **how))
+        return chained(fit.langevin(net, train, **grouped(fit.LangevinSettings, **how)))
 
 
 @case(**TRAINED)
 def agreement():
     net = model("normed", 2, dtype=torch.float32)
     train, held = products()
-    found = fit.agreement(net, train, held, fraction=0.2, **COURSE)
+    found = fit.agreement(
+        net, train, held, fraction=0.2, **grouped(fit.LangevinSettings, **COURSE)
+    )
     return {**found.to_dict(), **named(found.scales[1].means)}
 
 
@@ -812,7 +856,12 @@ def finetune():
     train, held = products()
     with torch.random.fork_rng(devices=[]):
         found = fit.finetune(
-            net, train, held, epochs=3, learning_rate=0.01, seed=1, **QUIET
+            net,
+            train,
+            validation=held,
+            seed=1,
+            settings=fit.FinetuneSettings(epochs=3, learning_rate=0.01),
+            **QUIET,
         )
     return epochs(found)
 
@@ -822,7 +871,13 @@ def finetune_bert():
     net = model("bert", 2, dtype=torch.float32)
     train = batches("bert", "categorical", 2, count=4)
     with torch.random.fork_rng(devices=[]):
-        found = fit.finetune(net, train, train[:2], epochs=2, learning_rate=1e-3, **QUIET)
+        found = fit.finetune(
+            net,
+            train,
+            validation=train[:2],
+            settings=fit.FinetuneSettings(epochs=2, learning_rate=1e-3),
+            **QUIET,
+        )
     return epochs(found)
 
 
@@ -835,7 +890,14 @@ def few(net):
 def sparsely(net, **how):
     train, held = products()
     told = {"epochs": 3, "learning_rate": 0.05, **how}
-    return fit.sparse_finetune(net, train, few(net), held, **told, **QUIET)
+    return fit.finetune(
+        net,
+        train,
+        few(net),
+        validation=held,
+        **grouped(fit.FinetuneSettings, **told),
+        **QUIET,
+    )
 
 
 def deltaed(delta, before=""):
@@ -1151,7 +1213,7 @@ def stored_checkpoint():
     network = make_sparse(known("wide", 3), density=0.4, path="sparse")
     with folder() as place:
         shutil.copy(FIXTURES / "ssvi.checkpoint", place / "run")
-        how = {"training": CHECKPOINTED, "checkpoint": place / "run", **QUIET}
+        how = {"settings": CHECKPOINTED, "checkpoint": place / "run", **QUIET}
         return trained(fit.ssvi(network, blobs(), **how))
 
 
@@ -1177,7 +1239,7 @@ def write_fixtures(place):
     smidgen.save(posterior, place / "laplace-regression")
     subset = select.weights(problem.model, fraction=0.2)
     how = {**SWAG, "learning_rate": 0.02, **QUIET}
-    posterior = fit.swag(problem, train, subset, **how)
+    posterior = fit.swag(problem, train, subset, **grouped(fit.SwagSettings, **how))
     tuning = noisy(problem, train)
     smidgen.save(fit.tune_samples(posterior, problem, tuning, **QUIET), place / "swag")
     _, network = short_network()
@@ -1191,4 +1253,6 @@ def write_fixtures(place):
     train, _ = products()
     with suppress(KeyboardInterrupt):
         how = {**COURSE, "checkpoint": place / "chain.checkpoint", "checkpoint_every": 20}
-        fit.langevin(net, models.StopsAfter(train, 5), **how)
+        fit.langevin(
+            net, models.StopsAfter(train, 5), **grouped(fit.LangevinSettings, **how)
+        )

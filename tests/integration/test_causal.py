@@ -165,7 +165,10 @@ def test_ids_are_their_own_labels(batches):
 
 def test_training_lowers_the_loss_of_next_tokens(batches):
     tuned = smidgen.fit.finetune(
-        causal_problem(gpt2()), batches, batches, epochs=5, learning_rate=0.02
+        causal_problem(gpt2()),
+        batches,
+        validation=batches,
+        settings=smidgen.fit.FinetuneSettings(epochs=5, learning_rate=0.02),
     )
     assert tuned.history[-1].train_nll < tuned.history[0].train_nll
 

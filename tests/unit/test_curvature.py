@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.support.cases import SELECTORS, Case, OneBlock, padded_tokens
 from tests.support.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
+from tests.support.settings import grouped
 from tests.support.tiny import gpt2_config
 from tests.support.tolerances import EXACT, Z
 from transformers import GPT2LMHeadModel
@@ -110,7 +111,11 @@ def test_measured_curvature_is_that_of_the_exact_ggn(case, structure, selector):
     chosen = find_blocks(model, subset)
     able(structure, chosen)
     posterior = smidgen.fit.laplace(
-        case.problem(model), [batch], subset, structure=structure, approximation="expand"
+        case.problem(model),
+        [batch],
+        subset,
+        structure=structure,
+        settings=smidgen.fit.LaplaceSettings(approximation="expand"),
     )
     jacobians = [ordered_jacobian(model, case, batch, block) for block in chosen]
     if structure == "full":
@@ -173,7 +178,7 @@ def test_positions_without_a_label_count_nowhere(approximation):
             smidgen.Problem(net, smidgen.Categorical(3)),
             [data],
             subset,
-            approximation=approximation,
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
         )
         for data in ((x, labels), (x.flatten(0, 1)[kept], labels.flatten()[kept]))
     )
@@ -190,7 +195,11 @@ def test_drawn_labels_average_to_the_exact_curvature(case, structure):
 
     def trace_of(**options):
         posterior = smidgen.fit.laplace(
-            case.problem(model), [batch], subset, structure=structure, **options
+            case.problem(model),
+            [batch],
+            subset,
+            structure=structure,
+            **grouped(smidgen.fit.LaplaceSettings, **options),
         )
         return float(next(iter(posterior.operators.values())).values.sum())
 

@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from tests.support.cases import Case, OneBlock, bert, mlp, padded_tokens, vectors
 from tests.support.oracles import linear_regression_posterior
+from tests.support.settings import grouped
 from tests.support.tolerances import EXACT, SINGLE, SOLVER
 from torch import nn
 from transformers import BatchEncoding
@@ -224,7 +225,9 @@ def test_any_iterable_and_any_forward_will_do():
 def test_a_sample_of_the_data_can_stand_for_all():
     model, _ = Case("mlp", mlp, 2, vectors).make()
     subset = smidgen.select.last_layer(model)
-    part = smidgen.fit.laplace(model, loader(), subset, num_data=96)
+    part = smidgen.fit.laplace(
+        model, loader(), subset, settings=smidgen.fit.LaplaceSettings(num_data=96)
+    )
     whole = smidgen.fit.laplace(model, loader() + loader(), subset)
     for name in whole.operators:
         torch.testing.assert_close(
@@ -281,7 +284,7 @@ def test_bad_arguments_are_named(change, error, message):
     subset = change.pop("subset", smidgen.select.last_layer)(model)
     given = {"model": model, "batches": loader(), "subset": subset, **change}
     with pytest.raises(error, match=message):
-        smidgen.fit.laplace(**given)
+        smidgen.fit.laplace(**grouped(smidgen.fit.LaplaceSettings, **given))
 
 
 def test_nan_weights_are_refused_by_name():
@@ -504,11 +507,21 @@ def test_one_logit_takes_labels_without_a_column():
 def test_finetuning_a_regression_stops_on_its_nll():
     model, _ = Case("mlp", mlp, 1, vectors).make()
     train = loader(1, kind="gaussian")
-    found = smidgen.fit.finetune(model, train, train, epochs=6, learning_rate=0.02)
+    found = smidgen.fit.finetune(
+        model,
+        train,
+        validation=train,
+        settings=smidgen.fit.FinetuneSettings(epochs=6, learning_rate=0.02),
+    )
     assert found.best.nll == min(epoch.nll for epoch in found.history)
     assert found.best.number > 1
     with pytest.raises(ArgumentError, match="stop_on must be nll"):
-        smidgen.fit.finetune(model, train, train, stop_on="accuracy")
+        smidgen.fit.finetune(
+            model,
+            train,
+            validation=train,
+            settings=smidgen.fit.FinetuneSettings(stop_on="accuracy"),
+        )
 
 
 def test_examples_of_one_token_are_tokens_still():
@@ -573,7 +586,9 @@ def test_awkward_batches_are_named():
         with pytest.raises(DataError, match=message):
             smidgen.fit.laplace(model, batches, subset)
     with pytest.raises(ArgumentError, match="num_data must be 1 or more, got -5"):
-        smidgen.fit.laplace(model, [(x, y)], subset, num_data=-5)
+        smidgen.fit.laplace(
+            model, [(x, y)], subset, settings=smidgen.fit.LaplaceSettings(num_data=-5)
+        )
     assert smidgen.fit.laplace(model, [(x, y.to(torch.uint8))], subset).num_data == 6
 
 

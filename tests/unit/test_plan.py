@@ -54,7 +54,10 @@ def test_swags_stored_bytes_are_those_of_the_saved_file(name, selector, tmp_path
     planned = smidgen.plan(problem, subset=subset, method="swag", rank=4, batch=batch)
     for covariance in COVARIANCE_KINDS:
         found = smidgen.fit.swag(
-            problem, [batch], subset, steps=25, rank=4, covariance=covariance
+            problem,
+            [batch],
+            subset,
+            settings=smidgen.fit.SwagSettings(steps=25, rank=4, covariance=covariance),
         )
         folder = smidgen.save(found, tmp_path / covariance)
         tensors = load_file(folder / "posterior.safetensors").values()
@@ -72,9 +75,16 @@ def test_a_collection_that_cannot_fit_is_refused_with_advice(monkeypatch):
     subset = smidgen.select.sparse_kfac(model, percent=100)
     monkeypatch.setenv("SMIDGEN_MEMORY", "40e3")
     with pytest.raises(ResourceError, match="SWAG on 286 weights with covariance") as why:
-        smidgen.fit.swag(model, [batch], subset, steps=25)
+        smidgen.fit.swag(
+            model, [batch], subset, settings=smidgen.fit.SwagSettings(steps=25)
+        )
     assert "this subset with covariance='diagonal'" in str(why.value)
-    smidgen.fit.swag(model, [batch], subset, steps=25, covariance="diagonal")
+    smidgen.fit.swag(
+        model,
+        [batch],
+        subset,
+        settings=smidgen.fit.SwagSettings(steps=25, covariance="diagonal"),
+    )
 
 
 @pytest.mark.parametrize("percent", [1, 7, 10, 33.3, 100])

@@ -9,7 +9,7 @@ from torch import nn
 
 from smidgen import make_sparse, predict_sparse_batches
 from smidgen.errors import DataError
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
 from smidgen_studies.methods.sparse_costs import costs
@@ -44,7 +44,7 @@ def test_costs_leave_the_networks_as_they_were(model, inputs, unchanged):
     network, twin = (make_sparse(model, density=d, path="dense") for d in (0.1, 1.0))
     labels = torch.arange(8) % 4
     with unchanged(network), unchanged(twin):
-        found = costs(network, twin, (inputs, labels), SparseTraining())
+        found = costs(network, twin, (inputs, labels), SsviSettings())
     assert found["seconds_ratio"] > 0
     assert found["paths"] == ["dense", "dense"]
     assert found["active_operations_ratio"] < found["operations_ratio"]

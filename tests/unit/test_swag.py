@@ -395,12 +395,10 @@ def test_a_rate_whose_loss_overflows_before_the_outputs_do_is_only_a_bad_one():
         [batch],
         subset,
         validation=[batch],
-        # Ten times per step and more: squares leave single precision long before numbers.
-        learning_rate=[1e-3, 20.0],
-        steps=40,
-        every=2,
-        trial_steps=40,
         progress=False,
+        settings=smidgen.fit.SwagSettings(
+            learning_rate=[1e-3, 20.0], steps=40, every=2, trial_steps=40
+        ),
     )
     assert dict(found.rates)[20.0] == float("inf")
     assert found.learning_rate == 1e-3

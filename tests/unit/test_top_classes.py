@@ -190,7 +190,10 @@ def test_memory_follows_the_classes_that_are_followed():
     model = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, classes))
     batch = (torch.randn(rows, 3), torch.randint(classes, (rows,)))
     posterior = smidgen.fit.laplace(
-        model, [batch], smidgen.select.named(model, ["0.*"]), fisher_draws=2
+        model,
+        [batch],
+        smidgen.select.named(model, ["0.*"]),
+        settings=smidgen.fit.LaplaceSettings(fisher_draws=2),
     )
     with Largest() as largest:
         found = smidgen.predict(posterior, model, batch, top=top)
@@ -212,7 +215,10 @@ def test_counting_and_temperatures_of_many_classes_make_no_matrix_of_them():
     logits = model(batch[0]).detach()
     with Largest() as largest:
         smidgen.fit.laplace(
-            model, [batch], smidgen.select.named(model, ["0.*"]), fisher_draws=1
+            model,
+            [batch],
+            smidgen.select.named(model, ["0.*"]),
+            settings=smidgen.fit.LaplaceSettings(fisher_draws=1),
         )
         smidgen.fit.temperature(logits, logits.argmax(-1).flip(0))
     assert largest.numbers <= 4 * rows * classes
@@ -276,7 +282,9 @@ def test_memory_of_tuning_follows_them_too():
     model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, classes))
     batch = (torch.randn(rows, 3), torch.randint(classes, (rows,)))
     subset = smidgen.select.named(model, ["0.*"])
-    posterior = smidgen.fit.laplace(model, [batch], subset, fisher_draws=2)
+    posterior = smidgen.fit.laplace(
+        model, [batch], subset, settings=smidgen.fit.LaplaceSettings(fisher_draws=2)
+    )
     with Largest() as largest:
         smidgen.fit.tune_precision(
             posterior, model, [batch], precisions=[0.1, 1.0, 10.0], top=top

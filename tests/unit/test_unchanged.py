@@ -50,7 +50,10 @@ def test_finetuning_works_on_a_copy(unchanged, case):
     problem = case.problem(model)
     with unchanged(model):
         found = smidgen.fit.finetune(
-            problem, [batch], [batch], epochs=2, learning_rate=1e-2
+            problem,
+            [batch],
+            validation=[batch],
+            settings=smidgen.fit.FinetuneSettings(epochs=2, learning_rate=1e-2),
         )
     assert found.model is not model
     moved = [

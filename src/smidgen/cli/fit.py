@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -66,7 +66,7 @@ def fit(
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
-    how: Any = {"structure": wanted.structure(structure), "approximation": approximation}
+    kept_as = wanted.structure(structure)
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
@@ -82,8 +82,14 @@ def fit(
             network, batches, held, subset, options=given, seed=seed, folder=folder, say=say
         )
     else:
-        say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
-        found = smidgen.fit.laplace(network, seen, subset, **how)
+        say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
+        found = smidgen.fit.laplace(
+            network,
+            seen,
+            subset,
+            structure=kept_as,
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
+        )
         say(f"Tuning on {len(tables[1]):,} held-out texts")
         found = smidgen.fit.tune_precision(found, network, held, what=tune, scope=scope)
     keep(found, folder, say, overwrite=overwrite)

@@ -19,7 +19,7 @@ from smidgen.sparse.prune import Removal
 if TYPE_CHECKING:
     from torch import nn
 
-    from smidgen.fit import SparseFit, SparseTraining
+    from smidgen.fit import SparseFit, SsviSettings
     from smidgen.integrations.arrays import Arrays
     from smidgen.sparse import SparseNetwork
     from smidgen.sparse.architectures import PlainNetwork
@@ -139,23 +139,25 @@ def train_sparse(
 
 
 # Options that `sparse_bayesian` has under the same names.
+_OF_NETWORK = ("density", "start", "num_data")
 _CHOICES = ("density", "budget", "start", "scale", "prior", "deterministic", "seed")
 
 
-def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
-    """What `SparseTraining` has under the same names; short trainings move oftener."""
-    from smidgen.fit import SparseTraining
+def _training(options: Mapping[str, Any], steps: int) -> SsviSettings:
+    """What `SsviSettings` has under the same names; short trainings move oftener."""
+    from smidgen.fit import SsviSettings
 
-    found = {f.name: options[f.name] for f in fields(SparseTraining) if f.name in options}
+    names = [f.name for f in fields(SsviSettings) if f.name not in _OF_NETWORK]
+    found = {name: options[name] for name in names if name in options}
     if found["every"] is None:
         found["every"] = max(1, min(100, steps // 20))
-    return SparseTraining(**found)
+    return SsviSettings(**found)
 
 
 def _course(found: SparseFit) -> dict[str, Any]:
     return {
         "history": [epoch.scores() for epoch in found.history],
-        "moves": [asdict(move) for move in found.moves],
+        "moves": [asdict(move) for move in found.changes],
         "state_bytes": found.state_bytes,
         "derived_bytes": found.derived_bytes,
     }
@@ -164,7 +166,7 @@ def _course(found: SparseFit) -> dict[str, Any]:
 def _trained(
     network: SparseNetwork,
     data: Mapping[str, Arrays],
-    training: SparseTraining,
+    training: SsviSettings,
     batch_size: int,
     seed: int,
     checkpoint: Path | None,
@@ -175,8 +177,8 @@ def _trained(
     found = fit.ssvi(
         network,
         ArrayBatches(data["train"], batch_size, shuffle=True, seed=seed),
-        ArrayBatches(data["validation"], 1000),
-        training=training,
+        validation=ArrayBatches(data["validation"], 1000),
+        settings=training,
         seed=seed,
         checkpoint=checkpoint,
     )
@@ -185,8 +187,8 @@ def _trained(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
-    went = sum(sum(move.pruned.values()) for move in found.moves)
-    out.print(f"  {len(found.moves)} moves, in which {went:,} weights went")
+    went = sum(sum(move.pruned.values()) for move in found.changes)
+    out.print(f"  {len(found.changes)} moves, in which {went:,} weights went")
     return found
 
 
@@ -251,14 +253,14 @@ def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
 
 
 def _about(
-    found: SparseFit, training: SparseTraining, seed: int, count: int, train: Sequence[Path]
+    found: SparseFit, training: SsviSettings, seed: int, count: int, train: Sequence[Path]
 ) -> dict[str, Any]:
     """What else the folder says of its network."""
     likelihood = {"kind": found.likelihood.kind, **asdict(found.likelihood)}
     return {
         "likelihood": likelihood,
         "seed": seed,
-        "training": asdict(training),
+        "training": {n: v for n, v in asdict(training).items() if n not in _OF_NETWORK},
         "data": {"files": [path.name for path in train], "examples": count},
     }
 

@@ -13,7 +13,7 @@ columns it is diag(s) alone; without a variance the mean is all there is ("swa")
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, get_args
 
@@ -285,7 +285,7 @@ class Snapshots:
         parts = {"mean": self.mean, "squares": self.squares, "columns": self.deviations}
         return {"count": count, **parts}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state."""
         self.count = int(state["count"])
         self.mean.copy_(state["mean"])

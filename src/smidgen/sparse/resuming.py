@@ -1,24 +1,29 @@
-"""A training in mid-course as tensors: put back, it goes on bit for bit.
+"""A network in the middle of its training as tensors: put back, it goes on bit for bit.
 
-Network and active set, the optimiser's state of the active weights, and the state of
-every source of randomness. `description` is what a checkpoint of it is compared by.
+Network and active set, the optimiser's state of the active weights, and the source of the
+weights' noise. `description` is what a checkpoint of it is compared by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from smidgen.errors import SmidgenError, StoreError
+from smidgen.runtime.checkpoint import (
+    of_prefix,
+    pack_optimiser,
+    unpack_optimiser,
+    with_prefix,
+)
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.rewire import refill
 from smidgen.sparse.store import fill, header_of, tensors_of, weights_of
 
-_OWN, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
+_NOISE = "generator/network"
 
 
 def description(network: SparseNetwork) -> dict[str, Any]:
@@ -37,96 +42,35 @@ def description(network: SparseNetwork) -> dict[str, Any]:
     return {**found, "first weights": fingerprint(network)}
 
 
-def training_tensors(
-    network: SparseNetwork,
-    optimiser: torch.optim.Optimizer,
-    generators: Mapping[str, torch.Generator],
-) -> dict[str, Tensor]:
-    """List the state of a training.
-
-    Args:
-        network: The network.
-        optimiser: Its optimiser.
-        generators: Sources of randomness besides the network's and torch's own.
-
-    Returns:
-        Tensors by name.
-    """
-    tensors = tensors_of(network)
-    for index, _, held in _parameters(optimiser):
-        for key, value in optimiser.state.get(held, {}).items():
-            tensors[f"optimiser/{index}/{key}"] = torch.as_tensor(value).clone()
-    tensors[_OWN] = network.generator.get_state()
-    tensors[_TORCH] = torch.get_rng_state()
-    for name, generator in generators.items():
-        tensors[f"generator/loader/{name}"] = generator.get_state()
-    if _on_gpu(network):
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            tensors[f"{_CUDA}/{index}"] = state
-    return tensors
+def pack_training(network: SparseNetwork, optimiser: Optimizer) -> dict[str, Tensor]:
+    """List the state of a network and of its optimiser."""
+    return {
+        **tensors_of(network),
+        **with_prefix("optimiser", pack_optimiser(optimiser)),
+        _NOISE: network.generator.get_state(),
+    }
 
 
-def put_back(
+def unpack_training(
     tensors: Mapping[str, Tensor],
     paths: Mapping[str, str],
     network: SparseNetwork,
-    optimiser: torch.optim.Optimizer,
-    generators: Mapping[str, torch.Generator],
+    optimiser: Optimizer,
 ) -> None:
-    """Put a training back as it was.
+    """Put a network and its optimiser back as they were.
 
     Args:
-        tensors: What `training_tensors` listed.
+        tensors: What `pack_training` listed.
         paths: How each layer computed.
         network: A network made in the same way.
         optimiser: Its optimiser, made in the same way.
-        generators: The same sources of randomness.
-
-    Raises:
-        StoreError: If something is missing or does not fit.
     """
     header = header_of(network)
     for name, entry in header["maps"].items():
         entry["path"] = paths[name]
-    try:
-        for name, weights in weights_of(tensors, header).items():
-            values = (weights.pattern, weights.means, weights.log_scales)
-            refill(network.layers[name], *values, optimiser)
-        fill(network, tensors, header)
-        for index, group, held in _parameters(optimiser):
-            # Fused optimisers count their steps where the weights are.
-            near = group.get("fused") or group.get("capturable")
-            prefix = f"optimiser/{index}/"
-            state = {
-                key.removeprefix(prefix): value.to(held.device)
-                if near or value.dim()
-                else value
-                for key, value in tensors.items()
-                if key.startswith(prefix)
-            }
-            if state:
-                optimiser.state[held] = state
-        network.generator.set_state(tensors[_OWN])
-        torch.set_rng_state(tensors[_TORCH])
-        for name, generator in generators.items():
-            generator.set_state(tensors[f"generator/loader/{name}"])
-        if _on_gpu(network):
-            for index in range(torch.cuda.device_count()):
-                torch.cuda.set_rng_state(tensors[f"{_CUDA}/{index}"], index)
-    except (ValueError, KeyError, RuntimeError, SmidgenError) as error:
-        raise StoreError(
-            f"the checkpoint does not fit this training ({error}). Delete it to start anew."
-        ) from error
-
-
-def _parameters(
-    optimiser: torch.optim.Optimizer,
-) -> Iterator[tuple[int, dict[str, Any], Tensor]]:
-    """Place, group and tensor of each parameter."""
-    found = [(group, held) for group in optimiser.param_groups for held in group["params"]]
-    for index, (group, held) in enumerate(found):
-        yield index, group, held
-
-
-def _on_gpu(network: SparseNetwork) -> bool:
-    return any(parameter.is_cuda for parameter in network.parameters())
+    for name, weights in weights_of(tensors, header).items():
+        values = (weights.pattern, weights.means, weights.log_scales)
+        refill(network.layers[name], *values, optimiser)
+    fill(network, tensors, header)
+    unpack_optimiser(optimiser, of_prefix("optimiser", tensors))
+    network.generator.set_state(tensors[_NOISE])

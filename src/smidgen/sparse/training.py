@@ -11,15 +11,23 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
+from smidgen.sparse.build import Start
 from smidgen.sparse.prune import SCORES, Removal
 from smidgen.sparse.rewire import ActiveSetChange
 
 
 @dataclass(frozen=True)
-class SparseTraining:
+class SsviSettings:
     """How to train; the defaults are plain variational inference at temperature 1.
 
     Args:
+        density: Active share of the weights, 0.1 if left out; for a model that is not
+            sparse yet, without a subset.
+        start: "random", also if left out, for a new model: a random active set, its
+            weights scaled up. "magnitude" for a trained model: its largest weights as
+            they are. For a model that is not sparse yet.
+        num_data: What the KL term counts against, N: examples, or labelled tokens where
+            every token has a label. Taken from the loader's `dataset` if left out.
         epochs: Passes over the training data.
         learning_rate: First rate; it falls to zero as a cosine. Few weights are larger
             weights, so a sparse network wants a higher one than a dense one.
@@ -41,6 +49,9 @@ class SparseTraining:
         ArgumentError: If one is outside what it may be.
     """
 
+    density: float | None = None
+    start: Start | None = None
+    num_data: int | None = None
     epochs: int = 20
     learning_rate: float = 3e-3
     scale_rate: float = 1.0
@@ -96,14 +107,14 @@ class SparseEpoch:
 _NOTES = "notes"
 
 
-def packed_course(
-    history: Sequence[SparseEpoch], moves: Sequence[ActiveSetChange], **more: Any
+def pack_history(
+    history: Sequence[SparseEpoch], changes: Sequence[ActiveSetChange], **more: Any
 ) -> dict[str, Tensor]:
-    """Write the course of a training as tensors.
+    """Write the history of a training as tensors.
 
     Args:
         history: Its epochs, one at least.
-        moves: Its moves.
+        changes: How its active set changed.
         more: What else to remember, as JSON takes it.
 
     Returns:
@@ -111,7 +122,7 @@ def packed_course(
     """
     notes = {
         "history": [epoch.scores() for epoch in history],
-        "moves": [asdict(move) for move in moves],
+        "changes": [asdict(change) for change in changes],
         **more,
     }
     text = bytearray(json.dumps(notes).encode())
@@ -122,16 +133,16 @@ def packed_course(
     return found
 
 
-def unpacked_course(
+def unpack_history(
     tensors: Mapping[str, Tensor],
 ) -> tuple[list[SparseEpoch], list[ActiveSetChange], dict[str, Any]]:
-    """Read what `packed_course` wrote.
+    """Read what `pack_history` wrote.
 
     Args:
         tensors: Those tensors, perhaps among others.
 
     Returns:
-        Epochs, moves, and what else was remembered.
+        Epochs, changes, and what else was remembered.
     """
     notes = json.loads(bytes(tensors[_NOTES].tolist()))
     prefix = "connectivity/"
@@ -144,4 +155,4 @@ def unpacked_course(
         SparseEpoch(**each, connectivity={name: rows[i] for name, rows in shares.items()})
         for i, each in enumerate(notes.pop("history"))
     ]
-    return history, [ActiveSetChange(**each) for each in notes.pop("moves")], notes
+    return history, [ActiveSetChange(**each) for each in notes.pop("changes")], notes

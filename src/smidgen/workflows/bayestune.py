@@ -17,8 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.fit import Agreement, Scales, SparseFinetuneResult
-from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit import (
+    Agreement,
+    FinetuneResult,
+    FinetuneSettings,
+    LangevinSettings,
+    Scales,
+)
+from smidgen.fit.bayestune.langevin import schedule_chain
 from smidgen.fit.swag import SwagOptions
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
@@ -56,7 +62,7 @@ class Choice:
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | SparseFinetuneResult | LaplacePosterior | SwagPosterior
+Finding = Choice | Agreement | FinetuneResult | LaplacePosterior | SwagPosterior
 """What is shown as soon as it is there."""
 
 
@@ -103,13 +109,14 @@ def bayestune(
         show(agreed)
         results["agreement"] = agreed.to_dict()
     say(f"Tuning {choice.subset.size:,} weights")
-    found = fit.sparse_finetune(
+    tuning = {n: value for n, value in settings.tuning.items() if n != "seed"}
+    found = fit.finetune(
         work.network,
         work.train,
         choice.subset,
-        work.validation,
-        **settings.tuning,
-        head=work.head,
+        validation=work.validation,
+        settings=FinetuneSettings(**tuning, head=work.head),
+        seed=settings.seed,
         checkpoint=place.tuning_state,
         progress=progress,
     )
@@ -146,9 +153,11 @@ class _Work:
 
     def chain(self, loader: Loader) -> dict[str, Any]:
         """The arguments of a chain over some batches."""
-        course = asdict(chain_course(self.settings.chain_epochs * len(loader)))
-        own = {"head": self.head, "progress": self.progress}
-        return {**course, **self.settings.chain, **own}
+        course = asdict(schedule_chain(self.settings.chain_epochs * len(loader)))
+        chain = self.settings.chain
+        seed = chain.pop("seed")
+        settings = LangevinSettings(**course, **chain, head=self.head)
+        return {"settings": settings, "seed": seed, "progress": self.progress}
 
 
 def _started(
@@ -222,9 +231,10 @@ def _agreement(work: _Work, table: TextTable, fraction: float) -> Agreement:
 
 
 def _saved(
-    found: SparseFinetuneResult, work: _Work, place: TunedFolder
+    found: FinetuneResult, work: _Work, place: TunedFolder
 ) -> tuple[PreTrainedModel, int]:
     """Write the delta and the model it makes; return that and the delta's bytes."""
+    assert found.delta is not None
     delta = found.delta.half() if work.settings.half else found.delta
     tuned = deepcopy(work.network)
     delta.apply(tuned)
@@ -234,9 +244,10 @@ def _saved(
 
 
 def _summary(
-    found: SparseFinetuneResult, place: TunedFolder, size: int, head: int
+    found: FinetuneResult, place: TunedFolder, size: int, head: int
 ) -> dict[str, Any]:
     """What tuning came to, as a record holds it."""
+    assert found.delta is not None
     whole = sum(each.numel() for each in found.delta.replaced.values())
     return {
         "delta": str(place.delta),

@@ -56,10 +56,9 @@ def collect(
         train,
         subset,
         validation=validation,
-        **options.arguments(),
+        settings=options.settings(checkpoint_every=CHECKPOINT_EVERY),
         seed=seed,
         checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
         progress=progress,
     )
     say("Tuning the temperature on held-out texts")

@@ -102,12 +102,14 @@ def run_task(
     tuned = fit.finetune(
         model,
         loaders.shuffled,
-        loaders.validation,
-        epochs=settings.epochs,
-        patience=settings.patience,
-        learning_rate=settings.learning_rate,
+        validation=loaders.validation,
         seed=settings.seed,
         progress=progress,
+        settings=fit.FinetuneSettings(
+            epochs=settings.epochs,
+            patience=settings.patience,
+            learning_rate=settings.learning_rate,
+        ),
     )
     problem = Problem(tuned.model)
     subsets = {

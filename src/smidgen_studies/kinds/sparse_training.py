@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from smidgen import evaluate, fit
 from smidgen.errors import ArgumentError, DivergedError
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
@@ -34,13 +34,15 @@ from smidgen_studies.methods.sparse_costs import costs, stored_bytes
 from smidgen_studies.methods.trials import Choice, choose, trial
 
 _DEFAULTS = {
-    "learning_rate": SparseTraining.learning_rate,
-    "temperature": SparseTraining.temperature,
-    "weight_decay": SparseTraining.weight_decay,
+    "learning_rate": SsviSettings.learning_rate,
+    "temperature": SsviSettings.temperature,
+    "weight_decay": SsviSettings.weight_decay,
     "scale": 0.1,
 }
 _REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
+# Of `SsviSettings`: the network is made here, so training is told none of them.
+_OF_NETWORK = ("density", "start", "num_data")
 
 Data = ImageData
 ON_PROCESSOR = True
@@ -72,7 +74,7 @@ class Settings:
     log_scale_rate: Unsigned = 0.01
     epochs: Count = 10
     batch: Count = 128
-    every: Count = SparseTraining.every
+    every: Count = SsviSettings.every
     images: Count | None = None
     samples: Draws = 10
     pruned: tuple[Fraction, ...] = ()
@@ -100,10 +102,10 @@ class Settings:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]
 
-    def training(self, values: Mapping[str, float]) -> SparseTraining:
+    def training(self, values: Mapping[str, float]) -> SsviSettings:
         """How to train at a choice."""
         rate = values["learning_rate"]
-        return SparseTraining(
+        return SsviSettings(
             epochs=self.epochs,
             learning_rate=rate,
             scale_rate=self.log_scale_rate / rate,
@@ -139,7 +141,7 @@ def run(job: Job) -> Mapping[str, Any]:
         found = fit.ssvi(
             network,
             batches,
-            training=training,
+            settings=training,
             seed=job.seed,
             checkpoint=job.work / "checkpoint",
             progress=False,
@@ -149,7 +151,9 @@ def run(job: Job) -> Mapping[str, Any]:
             raise
         return {**noted, "trial": _trial(told, choice)}
     noted["training"] = {
-        **vars(training),
+        **{
+            name: value for name, value in vars(training).items() if name not in _OF_NETWORK
+        },
         "images": len(batches.dataset),
         "train_nll": found.history[-1].train_nll,
         "state_bytes": found.state_bytes,
@@ -210,7 +214,7 @@ def _reported(
     twin: SparseNetwork,
     held: Tensor,
     data: Images,
-    training: SparseTraining,
+    training: SsviSettings,
 ) -> dict[str, Any]:
     """The rows of a network, and of what is left of it after pruning."""
     name, label = names_of(told)

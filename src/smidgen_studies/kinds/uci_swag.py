@@ -52,7 +52,7 @@ def run(job: Job) -> Mapping[str, Any]:
             tables.shuffled(job.seed),
             subset,
             validation=validation,
-            **told.arguments(),
+            settings=told.settings(),
             seed=job.seed,
         )
         found = fit.tune_samples(found, problem, validation, samples=told.samples)

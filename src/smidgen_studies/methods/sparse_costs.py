@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.sparse import SparseNetwork, save_sparse
 from smidgen.sparse.flops import step_flops
 
@@ -35,7 +35,7 @@ def costs(
     network: SparseNetwork,
     twin: SparseNetwork,
     batch: tuple[Tensor, Tensor],
-    training: SparseTraining,
+    training: SsviSettings,
 ) -> dict[str, float | int | list[str]]:
     """Count and measure a network beside its dense twin.
 

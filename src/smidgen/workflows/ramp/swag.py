@@ -117,7 +117,7 @@ def swag_ramp(
             train,
             subset,
             validation=validation,
-            **{**settings.arguments(), "samples": settings.trial_samples},
+            settings=settings.settings(samples=settings.trial_samples),
             seed=settings.seed,
             checkpoint=kept,
             progress=progress,

@@ -38,18 +38,18 @@ from smidgen.runtime.loader import ResumableLoader
 from smidgen.sparse.build import make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.resuming import description, pack_training, unpack_training
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SsviSettings,
+    describe_network,
     pack_history,
+    pack_training,
+    restore_training,
     unpack_history,
 )
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
-
-_DENSITY = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +150,8 @@ def _make_network(
 ) -> SparseNetwork:
     """A sparse network of one's own: a copy, or made from a plain model."""
     if not isinstance(model, SparseNetwork):
-        if subset is not None and settings.density is not None:
-            raise ArgumentError(
-                f"density must be left out where a subset is given, got {settings.density}."
-            )
-        density = _DENSITY if settings.density is None else settings.density
-        start = settings.start or "random"
-        return make_sparse(model, density=density, subset=subset, start=start, seed=seed)
+        density, start = settings.density, settings.start
+        return make_sparse(model, subset, density=density, start=start, seed=seed)
     given = {"density": settings.density, "start": settings.start, "subset": subset}
     for name, value in given.items():
         if value is not None:
@@ -197,7 +192,7 @@ class _Training:
         del told["density"], told["start"]
         return {
             "method": "ssvi",
-            **description(self.network),
+            **describe_network(self.network),
             **told,
             "steps": self.steps,
             "num_data": self.num_data,
@@ -281,15 +276,15 @@ class _Training:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from an earlier state."""
         self.history, self.changes, notes = unpack_history(state)
-        unpack_training(state, notes["paths"], self.network, self.optimiser)
+        restore_training(state, notes["paths"], self.network, self.optimiser)
         self.rewiring.step = int(notes["step"])
 
 
 def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
     """Warn where the active set was to move and never will."""
-    wanted = schedule.share > 0 and schedule.until > 0 and network.count < network.total
+    wanted = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
     # The first of all moves comes after `every` steps.
-    if wanted and not schedule.replaced(schedule.every) > 0:
+    if wanted and not schedule.fraction_at(schedule.every) > 0:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "

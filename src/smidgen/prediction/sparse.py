@@ -156,7 +156,7 @@ def _outputs(
     """Outputs under every draw, (S, R, C), in fp64 on the CPU."""
     found = []
     for seed in seeds:
-        with network.drawn(torch.Generator().manual_seed(seed)):
+        with network.using_draw(torch.Generator().manual_seed(seed)):
             found.append(problem.outputs(batch))
     # A point is a mixture of two that are the same.
     found = found or [problem.outputs(batch)] * 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from smidgen.fit import SsviSettings
 from smidgen.sparse import SparseNetwork, save_sparse
-from smidgen.sparse.flops import step_flops
+from smidgen.sparse.flops import count_step_flops
 
 _FIRST_ROUNDS, _ROUNDS = 3, 25
 # The timed steps must not change what is timed.
@@ -53,7 +53,7 @@ def costs(
     seconds = step_seconds(sides, batch)
 
     counted = {
-        name: step_flops(
+        name: count_step_flops(
             side,
             batch[0],
             passes=training.passes,

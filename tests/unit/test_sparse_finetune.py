@@ -282,7 +282,7 @@ def test_rates_fall_to_zero_at_the_end_and_not_before():
     assert len(train) == 3
     with pytest.MonkeyPatch.context() as patch:
         # The package's name is the function; the module is behind it.
-        patch.setattr(sys.modules[fit.sparse_finetune.__module__], "SubsetAdamW", Noted)
+        patch.setattr(sys.modules[fit.finetune.__module__], "SubsetAdamW", Noted)
         fit.finetune(
             model,
             train,

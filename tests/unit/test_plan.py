@@ -301,8 +301,20 @@ def test_many_classes_cost_what_is_drawn_and_followed(monkeypatch):
         smidgen.fit.tune_precision,
     )
     for setting, drawn, followed in ((planned[0], None, None), (planned[1], draws, top)):
-        posterior, many = counted(laplace, model, [batch], subset, fisher_draws=drawn)
-        _, again = counted(laplace, model, [batch] * 2, subset, fisher_draws=drawn)
+        posterior, many = counted(
+            laplace,
+            model,
+            [batch],
+            subset,
+            settings=smidgen.fit.LaplaceSettings(fisher_draws=drawn),
+        )
+        _, again = counted(
+            laplace,
+            model,
+            [batch] * 2,
+            subset,
+            settings=smidgen.fit.LaplaceSettings(fisher_draws=drawn),
+        )
         assert again - many == setting.columns
         for verb, data in ((predict, batch), (tune, [batch])):
             _, many = counted(verb, posterior, model, data, top=followed)

@@ -330,13 +330,13 @@ def test_training_state_follows_the_density(density, kind):
 
 def test_deterministic_networks_have_no_scales_and_no_kl():
     network = make_sparse(mlp(), density=0.2, settings=SparseSettings(deterministic=True))
-    found = fit.ssvi(network, blobs(), blobs(seed=5), settings=QUICK)
+    found = fit.ssvi(network, blobs(), validation=blobs(seed=5), settings=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
     assert found.changes
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
     dense = make_sparse(mlp(), density=1.0, settings=SparseSettings(deterministic=True))
-    found = fit.ssvi(dense, blobs(), blobs(seed=5), settings=QUICK)
+    found = fit.ssvi(dense, blobs(), validation=blobs(seed=5), settings=QUICK)
     assert not found.changes
     assert found.history[-1].accuracy > 0.85
 

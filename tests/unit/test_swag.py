@@ -494,7 +494,7 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
             collector.collect()
     found = collector.posterior(smidgen.Categorical(3), num_data=4)
     torch.testing.assert_close(found.mean, ours.mean, **EXACT)
-    torch.testing.assert_close(found.covariance_matrix(), ours.covariance(), **EXACT)
+    torch.testing.assert_close(found.covariance_matrix(), ours.covariance_matrix(), **EXACT)
     # It belongs to the model as trained, and predicts around the mean.
     assert smidgen.predict_samples(found, copy, batch).probs.shape == (4, 3)
     with pytest.raises(ArgumentError, match="must be the one the posterior"):

@@ -18,7 +18,7 @@ from torch import Tensor
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -72,7 +72,7 @@ class Moments:
 
 
 def output_moments(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     shares: Sequence[CovarianceTerm],

@@ -38,7 +38,7 @@ def linearised_predictives(
     """
     likelihood = posterior.likelihood
     posterior.require(problem.model)
-    problem = replace(problem, likelihood=likelihood, targets=_no_targets)
+    settled = replace(problem.with_likelihood(likelihood), targets=_no_targets)
     name = likelihood.resolved_link(link.name, link.top)
     count = max(1, (link.top or likelihood.outputs) - 1)
     generator = torch.Generator().manual_seed(seed)
@@ -46,7 +46,7 @@ def linearised_predictives(
     blocks = find_blocks(problem.model, posterior.subset)
     terms = posterior.covariance_terms(blocks)
     directions = likelihood.followed(name, link.top)
-    moments = output_moments(problem, batches, blocks, terms, directions)
+    moments = output_moments(settled, batches, blocks, terms, directions)
     return [
         likelihood.predictive(
             each.outputs,

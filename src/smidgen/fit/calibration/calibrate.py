@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from torch import nn
@@ -58,7 +57,7 @@ def calibrate(
             f"posterior must be a smidgen posterior, got {type(posterior).__name__}. The "
             "order is (posterior, model, batches)."
         )
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    problem = as_problem(model).with_likelihood(posterior.likelihood)
     tracked = track(batches, "calibrating", show=progress)
     if not posterior.linearised:
         if settings is not None:

@@ -25,7 +25,7 @@ from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
 from smidgen.outputs.link_choice import Link
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import Calibration
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
@@ -73,7 +73,7 @@ class Choice:
 
 def calibrate_precision(
     posterior: LaplacePosterior,
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     settings: CalibrationSettings,
     link: Link,

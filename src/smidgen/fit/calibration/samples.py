@@ -19,7 +19,7 @@ from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
 from smidgen.posterior.sampling import sampled_outputs
 from smidgen.runtime.guard import preserve_model
@@ -66,7 +66,7 @@ class HeldOut:
 
 
 def held_out(
-    problem: Problem,
+    problem: SettledProblem,
     posterior: Posterior,
     validation: Iterable[Batch],
     *,

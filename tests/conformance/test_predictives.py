@@ -57,7 +57,7 @@ WAYS = [
     Way(
         "samples",
         partial(smidgen.predict_samples, samples=6),
-        partial(smidgen.predict_samples_batches, samples=6),
+        partial(smidgen.predict_batches, samples=6),
     ),
     Way(
         "sparse",

@@ -51,7 +51,7 @@ def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     with unchanged(model), unchanged(network):
         found = fit.ssvi(network, blobs(), blobs(seed=5, shuffle=False), training=training)
     assert found.network.density == network.density
-    assert found.moves
+    assert found.changes
     assert found.history[-1].accuracy > 0.85
     assert not found.network.training
 
@@ -193,11 +193,11 @@ def test_batches_without_a_label_are_passed_over():
     ]
     training = replace(QUICK, every=1, epochs=1, passes=2)
     found = fit.ssvi(mlp(), data, density=0.3, training=training, num_data=300)
-    assert found.moves
+    assert found.changes
     nothing = [(x, torch.full_like(y, -100)) for x, y in blobs()]
     still = fit.ssvi(mlp(), nothing + data, density=0.3, training=training, num_data=300)
     # The first batches have no loss to tell who may come.
-    assert [move.step for move in still.moves][0] == len(nothing) + 1
+    assert [move.step for move in still.changes][0] == len(nothing) + 1
 
 
 class Counting(nn.Sequential):
@@ -219,7 +219,7 @@ def test_a_move_has_as_many_passes_as_asked():
     found = fit.ssvi(Counting(*mlp(100)), data, density=0.3, training=training, num_data=90)
     first, second, third = (float(x[0, 0]) for x, _ in data)
     # Six steps; moves after the first four, the fourth in a new epoch.
-    assert [move.step for move in found.moves] == [1, 2, 3, 4]
+    assert [move.step for move in found.changes] == [1, 2, 3, 4]
     assert found.network.model.calls == [
         *(first, *[first] * 4),
         *(second, first, second, first, second),
@@ -233,7 +233,7 @@ def test_a_set_that_never_moves_is_mentioned():
     training = SparseTraining(epochs=2)
     with pytest.warns(SmidgenWarning, match=r"never move: every=100, .*\(every=1\)"):
         found = fit.ssvi(mlp(), blobs(), training=training)
-    assert not found.moves
+    assert not found.changes
     # Nobody who asked for it is told.
     fit.ssvi(mlp(), blobs(), training=replace(training, replaced=0.0))
     fit.ssvi(mlp(), blobs(), density=1.0, training=training)
@@ -283,12 +283,12 @@ def test_deterministic_networks_have_no_scales_and_no_kl():
     network = make_sparse(mlp(), density=0.2, deterministic=True)
     found = fit.ssvi(network, blobs(), blobs(seed=5), training=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
-    assert found.moves
+    assert found.changes
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
     dense = make_sparse(mlp(), density=1.0, deterministic=True)
     found = fit.ssvi(dense, blobs(), blobs(seed=5), training=QUICK)
-    assert not found.moves
+    assert not found.changes
     assert found.history[-1].accuracy > 0.85
 
 
@@ -344,7 +344,7 @@ def test_a_transformer_with_dict_batches(unchanged):
     network = make_sparse(model, density=0.2, start="magnitude", budget="erk")
     with unchanged(model):
         found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
-    assert found.moves
+    assert found.changes
     predictive = smidgen.predict_sparse(found.network, batch, samples=3)
     assert predictive.probs.shape == (6, 3)
     plain = BertForSequenceClassification(bert_config(num_labels=3))
@@ -368,7 +368,7 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
         network = make_sparse(each, density=0.2, path="dense")
         with unchanged(each):
             found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
-    assert found[0].moves
+    assert found[0].changes
     assert_same(found[0].network, found[1].network)
     assert found[0].network.model.is_gradient_checkpointing
 

@@ -63,7 +63,7 @@ def interrupted(network, training, loader, place, validation=None, epochs=2):
 
 def assert_same_course(left, right):
     assert_same(left.network, right.network)
-    assert left.moves == right.moves
+    assert left.changes == right.changes
     for one, two in zip(left.history, right.history, strict=True):
         assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
 
@@ -77,7 +77,7 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
     training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
     held = blobs(image=image, seed=5)
     whole = fit.ssvi(network, blobs(image=image), held, training=training)
-    assert whole.moves
+    assert whole.changes
     resumed = interrupted(
         network, training, lambda: blobs(image=image), tmp_path / "run", held
     )

@@ -272,15 +272,19 @@ def test_the_edge_is_that_of_what_was_chosen_for_each_group():
     problem = case.problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=60)
     posterior = smidgen.fit.laplace(problem, [batch], subset)
+
     # The common precision lies within this grid, that of some layer at its lower end.
-    wanted = {"precisions": GRID[10:17], "refine": False}
+    def settings(scope):
+        return smidgen.fit.CalibrationSettings(
+            scope=scope, precisions=GRID[10:17], refine=False
+        )
+
     validation = noisy(case, model, batch)
     one = smidgen.calibrate(
         posterior,
         problem,
         validation,
-        settings=smidgen.fit.CalibrationSettings(scope="scalar"),
-        **wanted,
+        settings=settings("scalar"),
     )
     assert not one.calibration.at_edge
     with warnings.catch_warnings(record=True) as caught:
@@ -289,8 +293,7 @@ def test_the_edge_is_that_of_what_was_chosen_for_each_group():
             posterior,
             problem,
             validation,
-            settings=smidgen.fit.CalibrationSettings(scope="layer"),
-            **wanted,
+            settings=settings("layer"),
         )
     ends = {GRID[10], GRID[16]}
     at_ends = [name for name, each in tuned.precisions.items() if each in ends]

@@ -13,7 +13,7 @@ from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.kronecker import Approximation, KroneckerAccumulator
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
 from smidgen.curvature.operators import Dense, Diagonal, Eigenbasis, Kronecker, Operator
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -21,7 +21,7 @@ from smidgen.weights.blocks import LayerBlock
 class PassInputs:
     """What a pass is about; `operators` are those that the pass before it made."""
 
-    problem: Problem
+    problem: SettledProblem
     blocks: Sequence[LayerBlock]
     vectors: BackwardVectors
     approximation: Approximation

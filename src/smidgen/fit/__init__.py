@@ -4,14 +4,13 @@ from smidgen.fit.bayestune.agreement import Agreement, agreement
 from smidgen.fit.bayestune.chain import Scales
 from smidgen.fit.bayestune.langevin import LangevinSettings, langevin
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.calibration.evidence import log_evidence, tune_by_evidence
-from smidgen.fit.calibration.precision import tune_precision
-from smidgen.fit.calibration.samples import tune_samples
+from smidgen.fit.calibration.evidence import calibrate_by_evidence, log_evidence
+from smidgen.fit.calibration.precision import CalibrationSettings
 from smidgen.fit.calibration.temperature import temperature
 from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
 from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
-from smidgen.fit.ssvi import SparseFit, ssvi
+from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import SwagSettings, swag
 from smidgen.posterior.swag_collector import SwagCollector
@@ -19,6 +18,7 @@ from smidgen.sparse.training import SsviSettings
 
 __all__ = [
     "Agreement",
+    "CalibrationSettings",
     "FinetuneResult",
     "FinetuneSettings",
     "LangevinSettings",
@@ -27,7 +27,6 @@ __all__ = [
     "Scales",
     "SubsetAdamW",
     "SwagCollector",
-    "SparseFit",
     "SsviSettings",
     "SwagSettings",
     "agreement",
@@ -39,7 +38,5 @@ __all__ = [
     "swag",
     "ssvi",
     "temperature",
-    "tune_by_evidence",
-    "tune_precision",
-    "tune_samples",
+    "calibrate_by_evidence",
 ]

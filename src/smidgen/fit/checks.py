@@ -12,7 +12,7 @@ from smidgen.curvature.accumulate import Curvatures
 from smidgen.curvature.batch_check import find_mixing_layers
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -38,7 +38,7 @@ def check_fit(
 
 
 def drop_mixing_layers(
-    problem: Problem, first: Batch, blocks: Sequence[LayerBlock]
+    problem: SettledProblem, first: Batch, blocks: Sequence[LayerBlock]
 ) -> tuple[LayerBlock, ...]:
     """Leave layers out whose rows cannot be told apart by example, and say so.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sized
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.outputs.targets import has_target
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
@@ -35,7 +35,7 @@ def count_training_batches(batches: Iterable[Batch]) -> int:
 
 
 def count_training_data(
-    problem: Problem, batches: Iterable[Batch], num_data: int | None
+    problem: SettledProblem, batches: Iterable[Batch], num_data: int | None
 ) -> int:
     """N, what a prior counts against: as many terms as the likelihood has.
 
@@ -65,7 +65,7 @@ def count_training_data(
     return num_data
 
 
-def _is_partly_labelled(problem: Problem, batches: Iterable[Batch]) -> bool:
+def _is_partly_labelled(problem: SettledProblem, batches: Iterable[Batch]) -> bool:
     """Whether classes are of tokens, or of some rows only."""
     targets = problem.targets(next(iter(batches)))
     if targets is None or not isinstance(problem.likelihood, Categorical):
@@ -73,6 +73,6 @@ def _is_partly_labelled(problem: Problem, batches: Iterable[Batch]) -> bool:
     return targets.dim() > 1 or not bool(has_target(targets).all())
 
 
-def _count_labels(problem: Problem, batches: Iterable[Batch]) -> int:
+def _count_labels(problem: SettledProblem, batches: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in batches)
     return sum(int(has_target(each.flatten()).sum()) for each in labels if each is not None)

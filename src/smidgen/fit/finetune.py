@@ -30,7 +30,7 @@ from smidgen.fit.epochs import (
 )
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.training_run import TrainingRun
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.checkpoint import (
     of_prefix,
     pack_optimiser,
@@ -150,7 +150,7 @@ def finetune(
         subset = _with_head(problem.model, subset, settings.head)
     with _training(problem.model, loader, None if subset is None else seed):
         with preserve_model(problem.model):
-            problem, _, _ = problem.settled(batches)
+            problem, _, _ = problem.settle(batches)
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         told = (subset, settings, None if validation is None else criterion, length, seed)
         description = {} if checkpoint is None else _describe(problem.model, *told)
@@ -220,7 +220,7 @@ def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
 class _AllWeights:
     """All weights of a copy of the model, under torch's AdamW."""
 
-    def __init__(self, problem: Problem, settings: FinetuneSettings) -> None:
+    def __init__(self, problem: SettledProblem, settings: FinetuneSettings) -> None:
         self.problem = replace(problem, model=deepcopy(problem.model).train())
         rate, decay = settings.filled(all_weights=True)
         self.trained = [p for p in self.problem.model.parameters() if p.requires_grad]
@@ -257,7 +257,7 @@ class _ChosenWeights:
     """A subset of the weights, held beside the caller's model, under `SubsetAdamW`."""
 
     def __init__(
-        self, problem: Problem, subset: Subset, settings: FinetuneSettings
+        self, problem: SettledProblem, subset: Subset, settings: FinetuneSettings
     ) -> None:
         self.problem, self.head = problem, settings.head
         rate, decay = settings.filled(all_weights=False)
@@ -295,7 +295,6 @@ class _ChosenWeights:
     def _replaced(self) -> dict[str, Tensor]:
         """The parameters of the head that were tuned whole, unless they are all."""
         if self.head == "last":
-            assert self.problem.likelihood is not None
             new = find_certain_head(self.problem.model, self.problem.likelihood.outputs)
         else:
             new = find_head(self.problem.model, self.head)
@@ -306,7 +305,7 @@ class _ChosenWeights:
 
 
 def _backward(
-    problem: Problem, batch: Batch, outputs: Tensor, share: int
+    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int
 ) -> tuple[float, int]:
     found = problem.mean_nll(batch, outputs)
     if found is None:

@@ -116,10 +116,9 @@ def laplace(
             # Before the pass begins: a loader with lasting workers has but one iterator.
             problem = fit_relative_noise(problem, batches, reduce)
         shown = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settled(shown)
+        problem, first, read_once = problem.settle(shown)
         blocks = drop_mixing_layers(problem, first, blocks)
         subset = restrict_subset(subset, blocks)
-        assert problem.likelihood is not None
         vectors = settings.backward_vectors(problem.likelihood)
         refuse_too_large(problem, blocks, subset, structure, first, settings.fisher_draws)
         inputs = PassInputs(problem, blocks, vectors, settings.approximation, {})

@@ -74,8 +74,7 @@ def laplace_many(
     check_fit(problem.model, Kronecker.structure, precision, everything)
     with preserve_model(problem.model):
         shown = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settled(shown)
-        assert problem.likelihood is not None
+        problem, first, read_once = problem.settle(shown)
         vectors = settings.backward_vectors(problem.likelihood)
         around = drop_mixing_layers(problem, first, hulls(list(blocks.values())))
         sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)

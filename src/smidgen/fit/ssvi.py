@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from math import cos, pi
 from pathlib import Path
@@ -31,8 +31,8 @@ from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import validation_scores
 from smidgen.fit.training_run import TrainingRun
-from smidgen.outputs.likelihood import Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.runtime.guard import disable_recomputing, preserve_model
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.sparse.build import make_sparse
@@ -52,22 +52,6 @@ from smidgen.types import Batch
 from smidgen.weights.subset import Subset
 
 
-@dataclass(frozen=True, eq=False)
-class SparseFit:
-    """A trained network, what its outputs mean, and how it came about.
-
-    `state_bytes` is what training had to keep of the layers' weights: values, indices and
-    momentum. `derived_bytes` is what the sparse path keeps besides, made from the indices.
-    """
-
-    network: SparseNetwork
-    likelihood: Likelihood
-    history: tuple[SparseEpoch, ...]
-    changes: tuple[ActiveSetChange, ...] = field(repr=False)
-    state_bytes: int
-    derived_bytes: int
-
-
 def ssvi(
     model: nn.Module | Problem,
     batches: Iterable[Batch],
@@ -78,7 +62,7 @@ def ssvi(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-) -> SparseFit:
+) -> SparsePosterior:
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
@@ -98,7 +82,7 @@ def ssvi(
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The network of the last epoch, in evaluation mode, and its history.
+        The posterior of the last epoch, its network in evaluation mode.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
@@ -109,11 +93,10 @@ def ssvi(
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
         network = _make_network(problem.model, subset, settings, seed)
-    known = problem.likelihood or network.likelihood
-    problem = replace(problem, model=network.model, likelihood=known)
+    problem = replace(problem, model=network.model)
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_model(network):
-        problem, _, _ = problem.settled(batches)
+        problem, _, _ = problem.settle(batches)
         num_data = count_training_data(problem, batches, settings.num_data)
     with (
         loader.seeded(seed),
@@ -133,15 +116,14 @@ def ssvi(
         for number, some in run.epochs(left, length, "training", progress=progress):
             training.train(number, some, validation, seed)
     network.eval()
-    assert problem.likelihood is not None
-    network.likelihood = problem.likelihood
-    return SparseFit(
-        network,
-        problem.likelihood,
-        tuple(training.history),
-        tuple(training.changes),
-        network.state_bytes(training.optimiser),
-        network.derived_bytes,
+    return SparsePosterior(
+        network=network,
+        likelihood=problem.likelihood,
+        num_data=num_data,
+        history=tuple(training.history),
+        changes=tuple(training.changes),
+        state_bytes=network.state_bytes(training.optimiser),
+        derived_bytes=network.derived_bytes,
     )
 
 
@@ -168,7 +150,7 @@ class _Training:
     def __init__(
         self,
         network: SparseNetwork,
-        problem: Problem,
+        problem: SettledProblem,
         settings: SsviSettings,
         length: int,
         num_data: int,
@@ -309,6 +291,6 @@ def _optimiser(network: SparseNetwork, settings: SsviSettings) -> torch.optim.Op
     return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
-def _loss(problem: Problem, batch: Batch) -> tuple[Tensor, int] | None:
+def _loss(problem: SettledProblem, batch: Batch) -> tuple[Tensor, int] | None:
     """Mean NLL of a batch and its labelled rows; None without any."""
     return problem.mean_nll(batch, problem.training_outputs(batch))

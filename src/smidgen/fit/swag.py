@@ -21,10 +21,10 @@ from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.fit.training_run import TrainingRun, check_save_every
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import sum_squared_residuals
+from smidgen.posterior.base import SAMPLES
 from smidgen.posterior.cost_swag import refuse_too_large
-from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
@@ -182,7 +182,7 @@ def swag(
         torch.enable_grad(),
     ):
         with preserve_model(problem.model):
-            problem, _, _ = problem.settled(batches)
+            problem, _, _ = problem.settle(batches)
         refuse_too_large(problem, subset, settings.covariance, settings.rank)
         collecting = _Collecting(problem, subset, settings, rates)
         description = {} if checkpoint is None else collecting.describe(seed)
@@ -213,7 +213,7 @@ class _Collecting:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         subset: Subset,
         settings: SwagSettings,
         rates: tuple[float, ...],
@@ -281,7 +281,6 @@ class _Collecting:
 
     def posterior(self, sgd: Sgd) -> SwagPosterior:
         """The Gaussian through the snapshots."""
-        assert self.problem.likelihood is not None
         mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,
@@ -327,7 +326,7 @@ class _Collecting:
 
 def _with_noise(
     posterior: SwagPosterior,
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     validation: Iterable[Batch] | None,
     settings: SwagSettings,

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch, Reduce
 
 
-def sum_squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:
+def sum_squared_residuals(
+    problem: SettledProblem, batches: Iterable[Batch]
+) -> tuple[Tensor, int]:
     """Sum up the squared residuals of a regression at the trained weights.
 
     Args:
@@ -55,11 +57,11 @@ def fit_relative_noise(
         ArgumentError: If it is no regression.
         DataError: If an output has no residual.
     """
-    problem, _, _ = problem.settled(batches)
-    if not isinstance(problem.likelihood, Gaussian):
+    settled, _, _ = problem.settle(batches)
+    if not isinstance(settled.likelihood, Gaussian):
         raise ArgumentError("noise='per-output' is for regression. Leave it out.")
-    plain = replace(problem.likelihood, relative=None)
-    squares, _ = sum_squared_residuals(replace(problem, likelihood=plain), batches)
+    plain = replace(settled.likelihood, relative=None)
+    squares, _ = sum_squared_residuals(replace(settled, likelihood=plain), batches)
     if reduce is not None:
         squares = reduce(squares.to(problem.device)).cpu()
     if not (squares > 0).all():
@@ -69,4 +71,4 @@ def fit_relative_noise(
         )
     logs = squares.log()
     relative = tuple((logs - logs.mean()).exp().tolist())
-    return replace(problem, likelihood=replace(plain, relative=relative))
+    return replace(settled, likelihood=replace(plain, relative=relative))

@@ -18,8 +18,7 @@ from torch import Tensor
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -72,40 +71,8 @@ class Moments:
         return torch.stack([each.double() for each in self.covariance.values()]).sum(0)
 
 
-def covariance_terms(
-    posterior: LaplacePosterior,
-    blocks: Sequence[LayerBlock],
-    precisions: Tensor | None = None,
-    label: Callable[[str], Hashable] = lambda _: "all",
-) -> list[CovarianceTerm]:
-    """Take a posterior apart into shares.
-
-    Args:
-        posterior: The posterior.
-        blocks: The blocks of its layers.
-        precisions: Precisions for unit noise, (P,); the posterior's own if left out.
-        label: From an operator's name to the sum its share joins.
-
-    Returns:
-        A share for each operator.
-    """
-    names = tuple(block.layer.name for block in blocks)
-    noise = posterior.likelihood.scale
-    return [
-        CovarianceTerm(
-            label(name),
-            names if operator.joint else (name,),
-            operator,
-            torch.tensor([posterior.precision_of(name) * noise], dtype=torch.float64)
-            if precisions is None
-            else precisions,
-        )
-        for name, operator in posterior.operators.items()
-    ]
-
-
 def output_moments(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     shares: Sequence[CovarianceTerm],

@@ -123,7 +123,7 @@ def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
             f"{subset!r} has only layers that mix the examples of a batch. Choose others; "
             "smidgen.coverage(model) lists the layers."
         )
-    return Subset(subset.universe, parts)
+    return Subset(subset.universe, parts, subset.origin)
 
 
 def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:

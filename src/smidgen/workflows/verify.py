@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
@@ -162,7 +162,7 @@ def verify(
     source = generator or torch.Generator().manual_seed(0)
     subset = _few(given.model, rows, columns, source)
     with preserve_model(given.model):
-        problem, _, _ = given.settled(batches)
+        problem, _, _ = given.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
@@ -235,7 +235,7 @@ class _Comparison:
 
 def _draws(posterior: LaplacePosterior, source: torch.Generator) -> dict[str, Tensor]:
     """Many draws of the weights, (S, D) by layer, as a prediction by samples has them."""
-    found = [posterior.drawn(source) for _ in range(_DRAWS)]
+    found = [posterior.sample_deviations(source) for _ in range(_DRAWS)]
     return {
         name: torch.stack([each[name] for each in found]).double().cpu()
         for name in posterior.operators
@@ -273,11 +273,11 @@ def _few(model: nn.Module, rows: int, columns: int, source: torch.Generator) -> 
 
 
 def _own_variances(
-    problem: Problem, batches: list[Batch], posterior: LaplacePosterior
+    problem: SettledProblem, batches: list[Batch], posterior: LaplacePosterior
 ) -> dict[str, Tensor]:
     """Each layer's share of the outputs' covariance as a prediction has it, (R, C, C)."""
     chosen = find_blocks(problem.model, posterior.subset)
-    shares = covariance_terms(posterior, chosen, label=lambda name: name)
+    shares = posterior.covariance_terms(chosen, label=lambda name: name)
     eye = torch.eye(posterior.likelihood.outputs, dtype=torch.float64)
 
     def outputs_alone(outputs: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.training_run import TrainingRun
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction
@@ -198,7 +198,7 @@ class Chain:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         tensors: Mapping[str, Tensor],
         ranked: Iterable[str],
         prior: ScalePrior,

@@ -25,7 +25,7 @@ from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.bayestune.step import Langevin, StepSettings
 from smidgen.fit.data_size import count_training_data
 from smidgen.fit.training_run import TrainingRun, check_save_every
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.loader import ResumableLoader
@@ -186,8 +186,7 @@ def langevin(
     moving, free = _find_moving(problem.model, subset, settings.head)
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_model(problem.model), torch.enable_grad():
-        problem, _, _ = problem.settled(batches)
-        assert problem.likelihood is not None
+        problem, _, _ = problem.settle(batches)
         check_width(problem.model, settings.head, problem.likelihood.outputs)
         num_data = _count_data(problem, batches, settings)
         torch.manual_seed(seed)
@@ -233,7 +232,7 @@ def langevin(
 
 
 def _count_data(
-    problem: Problem, batches: Iterable[Batch], settings: LangevinSettings
+    problem: SettledProblem, batches: Iterable[Batch], settings: LangevinSettings
 ) -> int:
     """N; 0 where the published update, which has none, cannot be told it."""
     # It is counted where it can be all the same: that reads the loader, and both updates

@@ -652,3 +652,17 @@ def test_wrong_data_are_refused():
         fit.ssvi(mlp(), list(blobs()), settings=QUICK)
     with pytest.raises(DataError, match="length of 1 or more"):
         fit.ssvi(mlp(), [], settings=QUICK)
+
+
+def test_a_subset_is_the_first_active_set():
+    model = mlp()
+    subset = smidgen.select.weights(model, fraction=0.3)
+    still = replace(QUICK, epochs=1, replaced=0.0)
+    found = fit.ssvi(model, blobs(), subset, settings=still)
+    weights = {name for name in subset.parts if name.endswith("weight")}
+    for name in weights:
+        assert torch.equal(found.subset.indices(name), subset.indices(name))
+    with pytest.raises(ArgumentError, match="subset must be left out for a network"):
+        fit.ssvi(make_sparse(model, subset), blobs(), subset, settings=still)
+    with pytest.raises(ArgumentError, match="density"):
+        fit.ssvi(model, blobs(), subset, settings=replace(still, density=0.2))

@@ -15,6 +15,7 @@ from smidgen.errors import StoreError, StructureError
 from smidgen.fit import SsviSettings
 from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
+from smidgen.runtime.checkpoint import write_checkpoint
 from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.rewire import change_active_set, replace_weights
@@ -201,3 +202,9 @@ def test_a_loader_is_left_as_it_was_and_the_same_call_gives_the_same_network():
     assert torch.equal(loader.generator.get_state(), state)
     assert_same_course(first, second)
     assert first.network.subset() != other.network.subset()
+
+
+def test_a_checkpoint_of_an_older_format_is_refused_in_words(tmp_path):
+    write_checkpoint(tmp_path / "run", {"step": torch.tensor(3)}, {"method": "ssvi"})
+    with pytest.raises(StoreError, match="there checkpoint format is None, here 2"):
+        fit.ssvi(mlp(), blobs(), settings=QUICK, checkpoint=tmp_path / "run")

@@ -31,7 +31,12 @@ def run() -> Record:
     size: dict[str, Any] = {"batch_size": 16, "max_length": 64}
     train = make_text_loader(data.train, tokenizer, shuffle=True, **size)
     validation = make_text_loader(data.validation, tokenizer, **size)
-    tuned = smidgen.fit.finetune(model, train, validation, epochs=3, learning_rate=1e-4)
+    tuned = smidgen.fit.finetune(
+        model,
+        train,
+        validation=validation,
+        settings=smidgen.fit.FinetuneSettings(epochs=3, learning_rate=1e-4),
+    )
     problem = smidgen.Problem(tuned.model, smidgen.Categorical(2))
     chosen = find_blocks(
         tuned.model, smidgen.select.sparse_kfac(tuned.model, percent=PERCENT)

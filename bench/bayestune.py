@@ -22,7 +22,7 @@ import smidgen
 from bench.measuring import interleaved, minilm
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.bayestune.step import Langevin, LangevinSettings
+from smidgen.fit.bayestune.step import Langevin, StepSettings
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.record import Record
 from smidgen.weights.subset import Subset
@@ -136,7 +136,7 @@ def _chain(
     head = smidgen.coverage(problem.model).last().parts
     ranked = [name for name in tensors if name not in head]
     base = {n: p.detach() for n, p in problem.model.named_parameters() if n in ranked}
-    settings = LangevinSettings(1e-6, 1e-5, 0.1)
+    settings = StepSettings(1e-6, 1e-5, 0.1)
     movers = [
         Langevin(tensors, base, prior, settings, 1000, burn_in, 0)
         for burn_in in (BURN_IN, 1)

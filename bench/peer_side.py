@@ -160,8 +160,8 @@ class Ours:
             self.batches,
             self.subset,
             structure=self.structure,
-            approximation="expand",
             progress=False,
+            settings=smidgen.fit.LaplaceSettings(approximation="expand"),
         )
 
     def predict(self) -> Tensor:

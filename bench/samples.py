@@ -67,10 +67,14 @@ def run() -> Record:
 
 def _ratio(model: nn.Module, batch: Any, subset: smidgen.Subset, batches: int = 1) -> float:
     posterior = smidgen.fit.swag(
-        model, [batch], subset, learning_rate=1e-3, steps=4, every=1, progress=False
+        model,
+        [batch],
+        subset,
+        progress=False,
+        settings=smidgen.fit.SwagSettings(learning_rate=1e-3, steps=4, every=1),
     )
     sides = {
-        "ours": lambda: smidgen.predict_samples_batches(
+        "ours": lambda: smidgen.predict_batches(
             posterior, model, [batch] * batches, samples=SAMPLES, progress=False
         ),
         "plain": lambda: smidgen.point_outputs(

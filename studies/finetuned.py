@@ -100,11 +100,13 @@ def finetuned(name: str, seed: int, data: Path, cache: Path) -> Finetuned:
     model = fit.finetune(
         base,
         shuffled,
-        made.loader(task.validation),
-        epochs=settings.epochs,
-        patience=settings.patience,
-        learning_rate=settings.learning_rate,
+        validation=made.loader(task.validation),
         seed=seed,
+        settings=fit.FinetuneSettings(
+            epochs=settings.epochs,
+            patience=settings.patience,
+            learning_rate=settings.learning_rate,
+        ),
     ).model
     save_model(model, tokenizer, folder)
     return Finetuned(model, tokenizer, task, settings)

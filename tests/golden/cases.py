@@ -22,21 +22,16 @@ from safetensors.torch import load_file
 
 import smidgen
 from smidgen import evaluate, fit, select
-from smidgen.fit import SparseTraining, SwagCollector
+from smidgen.fit import SsviSettings, SwagCollector
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,
 )
+from smidgen.posterior.sampling import sampled_outputs
 from smidgen.posterior.variance_table import variance_table
-from smidgen.prediction import dropout_outputs, sparse_outputs
-from smidgen.sparse import (
-    SparseSettings,
-    load_sparse,
-    make_sparse,
-    prune_network,
-    save_sparse,
-)
+from smidgen.prediction import dropout_outputs
+from smidgen.sparse import SparseSettings, make_sparse, prune_network
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
 from smidgen.workflows.variances import marginal_variances
@@ -44,6 +39,7 @@ from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import profiles_of, read_study, shipped
 from tests.golden import models
 from tests.golden.models import batches, blobs, model, products, sparse_regression
+from tests.support.settings import grouped
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -159,7 +155,7 @@ def fitted(posterior, problem):
 
 def tuned(posterior):
     """How precision and temperature were chosen."""
-    tuning = {n: v for n, v in asdict(posterior.tuning).items() if v is not None}
+    tuning = {n: v for n, v in asdict(posterior.calibration).items() if v is not None}
     lists = {n: list(v) if isinstance(v, tuple) else v for n, v in tuning.items()}
     return {
         "precisions": list(posterior.precisions.values()),
@@ -193,7 +189,13 @@ def laplace(name, kind, outputs, structure):
     train = batches(name, kind, outputs)
     percent = 40 if structure == "full" else 70
     subset = select.sparse_kfac(problem.model, percent=percent)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     (test,) = batches(name, kind, outputs, seed=4, count=1)
     found = smidgen.predict(posterior, problem, test)
     return {**fitted(posterior, problem), **predicted(found)}
@@ -205,7 +207,13 @@ def laplace_single(structure):
     problem = problem_of("mlp", "categorical", 4, dtype=torch.float32)
     train = batches("mlp", "categorical", 4, dtype=torch.float32)
     subset = select.sparse_kfac(problem.model, percent=60)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     found = smidgen.predict_batches(posterior, problem, train, **QUIET)
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -222,7 +230,14 @@ def laplace_noise_per_output(structure):
     train = batches("mlp", "gaussian", 2, count=4)
     subset = select.sparse_kfac(problem.model, percent=50)
     how = {**STRUCTURES[structure], "noise": "per-output", "num_data": 100}
-    posterior = fit.laplace(problem, train, subset, precision=0.3, **how, **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        precision=0.3,
+        **grouped(fit.LaplaceSettings, **how),
+        **QUIET,
+    )
     found = smidgen.predict_batches(posterior, problem, train, **QUIET)
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -233,9 +248,12 @@ def laplace_drawn_labels(structure, name):
     train = batches(name, "categorical", 4)
     subset = select.sparse_kfac(problem.model, percent=40)
     how = {**STRUCTURES[structure], "fisher_draws": 2}
-    generator = torch.Generator().manual_seed(5)
-    posterior = fit.laplace(problem, train, subset, generator=generator, **how, **QUIET)
-    plain = fit.laplace(problem, train, subset, **how, **QUIET)
+    posterior = fit.laplace(
+        problem, train, subset, **grouped(fit.LaplaceSettings, seed=5, **how), **QUIET
+    )
+    plain = fit.laplace(
+        problem, train, subset, **grouped(fit.LaplaceSettings, **how), **QUIET
+    )
     found = smidgen.predict(posterior, problem, train[0])
     return {**fitted(posterior, problem), **predicted(found), **sides(plain)}
 
@@ -267,7 +285,13 @@ def laplace_subset(kind, structure):
     problem = problem_of("block", "categorical", 4)
     train = batches("block", "categorical", 4)
     subset = SUBSETS[kind][0](problem.model)
-    posterior = fit.laplace(problem, train, subset, **STRUCTURES[structure], **QUIET)
+    posterior = fit.laplace(
+        problem,
+        train,
+        subset,
+        **grouped(fit.LaplaceSettings, **STRUCTURES[structure]),
+        **QUIET,
+    )
     found = smidgen.predict(posterior, problem, train[0])
     return {**fitted(posterior, problem), **predicted(found)}
 
@@ -276,7 +300,11 @@ def simple(name="mlp", kind="categorical", outputs=4, percent=70, **how):
     problem = problem_of(name, kind, outputs)
     train = batches(name, kind, outputs)
     subset = select.sparse_kfac(problem.model, percent=percent)
-    return problem, train, fit.laplace(problem, train, subset, **how, **QUIET)
+    return (
+        problem,
+        train,
+        fit.laplace(problem, train, subset, **grouped(fit.LaplaceSettings, **how), **QUIET),
+    )
 
 
 LINKS = {
@@ -289,17 +317,18 @@ LINKS = {
 def link(outputs, link):
     problem, train, posterior = simple(outputs=outputs)
     posterior = posterior.with_temperature(1.3).with_precision(0.2)
-    drawn = {"draws": 16, "generator": torch.Generator().manual_seed(9)}
     plain = smidgen.predict(posterior, problem, train[0], link=link)
-    found = smidgen.predict(posterior, problem, train[0], link=link, **drawn)
+    few = smidgen.Link(link, draws=16)
+    found = smidgen.predict(posterior, problem, train[0], link=few, seed=9)
     return {**predicted(plain), **predicted(found, "drawn ")}
 
 
 @case((2,), (3,), (4,))
 def top(count):
     problem, train, posterior = simple("block")
-    found = smidgen.predict(posterior, problem, train[0], top=count)
-    again = fit.tune_precision(posterior, problem, train, top=count, **QUIET)
+    link = smidgen.Link(top=count)
+    found = smidgen.predict(posterior, problem, train[0], link=link)
+    again = smidgen.calibrate(posterior, problem, train, link=link, **QUIET)
     return {**predicted(found), **tuned(again)}
 
 
@@ -317,10 +346,12 @@ def point(outputs):
 @case(*[(s,) for s in STRUCTURES], **BOUND)
 def weight_samples(structure):
     problem, train, posterior = simple("block", percent=40, **STRUCTURES[structure])
-    found = smidgen.predict_samples(posterior, problem, train[0], samples=8)
-    alone = smidgen.predict_samples(posterior, problem, train[0], samples=8, reuse=False)
+    found = smidgen.predict(posterior, problem, train[0], samples=8)
+    runs = sampled_outputs(problem, posterior, train[:1], samples=8, reuse=False)
+    ((_, outputs),) = runs
+    alone = problem.likelihood.mixture(outputs, posterior.temperature)
     generator = torch.Generator().manual_seed(3)
-    weights = posterior.drawn(generator)
+    weights = posterior.sample_deviations(generator)
     return {
         **predicted(found),
         **predicted(alone, "without reuse "),
@@ -331,7 +362,7 @@ def weight_samples(structure):
 @case(("categorical", 4), ("bernoulli", 3), ("gaussian", 2))
 def weight_samples_diagonal(kind, outputs):
     problem, train, posterior = simple("mlp", kind, outputs, structure="diag")
-    found = smidgen.predict_samples_batches(posterior, problem, train, samples=8, **QUIET)
+    found = smidgen.predict_batches(posterior, problem, train, samples=8, **QUIET)
     return predicted(found)
 
 
@@ -390,7 +421,8 @@ TUNED = [("bert", "categorical", 2), ("mlp", "gaussian", 1), ("block", "bernoull
 def tune(name, kind, outputs, scope, what):
     problem, train, posterior = simple(name, kind, outputs)
     held = noisy(problem, train)
-    found = fit.tune_precision(posterior, problem, held, scope=scope, what=what, **QUIET)
+    settings = fit.CalibrationSettings(scope=scope, what=what)
+    found = smidgen.calibrate(posterior, problem, held, settings=settings, **QUIET)
     return tuned(found)
 
 
@@ -398,8 +430,10 @@ def tune(name, kind, outputs, scope, what):
 def tune_structure(structure):
     problem, train, posterior = simple("mlp", outputs=4, **STRUCTURES[structure])
     held = noisy(problem, train)
-    found = fit.tune_precision(posterior, problem, held, refine=False, **QUIET)
-    fine = fit.tune_precision(posterior, problem, held, scope="scalar", **QUIET)
+    coarse = fit.CalibrationSettings(refine=False)
+    found = smidgen.calibrate(posterior, problem, held, settings=coarse, **QUIET)
+    scalar = fit.CalibrationSettings(scope="scalar")
+    fine = smidgen.calibrate(posterior, problem, held, settings=scalar, **QUIET)
     return {**tuned(found), **{f"fine {n}": v for n, v in tuned(fine).items()}}
 
 
@@ -408,7 +442,7 @@ def tune_by_evidence(scope):
     found = {}
     for name, kind, outputs in TUNED:
         problem, _, posterior = simple(name, kind, outputs)
-        again = fit.tune_by_evidence(posterior, problem, scope=scope)
+        again = fit.calibrate_by_evidence(posterior, problem, scope=scope)
         found[f"{name} precisions"] = list(again.precisions.values())
         found[f"{name} evidence"] = fit.log_evidence(again, problem)
     return found
@@ -442,8 +476,8 @@ def swagged(posterior):
         "noise": float(posterior.likelihood.scale),
         "subset": posterior.subset.digest(),
     }
-    if posterior.tuning is not None:
-        found |= {f"tuning {n}": v for n, v in asdict(posterior.tuning).items()}
+    if posterior.calibration is not None:
+        found |= {f"tuning {n}": v for n, v in asdict(posterior.calibration).items()}
     return {n: v for n, v in found.items() if v is not None}
 
 
@@ -458,8 +492,8 @@ def swag(name, kind, outputs, spread):
     train = batches(name, kind, outputs, count=3)
     subset = select.weights(problem.model, fraction=0.4)
     how = {**SWAG, "learning_rate": 0.02, "covariance": spread, **QUIET}
-    found = fit.swag(problem, train, subset, burn_in=4, **how)
-    sampled = smidgen.predict_samples(found, problem, train[0], samples=8)
+    found = fit.swag(problem, train, subset, **grouped(fit.SwagSettings, burn_in=4, **how))
+    sampled = smidgen.predict(found, problem, train[0], samples=8)
     return {**swagged(found), **predicted(sampled)}
 
 
@@ -471,9 +505,11 @@ def swag_rates(kind, outputs):
     subset = select.sparse_kfac(problem.model, percent=60)
     held = noisy(problem, train)
     how = {**SWAG, "learning_rate": [0.001, 0.01], "trial_steps": 10, "samples": 6}
-    found = fit.swag(problem, train, subset, validation=held, **how, **QUIET)
-    again = fit.tune_samples(found, problem, held, samples=6, **QUIET)
-    sampled = smidgen.predict_samples_batches(again, problem, train, samples=6, **QUIET)
+    found = fit.swag(
+        problem, train, subset, validation=held, **grouped(fit.SwagSettings, **how), **QUIET
+    )
+    again = smidgen.calibrate(found, problem, held, samples=6, **QUIET)
+    sampled = smidgen.predict_batches(again, problem, train, samples=6, **QUIET)
     return {**swagged(again), **predicted(sampled)}
 
 
@@ -483,8 +519,10 @@ def swag_dropout():
     net = model("normed", 2, dtype=torch.float32)
     train, held = products()
     subset = select.named(net, ["0.weight", "1.*", "4.*"])
-    found = fit.swag(net, train, subset, learning_rate=0.01, **SWAG, **QUIET)
-    again = fit.tune_samples(found, net, held, samples=6, **QUIET)
+    found = fit.swag(
+        net, train, subset, **grouped(fit.SwagSettings, learning_rate=0.01, **SWAG), **QUIET
+    )
+    again = smidgen.calibrate(found, net, held, samples=6, **QUIET)
     return swagged(again)
 
 
@@ -583,12 +621,12 @@ def trained(found):
         for name in scores[0]
         if name != "seconds"
     }
-    moves = [str(value) for move in found.moves for value in asdict(move).values()]
+    moves = [str(value) for move in found.changes for value in asdict(move).values()]
     return {
         **networked(network),
         **lists,
         "moves": sha256(" ".join(moves).encode()).hexdigest(),
-        "move count": len(found.moves),
+        "move count": len(found.changes),
         "state bytes": found.state_bytes,
         "derived bytes": found.derived_bytes,
     }
@@ -625,14 +663,14 @@ def ssvi(name, path, budget, optimiser):
         net, density=0.3, settings=SparseSettings(budget=budget, path=path)
     )
     rate = 0.02 if optimiser == "adam" else 0.05
-    training = SparseTraining(
+    training = SsviSettings(
         epochs=3, learning_rate=rate, every=3, temperature=0.1, optimiser=optimiser
     )
     held = blobs(image=name == "images", seed=5, shuffle=False)
-    found = fit.ssvi(network, LOADER[name](), held, training=training, **QUIET)
+    found = fit.ssvi(network, LOADER[name](), validation=held, settings=training, **QUIET)
     batch = next(iter(held))
-    sampled = smidgen.predict_sparse(found.network, batch, samples=6)
-    means = smidgen.predict_sparse(found.network, batch, samples=0)
+    sampled = smidgen.predict(found, net, batch, samples=6)
+    means = smidgen.predict(found, net, batch, samples=0)
     return {
         "first subset": network.subset().digest(),
         **trained(found),
@@ -656,8 +694,8 @@ def ssvi_choice(what, value):
     settings = SparseSettings(path="dense", **made)
     network = make_sparse(net, density=0.3, start=start, settings=settings, seed=2)
     told = {"removal": value} if what == "removal" else {}
-    training = SparseTraining(epochs=2, learning_rate=0.02, every=3, **told)
-    found = fit.ssvi(network, blobs(), training=training, seed=3, **QUIET)
+    training = SsviSettings(epochs=2, learning_rate=0.02, every=3, **told)
+    found = fit.ssvi(network, blobs(), settings=training, seed=3, **QUIET)
     return trained(found)
 
 
@@ -666,8 +704,8 @@ def ssvi_still():
     """An active set that stays: no weight goes or comes, so other machines agree."""
     net = model("wide", 3, dtype=torch.float32)
     network = make_sparse(net, density=0.5, settings=SparseSettings(path="dense"))
-    training = SparseTraining(epochs=2, learning_rate=0.01, replaced=0.0)
-    return trained(fit.ssvi(network, blobs(), training=training, **QUIET))
+    training = SsviSettings(epochs=2, learning_rate=0.01, replaced=0.0)
+    return trained(fit.ssvi(network, blobs(), settings=training, **QUIET))
 
 
 CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
@@ -676,35 +714,40 @@ CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
 def short_network(path="dense"):
     net = model("wide", 3, dtype=torch.float32)
     network = make_sparse(net, density=0.4, settings=SparseSettings(path=path))
-    training = SparseTraining(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
-    return net, fit.ssvi(network, blobs(), training=training, **QUIET).network
+    training = SsviSettings(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
+    return net, fit.ssvi(network, blobs(), settings=training, **QUIET)
 
 
 @case(*[(by, budget) for by in ("magnitude", "snr") for budget in ("global", "uniform")])
 def prune(by, budget):
-    _, network = short_network()
-    found = prune_network(network, 0.2, by=by, budget=budget)
-    points = prune_network(network, 0.2, by=by, budget=budget, deterministic=True)
+    net, whole = short_network()
+    few = prune_network(whole.network, 0.2, by=by, budget=budget)
+    still = prune_network(whole.network, 0.2, by=by, budget=budget, deterministic=True)
+    found, points = replace(whole, network=few), replace(whole, network=still)
     batch = next(iter(blobs(shuffle=False)))
     return {
-        **networked(found),
-        **predicted(smidgen.predict_sparse(found, batch, samples=4)),
-        **predicted(smidgen.predict_sparse(points, batch), "as points "),
+        **networked(found.network),
+        **predicted(smidgen.predict(found, net, batch, samples=4)),
+        **predicted(smidgen.predict(points, net, batch), "as points "),
     }
 
 
 @case(**BOUND)
 def export():
     """Written out, saved and loaded, and every draw's outputs."""
-    net, network = short_network("sparse")
+    net, posterior = short_network("sparse")
     with folder() as place:
-        save_sparse(network, place / "network")
-        loaded = load_sparse(place / "network", net)
+        smidgen.save(posterior, place / "network")
+        loaded = smidgen.load(place / "network", net)
         files = sorted(each.name for each in (place / "network").iterdir())
+    # Folders of every kind have one format; the file once was called by its kind.
+    files = [name.replace("posterior.", "sparse.") for name in files]
     batch = next(iter(blobs(shuffle=False)))
-    outputs = sparse_outputs(loaded, [batch], samples=4, **QUIET)
-    dense = loaded.dense_state_dict()
-    return {**networked(loaded), "files": files, "outputs": outputs, **named(dense)}
+    runs = sampled_outputs(smidgen.Problem(net), loaded, [batch], samples=4)
+    ((_, outputs),) = runs
+    dense = loaded.network.dense_state_dict()
+    network = networked(loaded.network)
+    return {**network, "files": files, "outputs": outputs, **named(dense)}
 
 
 def named(tensors, before="weight "):
@@ -714,7 +757,7 @@ def named(tensors, before="weight "):
 for _name in [each for each in CASES if each.startswith("prune")]:
     CASES[_name] = replace(CASES[_name], **BOUND)
 
-CHECKPOINTED = SparseTraining(epochs=3, learning_rate=0.02, every=3, temperature=0.1)
+CHECKPOINTED = SsviSettings(epochs=3, learning_rate=0.02, every=3, temperature=0.1)
 
 
 def interrupted(path, place):
@@ -722,7 +765,7 @@ def interrupted(path, place):
     network = make_sparse(known("wide", 3), density=0.4, settings=SparseSettings(path=path))
     loader = models.StopsAfter(blobs(), 1)
     with suppress(KeyboardInterrupt):
-        fit.ssvi(network, loader, training=CHECKPOINTED, checkpoint=place, **QUIET)
+        fit.ssvi(network, loader, settings=CHECKPOINTED, checkpoint=place, **QUIET)
     return network
 
 
@@ -731,7 +774,7 @@ def ssvi_resumed(path):
     """Interrupted and taken up again; `bitwise` says that it was the same run."""
     with folder() as place:
         network = interrupted(path, place / "run")
-        how = {"training": CHECKPOINTED, **QUIET}
+        how = {"settings": CHECKPOINTED, **QUIET}
         found = trained(fit.ssvi(network, blobs(), checkpoint=place / "run", **how))
         whole = trained(fit.ssvi(network, blobs(), **how))
     same = [torch.equal(v, whole[n]) for n, v in found.items() if torch.is_tensor(v)]
@@ -765,7 +808,12 @@ def langevin(update):
     how = {"update": update, "learning_rate": 1e-3, "displacement": True}
     if update == "langevin":
         how |= {"temperature": 1.0}
-    found = fit.langevin(problem, train, head="none", seed=1, **how, **COURSE)
+    found = fit.langevin(
+        problem,
+        train,
+        seed=1,
+        **grouped(fit.LangevinSettings, head="none", **how, **COURSE),
+    )
     return chained(found)
 
 
@@ -779,7 +827,7 @@ def langevin_head(how):
         "clipped": {"clip": 0.1, "noise_discount": 0.5, "temperature": 0.01},
         "plain": {"preconditioned": False, "num_data": 500},
     }[how]
-    scales = fit.langevin(net, train, **told, **COURSE)
+    scales = fit.langevin(net, train, **grouped(fit.LangevinSettings, **told, **COURSE))
     chosen = select.bayestune(net, scales.means, fraction=0.1)
     elbow = select.bayestune(net, scales.means, elbow=True, head="none")
     return {
@@ -797,14 +845,16 @@ def langevin_resumed():
     with folder() as place:
         shutil.copy(FIXTURES / "chain.checkpoint", place / "run")
         how = {**COURSE, "checkpoint": place / "run", "checkpoint_every": 20}
-        return chained(fit.langevin(net, train, **how))
+        return chained(fit.langevin(net, train, **grouped(fit.LangevinSettings, **how)))
 
 
 @case(**TRAINED)
 def agreement():
     net = model("normed", 2, dtype=torch.float32)
     train, held = products()
-    found = fit.agreement(net, train, held, fraction=0.2, **COURSE)
+    found = fit.agreement(
+        net, train, held, fraction=0.2, **grouped(fit.LangevinSettings, **COURSE)
+    )
     return {**found.to_dict(), **named(found.scales[1].means)}
 
 
@@ -822,7 +872,12 @@ def finetune():
     train, held = products()
     with torch.random.fork_rng(devices=[]):
         found = fit.finetune(
-            net, train, held, epochs=3, learning_rate=0.01, seed=1, **QUIET
+            net,
+            train,
+            validation=held,
+            seed=1,
+            settings=fit.FinetuneSettings(epochs=3, learning_rate=0.01),
+            **QUIET,
         )
     return epochs(found)
 
@@ -832,7 +887,13 @@ def finetune_bert():
     net = model("bert", 2, dtype=torch.float32)
     train = batches("bert", "categorical", 2, count=4)
     with torch.random.fork_rng(devices=[]):
-        found = fit.finetune(net, train, train[:2], epochs=2, learning_rate=1e-3, **QUIET)
+        found = fit.finetune(
+            net,
+            train,
+            validation=train[:2],
+            settings=fit.FinetuneSettings(epochs=2, learning_rate=1e-3),
+            **QUIET,
+        )
     return epochs(found)
 
 
@@ -844,7 +905,14 @@ def few(net):
 def sparsely(net, **how):
     train, held = products()
     told = {"epochs": 3, "learning_rate": 0.05, **how}
-    return fit.sparse_finetune(net, train, few(net), held, **told, **QUIET)
+    return fit.finetune(
+        net,
+        train,
+        few(net),
+        validation=held,
+        **grouped(fit.FinetuneSettings, **told),
+        **QUIET,
+    )
 
 
 def deltaed(delta, before=""):
@@ -1097,10 +1165,10 @@ def stored_laplace(structure):
     (batch,) = batches("block", "categorical", 4, count=1)
     posterior = smidgen.load(FIXTURES / f"laplace-{structure}", problem)
     found = smidgen.predict(posterior, problem, batch)
-    sampled = smidgen.predict_samples(posterior, problem, batch, samples=4)
+    sampled = smidgen.predict(posterior, problem, batch, samples=4)
     return {
         **{n: v for n, v in fitted(posterior, problem).items() if v is not None},
-        **(tuned(posterior) if posterior.tuning is not None else {}),
+        **(tuned(posterior) if posterior.calibration is not None else {}),
         **predicted(found),
         **predicted(sampled, "sampled "),
     }
@@ -1120,22 +1188,23 @@ def stored_swag():
     problem = smidgen.Problem(known("block", 4, torch.float64), smidgen.Categorical(4))
     (batch,) = batches("block", "categorical", 4, count=1)
     posterior = smidgen.load(FIXTURES / "swag", problem)
-    found = smidgen.predict_samples(posterior, problem, batch, samples=4)
+    found = smidgen.predict(posterior, problem, batch, samples=4)
     return {**swagged(posterior), **predicted(found)}
 
 
 @case(relative=1e-5)
 def stored_sparse():
-    network = load_sparse(FIXTURES / "sparse", known("wide", 3))
+    net = known("wide", 3)
+    posterior = smidgen.load(FIXTURES / "sparse", net)
     batch = next(iter(blobs(shuffle=False)))
-    found = smidgen.predict_sparse(network, batch, samples=4)
-    return {**networked(network), **predicted(found)}
+    found = smidgen.predict(posterior, net, batch, samples=4)
+    return {**networked(posterior.network), **predicted(found)}
 
 
 @case(relative=1e-5)
 def stored_delta():
     net = known("normed", 2)
-    found = smidgen.Delta.load(FIXTURES / "delta.safetensors")
+    found = smidgen.load(FIXTURES / "delta.safetensors")
     x = batches("normed", "categorical", 2, dtype=torch.float32)[0][0]
     with found.applied(net), torch.no_grad():
         outputs = net(x)
@@ -1144,7 +1213,7 @@ def stored_delta():
 
 @case()
 def stored_subset():
-    found = smidgen.Subset.from_file(FIXTURES / "subset.safetensors")
+    found = smidgen.load(FIXTURES / "subset.safetensors")
     sizes = [f"{n} {s}" for n, s in found.sizes().items()]
     inverse = (~found).digest()
     return {"digest": found.digest(), "sizes": sizes, "inverse": inverse}
@@ -1164,7 +1233,7 @@ def stored_checkpoint():
     )
     with folder() as place:
         shutil.copy(FIXTURES / "ssvi.checkpoint", place / "run")
-        how = {"training": CHECKPOINTED, "checkpoint": place / "run", **QUIET}
+        how = {"settings": CHECKPOINTED, "checkpoint": place / "run", **QUIET}
         return trained(fit.ssvi(network, blobs(), **how))
 
 
@@ -1184,17 +1253,17 @@ def write_fixtures(place):
         problem, train, posterior = simple("block", percent=40, **how)
         if structure in ("kron", "ekfac"):
             held = noisy(problem, train)
-            posterior = fit.tune_precision(posterior, problem, held, **QUIET)
+            posterior = smidgen.calibrate(posterior, problem, held, **QUIET)
         smidgen.save(posterior, place / f"laplace-{structure}")
     _, _, posterior = simple("mlp", "gaussian", 2, noise="per-output")
     smidgen.save(posterior, place / "laplace-regression")
     subset = select.weights(problem.model, fraction=0.2)
     how = {**SWAG, "learning_rate": 0.02, **QUIET}
-    posterior = fit.swag(problem, train, subset, **how)
+    posterior = fit.swag(problem, train, subset, **grouped(fit.SwagSettings, **how))
     tuning = noisy(problem, train)
-    smidgen.save(fit.tune_samples(posterior, problem, tuning, **QUIET), place / "swag")
-    _, network = short_network()
-    save_sparse(network, place / "sparse", about={"seed": 0})
+    smidgen.save(smidgen.calibrate(posterior, problem, tuning, **QUIET), place / "swag")
+    _, posterior = short_network()
+    smidgen.save(replace(posterior, notes={"seed": 0}), place / "sparse")
     net = model("normed", 2, dtype=torch.float32)
     sparsely(net).delta.save(place / "delta.safetensors")
     (few(net) & ~select.sparse_kfac(net, percent=20)).to_file(place / "subset.safetensors")
@@ -1204,4 +1273,6 @@ def write_fixtures(place):
     train, _ = products()
     with suppress(KeyboardInterrupt):
         how = {**COURSE, "checkpoint": place / "chain.checkpoint", "checkpoint_every": 20}
-        fit.langevin(net, models.StopsAfter(train, 5), **how)
+        fit.langevin(
+            net, models.StopsAfter(train, 5), **grouped(fit.LangevinSettings, **how)
+        )

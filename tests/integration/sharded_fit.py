@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from safetensors.torch import save_file
 from tests.support.cases import mlp
+from tests.support.settings import grouped
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
@@ -68,7 +69,13 @@ def fitted(model, accelerator, shard, everything, told):
         for structure in STRUCTURES:
             how = {"structure": structure, "progress": False, **told}
             reduce = all_reduce if who == "both" else None
-            made = smidgen.fit.laplace(model, batches, subsets[50], reduce=reduce, **how)
+            made = smidgen.fit.laplace(
+                model,
+                batches,
+                subsets[50],
+                reduce=reduce,
+                **grouped(smidgen.fit.LaplaceSettings, **how),
+            )
             yield structure, who, made
         reduce = accelerator.reduce if who == "both" else None
         many = smidgen.fit.laplace_many(model, batches, subsets, reduce=reduce)

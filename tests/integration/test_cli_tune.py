@@ -236,7 +236,7 @@ def test_python_does_what_the_command_does(world):
     assert record.config["device"] == "cpu"
     assert [type(each).__name__ for each in shown] == [
         "Choice",
-        "SparseFinetuneResult",
+        "FinetuneResult",
         "Posterior",
     ]
     assert said[0] == "Sampling the scales"
@@ -294,7 +294,7 @@ def test_an_interrupted_run_goes_on(world, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(smidgen.fit, "sparse_finetune", stopped)
+        patch.setattr(smidgen.fit, "finetune", stopped)
         assert tune(world, "resumed", *more, "--checkpoint", state) != 0
     assert (state / "chain.safetensors").exists()
     with monkeypatch.context() as patch:

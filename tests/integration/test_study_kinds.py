@@ -645,9 +645,9 @@ def test_mixed_precision_trains_an_fp32_model(letters):
     tuned = fit.finetune(
         Problem(model, forward=data.forward),
         data.shuffled(tokenizer, 0),
-        data.loaders(tokenizer)["validation"],
-        epochs=1,
+        validation=data.loaders(tokenizer)["validation"],
         progress=False,
+        settings=fit.FinetuneSettings(epochs=1),
     )
     assert {each.dtype for each in tuned.model.parameters()} == {torch.float32}
     assert draw(job(cell, root, ledger)).forward is model_outputs

@@ -76,8 +76,12 @@ def test_a_trainer_moves_the_chosen_weights_only(tmp_path):
 
 def tuned(model, subset):
     batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
-    return fit.sparse_finetune(
-        smidgen.Problem(model), [batch] * 4, subset, [batch], epochs=2, learning_rate=0.02
+    return fit.finetune(
+        smidgen.Problem(model),
+        [batch] * 4,
+        subset,
+        validation=[batch],
+        settings=fit.FinetuneSettings(epochs=2, learning_rate=0.02),
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.sparse import SparseSettings, make_sparse
 
 
@@ -50,7 +50,7 @@ def blobs(count=300, *, image=False, shuffle=True, seed=0):
     return DataLoader(data, batch_size=30, shuffle=shuffle, generator=order)
 
 
-QUICK = SparseTraining(epochs=4, learning_rate=0.02, every=4, temperature=0.1)
+QUICK = SsviSettings(epochs=4, learning_rate=0.02, every=4, temperature=0.1)
 
 
 def everything(network):

@@ -58,7 +58,7 @@ def test_a_pretrained_map_is_not_taken_for_a_head():
         select.bayestune(model, given)
     ids = [(torch.tensor([1, 2]), torch.tensor([1, 2]))]
     with pytest.raises(ArgumentError, match=said):
-        fit.langevin(model, ids, num_data=2)
+        fit.langevin(model, ids, settings=fit.LangevinSettings(num_data=2))
     assert select.bayestune(model, given, fraction=0.5, head="none").size == 8
     # What makes no outputs does not count: here a norm is last.
     normed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2), nn.LayerNorm(2))
@@ -66,7 +66,9 @@ def test_a_pretrained_map_is_not_taken_for_a_head():
     assert "1.weight" in found.parts
     # Tuned whole it is still given as differences, not as new.
     subset = select.named(model, ["hidden.*", "norm.weight"])
-    tuned = fit.sparse_finetune(model, ids, subset, ids, epochs=1)
+    tuned = fit.finetune(
+        model, ids, subset, validation=ids, settings=fit.FinetuneSettings(epochs=1)
+    )
     assert not tuned.delta.replaced
     other = select.named(net(), "2.*")
     with pytest.raises(ArgumentError, match="head must hold parameters .* '2.bias'"):

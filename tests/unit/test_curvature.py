@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.support.cases import SELECTORS, Case, OneBlock, padded_tokens
 from tests.support.oracles import kfac_factors, output_hessian, output_jacobian, seen_by_map
+from tests.support.settings import grouped
 from tests.support.tiny import gpt2_config
 from tests.support.tolerances import EXACT, Z
 from transformers import GPT2LMHeadModel
@@ -15,7 +16,7 @@ from smidgen.curvature.kronecker import kronecker_factors
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import DataError
 from smidgen.outputs.problem import SettledProblem, batch_mask, batch_targets
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 
@@ -82,7 +83,7 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, st
         problem,
         [batch],
         chosen,
-        covariance_terms(posterior, chosen, precisions),
+        posterior.covariance_terms(chosen, precisions),
         lambda outputs: directions[:, None].expand(-1, len(outputs), -1),
     )
     expected = torch.zeros_like(moments.total)
@@ -110,7 +111,11 @@ def test_measured_curvature_is_that_of_the_exact_ggn(case, structure, selector):
     chosen = find_blocks(model, subset)
     able(structure, chosen)
     posterior = smidgen.fit.laplace(
-        case.problem(model), [batch], subset, structure=structure, approximation="expand"
+        case.problem(model),
+        [batch],
+        subset,
+        structure=structure,
+        settings=smidgen.fit.LaplaceSettings(approximation="expand"),
     )
     jacobians = [ordered_jacobian(model, case, batch, block) for block in chosen]
     if structure == "full":
@@ -173,7 +178,7 @@ def test_positions_without_a_label_count_nowhere(approximation):
             smidgen.Problem(net, smidgen.Categorical(3)),
             [data],
             subset,
-            approximation=approximation,
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
         )
         for data in ((x, labels), (x.flatten(0, 1)[kept], labels.flatten()[kept]))
     )
@@ -190,17 +195,17 @@ def test_drawn_labels_average_to_the_exact_curvature(case, structure):
 
     def trace_of(**options):
         posterior = smidgen.fit.laplace(
-            case.problem(model), [batch], subset, structure=structure, **options
+            case.problem(model),
+            [batch],
+            subset,
+            structure=structure,
+            **grouped(smidgen.fit.LaplaceSettings, **options),
         )
         return float(next(iter(posterior.operators.values())).values.sum())
 
     exact = trace_of(approximation="expand")
-    generator = torch.Generator().manual_seed(0)
     drawn = torch.tensor(
-        [
-            trace_of(approximation="expand", fisher_draws=10, generator=generator)
-            for _ in range(30)
-        ]
+        [trace_of(approximation="expand", fisher_draws=10, seed=seed) for seed in range(30)]
     )
     assert abs(float(drawn.mean()) - exact) < Z * float(drawn.std()) / 30**0.5
 

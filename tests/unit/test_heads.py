@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.support.settings import grouped
 from tests.support.tiny import TWO_MAPS, saved_encoder, saved_encoder_of
 from torch import nn
 
@@ -36,10 +37,16 @@ def family(request, tmp_path_factory):
 
 
 def run(model, head):
-    scales = fit.langevin(model, batches(), head=head, **COURSE)
+    scales = fit.langevin(
+        model, batches(), **grouped(fit.LangevinSettings, head=head, **COURSE)
+    )
     subset = select.bayestune(model, scales.means, fraction=0.02, head=head)
     how = {"head": head, "epochs": 2, "learning_rate": 0.01}
-    return scales, subset, fit.sparse_finetune(model, batches(), subset, **how)
+    return (
+        scales,
+        subset,
+        fit.finetune(model, batches(), subset, **grouped(fit.FinetuneSettings, **how)),
+    )
 
 
 def test_another_head_seed_is_no_other_base(family):
@@ -90,7 +97,9 @@ def test_names_of_modules_of_parameters_and_a_subset_say_the_same(family):
         {n: tuple(p.shape) for n, p in model.named_parameters() if n not in names},
         {next(iter(dict(model.named_parameters()))): Entries(torch.tensor([3]))},
     )
-    tuned = fit.sparse_finetune(model, batches(), few, head=layers, epochs=1)
+    tuned = fit.finetune(
+        model, batches(), few, settings=fit.FinetuneSettings(head=layers, epochs=1)
+    )
     assert set(tuned.delta.replaced) == set(names)
     assert tuned.delta.subset.size == 1
 

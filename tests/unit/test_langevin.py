@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+from tests.support.settings import grouped
 from tests.support.tolerances import COARSE, SHORT_STEP, Z
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -14,10 +15,10 @@ import smidgen
 from smidgen import fit, select
 from smidgen.errors import ArgumentError, DataError, StoreError
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule
-from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit.bayestune.langevin import schedule_chain
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.bayestune.step import Langevin, LangevinSettings
-from smidgen.fit.preparation import training_size
+from smidgen.fit.bayestune.step import Langevin, StepSettings
+from smidgen.fit.data_size import count_training_data
 from smidgen.weights.affine import coverage
 from smidgen.weights.top_k import top_k_overlap
 from smidgen.weights.vector import SubsetVector
@@ -58,12 +59,21 @@ SHORT = {**COURSE, "temperature": 1.0, "noise_discount": 1.0}
 
 def test_a_known_sparse_support_is_found():
     problem, loader, support = sparse_task()
-    scales = fit.langevin(problem, loader, head="none", learning_rate=1e-3, **SHORT)
+    scales = fit.langevin(
+        problem,
+        loader,
+        **grouped(fit.LangevinSettings, head="none", learning_rate=1e-3, **SHORT),
+    )
     found = chosen(problem, scales.means, len(support))
     # As many are chosen as there are, so precision and recall are one number.
     assert len(found & support) / len(support) >= 0.9
     assert scales.overlap(0.05) >= 0.9
-    other = fit.langevin(problem, loader, head="none", learning_rate=1e-3, seed=1, **SHORT)
+    other = fit.langevin(
+        problem,
+        loader,
+        seed=1,
+        **grouped(fit.LangevinSettings, head="none", learning_rate=1e-3, **SHORT),
+    )
     assert top_k_overlap(scales.means, other.means, len(support)) >= 0.9
     # What the data do not ask for stays far nearer than what they do.
     means = scales.means["weight"].flatten()
@@ -77,11 +87,14 @@ def test_the_published_update_does_not_find_it():
     scales = fit.langevin(
         problem,
         loader,
-        head="none",
-        update="published",
-        learning_rate=1e-3,
-        displacement=True,
-        **COURSE,
+        **grouped(
+            fit.LangevinSettings,
+            head="none",
+            update="published",
+            learning_rate=1e-3,
+            displacement=True,
+            **COURSE,
+        ),
     )
     found = chosen(problem, scales.means, len(support))
     assert len(found & support) / len(support) <= 0.5
@@ -128,17 +141,19 @@ def test_the_marginals_are_those_of_the_posterior(
     scales = fit.langevin(
         problem,
         loader,
-        head="none",
-        prior=prior,
-        steps=6000,
-        burn_in=500,
-        thin=5,
-        learning_rate=length * count * copies / (2 * temperature) * scale,
-        temperature=temperature,
-        noise_discount=discount,
-        preconditioned=preconditioned,
-        num_data=count * copies,
-        displacement=True,
+        settings=fit.LangevinSettings(
+            head="none",
+            prior=prior,
+            steps=6000,
+            burn_in=500,
+            thin=5,
+            learning_rate=length * count * copies / (2 * temperature) * scale,
+            temperature=temperature,
+            noise_discount=discount,
+            preconditioned=preconditioned,
+            num_data=count * copies,
+            displacement=True,
+        ),
     )
     for here, where in ((centre == 0, 0.0), (centre == 1, 1.0)):
         variance = 0.25 * temperature / copies
@@ -219,18 +234,20 @@ def test_the_marginals_of_a_small_network_are_those_of_a_long_reference_run():
     scales = fit.langevin(
         smidgen.Problem(model, smidgen.Gaussian(count)),
         [(x, y)],
-        among=select.named(model, "*"),
-        head="none",
-        prior=prior,
-        steps=4000,
-        burn_in=1000,
-        thin=5,
-        learning_rate=0.005 * rows / 2,
-        temperature=1.0,
-        noise_discount=1.0,
-        preconditioned=False,
-        num_data=rows,
-        displacement=True,
+        subset=select.named(model, "*"),
+        settings=fit.LangevinSettings(
+            head="none",
+            prior=prior,
+            steps=4000,
+            burn_in=1000,
+            thin=5,
+            learning_rate=0.005 * rows / 2,
+            temperature=1.0,
+            noise_discount=1.0,
+            preconditioned=False,
+            num_data=rows,
+            displacement=True,
+        ),
     )
     for name, reference in wanted.items():
         found = scales.displacement[name]
@@ -248,7 +265,7 @@ def test_without_data_weights_move_as_the_check_foresees(discount, distances):
     tensors = {"weight": torch.zeros(count, dtype=torch.float64)}
     base = {"weight": torch.zeros(count, dtype=torch.float64)}
     # h G is 1e-6, the length of a step a thousandth.
-    settings = LangevinSettings(0.5e-6, 1.0, discount, preconditioned=False)
+    settings = StepSettings(0.5e-6, 1.0, discount, preconditioned=False)
     mover = Langevin(tensors, base, prior, settings, 1, course.burn_in, 0)
     found = torch.zeros(len(distances), dtype=torch.float64)
     for step in range(1, course.steps + 1):
@@ -259,11 +276,11 @@ def test_without_data_weights_move_as_the_check_foresees(discount, distances):
             found += torch.tensor(
                 [float((sizes > each).double().mean()) for each in distances]
             )
-    foreseen = mover.foreseen(distances)
+    expected = mover.expected_tail(distances)
     # Steps of the length of the spike's own rounding are not short ones.
-    assert (found / 200).tolist() == pytest.approx(foreseen, rel=COARSE["rel"])
+    assert (found / 200).tolist() == pytest.approx(expected, rel=COARSE["rel"])
     if discount == 1:
-        assert foreseen[1] > 20 * prior.beyond(distances[1])
+        assert expected[1] > 20 * prior.tail(distances[1])
 
 
 def test_three_vectors_are_kept_beside_weights_and_gradients():
@@ -271,7 +288,7 @@ def test_three_vectors_are_kept_beside_weights_and_gradients():
     tensors = SubsetVector(problem.model, select.named(problem.model, "*")).tensors
     base = {"weight": problem.model.weight.detach()}
     prior, course = ScalePrior(), ChainSchedule(20, 10, 2)
-    mover = Langevin(tensors, base, prior, LangevinSettings(1e-3), 100, 10, 0)
+    mover = Langevin(tensors, base, prior, StepSettings(1e-3), 100, 10, 0)
     chain = Chain(
         problem, tensors, ["weight"], prior, course, mover, keep_displacement=False
     )
@@ -304,7 +321,11 @@ def test_no_other_vector_is_alive_while_a_chain_runs():
 
     batch = (torch.ones(2, 1000), torch.zeros(2, 1000))
     problem = smidgen.Problem(model, smidgen.Gaussian(1000), forward)
-    fit.langevin(problem, [batch], head="none", num_data=2, steps=6, burn_in=2, thin=1)
+    fit.langevin(
+        problem,
+        [batch],
+        settings=fit.LangevinSettings(head="none", num_data=2, steps=6, burn_in=2, thin=1),
+    )
     # The model's own weights, those that move, and three.
     assert alive == [5]
 
@@ -333,14 +354,16 @@ def test_an_interrupted_chain_goes_on_bitwise(update, tmp_path):
         return fit.langevin(
             problem,
             loader,
-            head="none",
-            steps=20,
-            burn_in=8,
-            thin=2,
-            temperature=1.0 if update == "langevin" else None,
-            update=update,
             checkpoint=checkpoint,
-            checkpoint_every=3,
+            settings=fit.LangevinSettings(
+                head="none",
+                steps=20,
+                burn_in=8,
+                thin=2,
+                temperature=1.0 if update == "langevin" else None,
+                update=update,
+                checkpoint_every=3,
+            ),
         )
 
     whole = run(None, None)
@@ -363,7 +386,11 @@ def test_the_model_is_a_guest_on_every_case(case, update, unchanged):
     with unchanged(model):
         size = {"num_data": 8} if update == "langevin" else {}
         scales = fit.langevin(
-            problem, [batch], steps=6, burn_in=2, thin=1, update=update, **size
+            problem,
+            [batch],
+            **grouped(
+                fit.LangevinSettings, steps=6, burn_in=2, thin=1, update=update, **size
+            ),
         )
     last = coverage(model).last().parts
     assert scales.means.keys() == coverage(model).universe.keys() - last.keys()
@@ -382,17 +409,22 @@ def test_a_failing_chain_leaves_the_model_alone(unchanged):
         unchanged(problem.model),
         pytest.raises(ArgumentError, match="num_data must be given"),
     ):
-        fit.langevin(problem, batches, head="none")
+        fit.langevin(problem, batches, settings=fit.LangevinSettings(head="none"))
     batches[0][1][0] = float("inf")
     with unchanged(problem.model), pytest.raises(DataError, match="finite"):
-        fit.langevin(problem, batches, head="none", num_data=20)
+        fit.langevin(
+            problem, batches, settings=fit.LangevinSettings(head="none", num_data=20)
+        )
 
 
 def test_a_loader_is_left_as_it_was_and_equal_seeds_give_equal_chains():
     problem, loader, _ = sparse_task(inputs=10, rows=20)
     before = loader.generator.get_state()
     few = {"steps": 20, "burn_in": 10, "thin": 5, "head": "none"}
-    first, again = (fit.langevin(problem, loader, **few) for _ in range(2))
+    first, again = (
+        fit.langevin(problem, loader, **grouped(fit.LangevinSettings, **few))
+        for _ in range(2)
+    )
     assert torch.equal(loader.generator.get_state(), before)
     assert torch.equal(first.means["weight"], again.means["weight"])
 
@@ -402,7 +434,7 @@ def test_a_loader_without_a_generator_resumes_bitwise_too(tmp_path):
     plain = DataLoader(loader.dataset, 5, shuffle=True)
     path = tmp_path / "chain.safetensors"
     few = {"steps": 14, "burn_in": 4, "thin": 2, "head": "none"}
-    whole = fit.langevin(problem, plain, **few)
+    whole = fit.langevin(problem, plain, **grouped(fit.LangevinSettings, **few))
 
     class Stopped(Exception):
         pass
@@ -418,18 +450,22 @@ def test_a_loader_without_a_generator_resumes_bitwise_too(tmp_path):
     stopping = smidgen.Problem(problem.model, problem.likelihood, forward)
     saving = {"checkpoint": path, "checkpoint_every": 3}
     with pytest.raises(Stopped):
-        fit.langevin(stopping, plain, **few, **saving)
+        fit.langevin(stopping, plain, **grouped(fit.LangevinSettings, **few, **saving))
     torch.rand(3)
-    found = fit.langevin(problem, plain, **few, **saving)
+    found = fit.langevin(problem, plain, **grouped(fit.LangevinSettings, **few, **saving))
     assert torch.equal(found.means["weight"], whole.means["weight"])
     smaller = DataLoader(loader.dataset, 4, shuffle=True)
     with pytest.raises(StoreError, match="batches is 4, here 5"):
-        fit.langevin(problem, smaller, **few, **saving)
+        fit.langevin(problem, smaller, **grouped(fit.LangevinSettings, **few, **saving))
 
 
 def test_what_is_reported_is_of_the_fraction_that_was_asked_for():
     problem, loader, _ = sparse_task(inputs=40, rows=40)
-    scales = fit.langevin(problem, loader, head="none", steps=40, burn_in=20, thin=2)
+    scales = fit.langevin(
+        problem,
+        loader,
+        settings=fit.LangevinSettings(head="none", steps=40, burn_in=20, thin=2),
+    )
     told = scales.to_dict(0.5)
     assert told["fraction"] == told["chance"] == scales.chance(0.5) == 0.5
     assert told["overlap_of_halves"] == scales.overlap(0.5)
@@ -441,11 +477,11 @@ def test_what_is_reported_is_of_the_fraction_that_was_asked_for():
 def test_chains_on_other_data_agree_where_there_is_something_to_find():
     problem, loader, support = sparse_task()
     x, y = loader.dataset.tensors
-    settings = {"head": "none", "learning_rate": 1e-3, "fraction": 0.05, **SHORT}
+    settings = fit.LangevinSettings(head="none", learning_rate=1e-3, **SHORT)
 
     def found(targets):
         halves = [DataLoader(TensorDataset(x[i::2], targets[i::2]), 50) for i in range(2)]
-        return fit.agreement(problem, *halves, **settings)
+        return fit.agreement(problem, *halves, fraction=0.05, settings=settings)
 
     told = found(y)
     assert told.chance == 0.05
@@ -456,8 +492,6 @@ def test_chains_on_other_data_agree_where_there_is_something_to_find():
     noise = torch.randn(still.shape, generator=torch.Generator().manual_seed(9))
     assert found(still + 0.5 * noise).overlap <= 0.5
     assert told.to_dict() == {"fraction": 0.05, "overlap": told.overlap, "chance": 0.05}
-    with pytest.raises(ArgumentError, match="checkpoint must be left out"):
-        fit.agreement(problem, loader, loader, checkpoint="here")
     with pytest.raises(ArgumentError, match=r"fraction must be in \(0, 1\], got 2"):
         fit.agreement(problem, loader, loader, fraction=2)
 
@@ -469,7 +503,11 @@ def test_halves_of_one_chain_agree_on_random_labels_too():
     model = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 2))
     x = torch.randn(200, 20, generator=generator)
     data = TensorDataset(x, torch.randint(0, 2, (200,), generator=generator))
-    scales = fit.langevin(model, DataLoader(data, 50), steps=200, burn_in=100, thin=10)
+    scales = fit.langevin(
+        model,
+        DataLoader(data, 50),
+        settings=fit.LangevinSettings(steps=200, burn_in=100, thin=10),
+    )
     assert scales.overlap(0.05) > 0.9
 
 
@@ -486,7 +524,11 @@ def test_halves_of_one_chain_agree_on_random_labels_too():
 def test_the_published_update_refuses_what_it_would_ignore(own):
     problem, loader, _ = sparse_task(inputs=10, rows=20)
     with pytest.raises(ArgumentError, match=f"{next(iter(own))} must be left out"):
-        fit.langevin(problem, loader, head="none", update="published", **own)
+        fit.langevin(
+            problem,
+            loader,
+            **grouped(fit.LangevinSettings, head="none", update="published", **own),
+        )
 
 
 def test_broken_gradients_and_weights_are_called_so():
@@ -510,7 +552,11 @@ def test_broken_gradients_and_weights_are_called_so():
             return outputs if len(seen) <= until else Broken.apply(outputs)
 
         broken = smidgen.Problem(problem.model, problem.likelihood, forward)
-        fit.langevin(broken, loader, head="none", steps=6, burn_in=2, thin=2)
+        fit.langevin(
+            broken,
+            loader,
+            settings=fit.LangevinSettings(head="none", steps=6, burn_in=2, thin=2),
+        )
 
     with pytest.raises(DataError, match="gradients that are not finite"):
         run(0)
@@ -527,7 +573,7 @@ def test_a_stream_without_a_length_will_do():
     problem = smidgen.Problem(linear(torch.zeros(4)), smidgen.Gaussian(1))
     loader = DataLoader(Stream(), 2)
     few = {"steps": 6, "burn_in": 2, "thin": 2, "head": "none", "num_data": 4}
-    assert fit.langevin(problem, loader, **few).size == 4
+    assert fit.langevin(problem, loader, **grouped(fit.LangevinSettings, **few)).size == 4
 
 
 def test_the_prior_counts_against_labelled_tokens():
@@ -542,8 +588,8 @@ def test_the_prior_counts_against_labelled_tokens():
     labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
     data = TensorDataset(torch.randn(2, 3, 3), labels)
     problem = smidgen.Problem(Tagger(), smidgen.Categorical(4))
-    assert training_size(problem, DataLoader(data, 1), None) == 3
-    assert training_size(problem, DataLoader(data, 1), 7) == 7
+    assert count_training_data(problem, DataLoader(data, 1), None) == 3
+    assert count_training_data(problem, DataLoader(data, 1), 7) == 7
 
 
 def test_a_last_map_that_does_not_make_the_outputs_is_no_head():
@@ -559,10 +605,14 @@ def test_a_last_map_that_does_not_make_the_outputs_is_no_head():
     data = TensorDataset(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
     few = {"steps": 4, "burn_in": 2, "thin": 1}
     with pytest.raises(ArgumentError, match="'body' has 5 outputs, the model 2"):
-        fit.langevin(Backwards(), DataLoader(data, 3), **few)
+        fit.langevin(
+            Backwards(), DataLoader(data, 3), **grouped(fit.LangevinSettings, **few)
+        )
     model = Backwards()
     head = select.named(model, ["classifier*"])
-    found = fit.langevin(model, DataLoader(data, 3), head=head, **few)
+    found = fit.langevin(
+        model, DataLoader(data, 3), **grouped(fit.LangevinSettings, head=head, **few)
+    )
     assert sorted(found.means) == ["body.bias", "body.weight"]
 
 
@@ -570,7 +620,7 @@ def test_the_prior_counts_against_labelled_rows():
     labels = torch.tensor([0, -100, 1, -100])
     data = TensorDataset(torch.randn(4, 3), labels)
     problem = smidgen.Problem(nn.Linear(3, 2), smidgen.Categorical(2))
-    assert training_size(problem, DataLoader(data, 2), None) == 2
+    assert count_training_data(problem, DataLoader(data, 2), None) == 2
 
 
 class Branches(nn.Module):
@@ -594,7 +644,11 @@ def test_maps_that_run_now_and_then_stay_sane(burn_in):
     y = torch.tensor([0, 1, 0, 1, 0, 1])
     batches = [(x, y), (-x, y)]
     scales = fit.langevin(
-        model, batches, num_data=12, steps=20, burn_in=burn_in, thin=1, displacement=True
+        model,
+        batches,
+        settings=fit.LangevinSettings(
+            num_data=12, steps=20, burn_in=burn_in, thin=1, displacement=True
+        ),
     )
     moved = {name: float(each.max()) for name, each in scales.displacement.items()}
     # Steps are of the length of the rate, 1e-4, and there are twenty.
@@ -606,7 +660,7 @@ def test_outputs_that_depend_on_no_weight_are_refused():
     problem, _, _ = sparse_task(inputs=10, rows=20)
     still = [(torch.zeros(4, 10), torch.ones(4, 1))]
     with pytest.raises(DataError, match="no weight gets a gradient"):
-        fit.langevin(problem, still, head="none", num_data=4)
+        fit.langevin(problem, still, settings=fit.LangevinSettings(head="none", num_data=4))
 
 
 @pytest.mark.parametrize(
@@ -621,7 +675,7 @@ def test_outputs_that_depend_on_no_weight_are_refused():
     ],
 )
 def test_half_of_a_chain_is_burn_in_and_the_rest_holds_its_samples(steps, samples, course):
-    found = chain_course(steps, samples)
+    found = schedule_chain(steps, samples)
     assert found == ChainSchedule(*course)
     assert samples <= found.samples < 2 * samples
 
@@ -644,16 +698,20 @@ def test_half_of_a_chain_is_burn_in_and_the_rest_holds_its_samples(steps, sample
 def test_arguments_out_of_range_are_named(wrong, said):
     problem, loader, _ = sparse_task(inputs=10, rows=20)
     with pytest.raises(ArgumentError, match=said):
-        fit.langevin(problem, loader, **{"head": "none", **wrong})
+        fit.langevin(
+            problem, loader, **grouped(fit.LangevinSettings, **{"head": "none", **wrong})
+        )
 
 
 def test_parts_of_parameters_and_half_precision_are_refused():
     problem, loader, _ = sparse_task(inputs=10, rows=20)
     half = select.weights(problem.model, fraction=0.5)
     with pytest.raises(ArgumentError, match="whole parameters, got a part of 'weight'"):
-        fit.langevin(problem, loader, among=half, head="none")
-    with pytest.raises(ArgumentError, match="among must hold more than the head"):
+        fit.langevin(
+            problem, loader, subset=half, settings=fit.LangevinSettings(head="none")
+        )
+    with pytest.raises(ArgumentError, match="subset must hold more than the head"):
         fit.langevin(problem, loader)
     model = problem.model.to(torch.bfloat16)
     with pytest.raises(ArgumentError, match="fp32 or fp64"):
-        fit.langevin(model, loader, head="none")
+        fit.langevin(model, loader, settings=fit.LangevinSettings(head="none"))

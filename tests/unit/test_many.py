@@ -32,10 +32,18 @@ def test_posteriors_equal_those_fitted_alone(case, approximation, unchanged):
     problem = case.problem(model)
     with unchanged(model):
         found = smidgen.fit.laplace_many(
-            problem, [batch], levels(model), approximation=approximation
+            problem,
+            [batch],
+            levels(model),
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
         )
     for level, subset in levels(model).items():
-        alone = smidgen.fit.laplace(problem, [batch], subset, approximation=approximation)
+        alone = smidgen.fit.laplace(
+            problem,
+            [batch],
+            subset,
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
+        )
         assert found[level].subset == subset
         assert found[level].num_data == alone.num_data
         assert found[level].log_likelihood == pytest.approx(alone.log_likelihood)
@@ -91,6 +99,11 @@ def test_bad_words_are_refused_before_any_pass():
     model = torch.nn.Linear(3, 2)
     subsets = {1: smidgen.select.last_layer(model)}
     with pytest.raises(ArgumentError, match="approximation must be one of"):
-        smidgen.fit.laplace_many(model, iter([]), subsets, approximation="reduced")
+        smidgen.fit.laplace_many(
+            model,
+            iter([]),
+            subsets,
+            settings=smidgen.fit.LaplaceSettings(approximation="reduced"),
+        )
     with pytest.raises(ArgumentError, match="precision must be > 0 and finite, got 0"):
         smidgen.fit.laplace(model, iter([]), subsets[1], precision=0)

@@ -38,7 +38,7 @@ def fitted(request):
         smidgen.select.last_layer(model),
         structure=request.param,
         precision=PRECISION,
-        noise="per-output",
+        settings=smidgen.fit.LaplaceSettings(noise="per-output"),
     )
     x, y = (torch.cat(each) for each in zip(*batches, strict=True))
     noises = (y - model(x).detach()).square().mean(0)
@@ -78,7 +78,7 @@ def test_the_predictive_is_exact_bayesian_regression_of_each_output(fitted):
 def test_weight_samples_have_the_same_variances(fitted):
     posterior, model, x, _, noises = fitted
     count = 2000
-    found = smidgen.predict_samples(posterior, model, x[:5], samples=count)
+    found = smidgen.predict(posterior, model, x[:5], samples=count)
     exact = smidgen.predict(posterior, model, x[:5])
     error = exact.variance * (2 / (count - 1)) ** 0.5
     assert ((found.variance - exact.variance).abs() < Z * error).all()
@@ -138,15 +138,20 @@ def test_given_noises_are_scaled_to_a_geometric_mean_of_one():
 def test_tuning_equals_predicting_anew(what):
     model, _ = Case("linear", linear, 2, vectors, "gaussian").make()
     subset = smidgen.select.last_layer(model)
-    posterior = smidgen.fit.laplace(model, data(model), subset, noise="per-output")
+    posterior = smidgen.fit.laplace(
+        model, data(model), subset, settings=smidgen.fit.LaplaceSettings(noise="per-output")
+    )
     validation = data(model, seed=5)
-    tuned = smidgen.fit.tune_precision(
-        posterior, model, validation, what=what, refine=False
+    tuned = smidgen.calibrate(
+        posterior,
+        model,
+        validation,
+        settings=smidgen.fit.CalibrationSettings(what=what, refine=False),
     )
     targets = torch.cat([y for _, y in validation])
     predictive = smidgen.predict_batches(tuned, model, validation)
     found = float(smidgen.evaluate.nll(predictive, targets).mean())
-    assert found == pytest.approx(tuned.tuning.chosen_nll, rel=EXACT["rtol"])
+    assert found == pytest.approx(tuned.calibration.chosen_nll, rel=EXACT["rtol"])
 
 
 @pytest.mark.parametrize("structure", ["kron", "ekfac"])
@@ -157,7 +162,13 @@ def test_a_loader_whose_workers_last_is_read_whole(structure):
     lasting = DataLoader(rows, 20, num_workers=1, persistent_workers=True)
     subset = smidgen.select.last_layer(model)
     found, expected = (
-        smidgen.fit.laplace(model, each, subset, structure=structure, noise="per-output")
+        smidgen.fit.laplace(
+            model,
+            each,
+            subset,
+            structure=structure,
+            settings=smidgen.fit.LaplaceSettings(noise="per-output"),
+        )
         for each in (lasting, DataLoader(rows, 20))
     )
     assert found.num_data == ROWS
@@ -168,13 +179,28 @@ def test_refusals():
     model, batch = Case("linear", linear, 2, vectors, "gaussian").make()
     subset = smidgen.select.last_layer(model)
     with pytest.raises(ArgumentError, match="readable twice for noise"):
-        smidgen.fit.laplace(model, iter([batch]), subset, noise="per-output")
+        smidgen.fit.laplace(
+            model,
+            iter([batch]),
+            subset,
+            settings=smidgen.fit.LaplaceSettings(noise="per-output"),
+        )
     perfect = batch[1].clone()
     perfect[:, 1] = model(batch[0]).detach()[:, 1]
     with pytest.raises(DataError, match="differ from every output"):
-        smidgen.fit.laplace(model, [(batch[0], perfect)], subset, noise="per-output")
+        smidgen.fit.laplace(
+            model,
+            [(batch[0], perfect)],
+            subset,
+            settings=smidgen.fit.LaplaceSettings(noise="per-output"),
+        )
     classes = smidgen.Problem(model, smidgen.Categorical(2))
     with pytest.raises(ArgumentError, match="is for regression"):
-        smidgen.fit.laplace(classes, [batch[0]], subset, noise="per-output")
+        smidgen.fit.laplace(
+            classes,
+            [batch[0]],
+            subset,
+            settings=smidgen.fit.LaplaceSettings(noise="per-output"),
+        )
     with pytest.raises(ArgumentError, match="relative must be 2 numbers > 0"):
         smidgen.Gaussian(2, relative=(1.0, -1.0))

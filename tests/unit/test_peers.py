@@ -33,6 +33,7 @@ from tests.support.peers import (
     their_variance,
     without_biases,
 )
+from tests.support.settings import grouped
 from tests.support.tolerances import PEER
 from torch import nn
 
@@ -101,7 +102,7 @@ def ours(case, model, batches, structure, select=everything, **options):
         select(model),
         structure=structure,
         precision=PRECISION,
-        **options,
+        **grouped(smidgen.fit.LaplaceSettings, **options),
     )
 
 
@@ -300,7 +301,10 @@ def test_the_peers_average_inputs_over_padding_too(approximation):
     peer = curvlinops_matrix(model, batches, case.kind, approximation)
     blind = smidgen.Problem(model, smidgen.Categorical(3), mask=lambda _: None)
     posterior = smidgen.fit.laplace(
-        blind, batches, everything(model), approximation=approximation
+        blind,
+        batches,
+        everything(model),
+        settings=smidgen.fit.LaplaceSettings(approximation=approximation),
     )
     torch.testing.assert_close(our_matrix(posterior, places(model)), peer, **PEER)
     seeing = ours(case, model, batches, "kron", approximation=approximation)

@@ -57,7 +57,10 @@ def test_swags_stored_bytes_are_those_of_the_saved_file(name, selector, tmp_path
     )
     for covariance in COVARIANCE_KINDS:
         found = smidgen.fit.swag(
-            problem, [batch], subset, steps=25, rank=4, covariance=covariance
+            problem,
+            [batch],
+            subset,
+            settings=smidgen.fit.SwagSettings(steps=25, rank=4, covariance=covariance),
         )
         folder = smidgen.save(found, tmp_path / covariance)
         tensors = load_file(folder / "posterior.safetensors").values()
@@ -75,9 +78,16 @@ def test_a_collection_that_cannot_fit_is_refused_with_advice(monkeypatch):
     subset = smidgen.select.sparse_kfac(model, percent=100)
     monkeypatch.setenv("SMIDGEN_MEMORY", "40e3")
     with pytest.raises(ResourceError, match="covariance 'low-rank' on 286 weights") as why:
-        smidgen.fit.swag(model, [batch], subset, steps=25)
+        smidgen.fit.swag(
+            model, [batch], subset, settings=smidgen.fit.SwagSettings(steps=25)
+        )
     assert "this subset with covariance='diagonal'" in str(why.value)
-    smidgen.fit.swag(model, [batch], subset, steps=25, covariance="diagonal")
+    smidgen.fit.swag(
+        model,
+        [batch],
+        subset,
+        settings=smidgen.fit.SwagSettings(steps=25, covariance="diagonal"),
+    )
 
 
 @pytest.mark.parametrize("percent", [1, 7, 10, 33.3, 100])
@@ -294,17 +304,25 @@ def test_many_classes_cost_what_is_drawn_and_followed(monkeypatch):
     part = smidgen.plan(
         model, **how, settings=PlanSettings(fisher_draws=draws, top=top)
     ).chosen
-    laplace, predict, tune = (
-        smidgen.fit.laplace,
-        smidgen.predict,
-        smidgen.fit.tune_precision,
-    )
+    laplace, predict, calibrate = smidgen.fit.laplace, smidgen.predict, smidgen.calibrate
     for setting, drawn, followed in ((planned[0], None, None), (planned[1], draws, top)):
-        posterior, many = counted(laplace, model, [batch], subset, fisher_draws=drawn)
-        _, again = counted(laplace, model, [batch] * 2, subset, fisher_draws=drawn)
+        posterior, many = counted(
+            laplace,
+            model,
+            [batch],
+            subset,
+            settings=smidgen.fit.LaplaceSettings(fisher_draws=drawn),
+        )
+        _, again = counted(
+            laplace,
+            model,
+            [batch] * 2,
+            subset,
+            settings=smidgen.fit.LaplaceSettings(fisher_draws=drawn),
+        )
         assert again - many == setting.columns
-        for verb, data in ((predict, batch), (tune, [batch])):
-            _, many = counted(verb, posterior, model, data, top=followed)
+        for verb, data in ((predict, batch), (calibrate, [batch])):
+            _, many = counted(verb, posterior, model, data, link=smidgen.Link(top=followed))
             assert many == setting.directions
     assert part.cost.predict_peak_bytes < whole.cost.predict_peak_bytes
     assert part.cost.tune_peak_bytes < whole.cost.tune_peak_bytes

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.support.settings import grouped
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -58,9 +59,9 @@ def test_a_stream_has_no_length(terminal):
     assert posterior.num_data == 4
     assert "fitting: 2 done" in terminal.getvalue()
     for training in (
-        lambda train: fit.finetune(model, train, train),
-        lambda train: fit.sparse_finetune(model, train, subset),
-        lambda train: fit.ssvi(model, train, num_data=4),
+        lambda train: fit.finetune(model, train, validation=train),
+        lambda train: fit.finetune(model, train, subset),
+        lambda train: fit.ssvi(model, train, settings=fit.SsviSettings(num_data=4)),
     ):
         with pytest.raises(DataError, match="a length of 1 or more batches, got none"):
             training(DataLoader(Stream(), 2))
@@ -105,7 +106,7 @@ def test_the_bar_of_a_chain_draws_its_scales(terminal):
     problem = smidgen.Problem(nn.Linear(30, 1, bias=False), smidgen.Gaussian(1, noise=1.0))
     batches = [(x, torch.randn(64, 1, generator=generator))]
     told = {"steps": 12, "burn_in": 4, "thin": 4, "head": "none", "num_data": 64}
-    scales = fit.langevin(problem, batches, **told)
+    scales = fit.langevin(problem, batches, **grouped(fit.LangevinSettings, **told))
     drawn = re.findall(r"λ 1e-12▕(.{12})▏1", terminal.getvalue())
     assert drawn
     # The chain's last sample is not kept apart, but all samples are of the same powers.

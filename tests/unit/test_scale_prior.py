@@ -99,7 +99,7 @@ def test_the_pull_is_minus_the_slope_of_the_log_density(shape, rate):
     """−d/dΔ of log p(θ), whose tail is known: p = −d/dΔ P(|θ − θ̄| > Δ) / 2."""
     prior = ScalePrior(shape, rate)
     at, step = 0.7 / rate, 1e-4 / rate
-    tails = [prior.beyond(at + i * step) for i in (-1.5, -0.5, 0.5, 1.5)]
+    tails = [prior.tail(at + i * step) for i in (-1.5, -0.5, 0.5, 1.5)]
     left, middle, right = (a - b for a, b in zip(tails, tails[1:], strict=False))
     slope = -(right - left) / (2 * step) / middle
     found = float(prior.inverse_mean(torch.tensor([at], dtype=torch.float64)))
@@ -110,11 +110,11 @@ def test_the_mean_scale_under_the_prior_is_alpha_over_beta():
     """E over Δ of E[λ | Δ] is E[λ]: the two closed forms belong to one model."""
     prior = ScalePrior(0.8, 5.0)
     logs = torch.linspace(-40, 6, 46 * 200 + 1, dtype=torch.float64)
-    tails = torch.tensor([prior.beyond(float(each)) for each in logs.exp()])
+    tails = torch.tensor([prior.tail(float(each)) for each in logs.exp()])
     middles = ((logs[1:] + logs[:-1]) / 2).exp()
     found = (prior.mean(middles) * (tails[:-1] - tails[1:])).sum()
     assert float(found) == pytest.approx(0.8 / 5.0, rel=DRIFT["rtol"])
-    assert prior.beyond(0.0) == pytest.approx(1.0, **{"rel": EXACT["rtol"]})
+    assert prior.tail(0.0) == pytest.approx(1.0, **{"rel": EXACT["rtol"]})
 
 
 @priors
@@ -122,13 +122,13 @@ def test_hardly_rounded_the_tails_are_the_priors(shape, rate):
     prior, distances = ScalePrior(shape, rate), [0.01 / rate, 1 / rate, 5 / rate]
     # The spike of a small shape keeps mass however little is rounded off.
     rounding = 1e-300 if shape > 0.2 else 1e-12
-    found = prior.rounded_beyond(distances, rounding, 1.0)
-    wanted = [prior.beyond(each) for each in distances]
+    found = prior.rounded_tail(distances, rounding, 1.0)
+    wanted = [prior.tail(each) for each in distances]
     if shape > 0.2:
         assert found == pytest.approx(wanted, rel=DRIFT["rtol"])
     else:
         assert all(mine > 5 * stated for mine, stated in zip(found, wanted, strict=True))
-    assert prior.rounded_beyond(distances, rounding, float("inf")) == [0, 0, 0]
+    assert prior.rounded_tail(distances, rounding, float("inf")) == [0, 0, 0]
 
 
 def test_to_a_high_power_the_rounded_prior_is_normal():
@@ -136,7 +136,7 @@ def test_to_a_high_power_the_rounded_prior_is_normal():
     prior, rounding, power = ScalePrior(), 1e-20, 1e4
     deviation = (rounding / power / (1 - prior.shape)) ** 0.5
     wanted = [1 - torch.erf(torch.tensor(z / 2**0.5)).item() for z in (0.5, 1.0, 2.0)]
-    found = prior.rounded_beyond([z * deviation for z in (0.5, 1, 2)], rounding, power)
+    found = prior.rounded_tail([z * deviation for z in (0.5, 1, 2)], rounding, power)
     assert found == pytest.approx(wanted, rel=DRIFT["rtol"])
 
 

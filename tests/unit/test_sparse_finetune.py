@@ -8,6 +8,7 @@ from math import isnan
 
 import pytest
 import torch
+from tests.support.settings import grouped
 from tests.support.tolerances import SINGLE
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -42,7 +43,13 @@ def few(model):
 
 def tune(model, pair, subset, **settings):
     train, validation = pair
-    return fit.sparse_finetune(model, train, subset, validation, **settings)
+    return fit.finetune(
+        model,
+        train,
+        subset,
+        validation=validation,
+        **grouped(fit.FinetuneSettings, **settings),
+    )
 
 
 def everything(model):
@@ -80,7 +87,13 @@ def test_a_loader_is_left_as_it_was_and_equal_seeds_tune_equally():
     train, validation = loaders()
     before = train.generator.get_state()
     first, again = (
-        fit.sparse_finetune(net(), train, few(net()), validation, epochs=2).model
+        fit.finetune(
+            net(),
+            train,
+            few(net()),
+            validation=validation,
+            settings=fit.FinetuneSettings(epochs=2),
+        ).model
         for _ in range(2)
     )
     assert torch.equal(train.generator.get_state(), before)
@@ -102,15 +115,13 @@ def test_an_interrupted_run_goes_on_bitwise(tmp_path):
                 raise Stopped
             return network(batch[0])
 
-        return fit.sparse_finetune(
+        return fit.finetune(
             smidgen.Problem(model, smidgen.Categorical(2), forward),
             train,
             few(model),
-            validation,
-            epochs=4,
-            patience=4,
-            learning_rate=0.05,
+            validation=validation,
             checkpoint=checkpoint,
+            settings=fit.FinetuneSettings(epochs=4, patience=4, learning_rate=0.05),
         )
 
     whole = run(None)
@@ -141,14 +152,32 @@ def test_without_validation_data_the_last_epoch_is_kept(tmp_path):
     model = net()
     path = tmp_path / "run.safetensors"
     settings = {"epochs": 3, "patience": 1, "learning_rate": 0.05}
-    found = smidgen.finetune(model, loaders()[0], few(model), checkpoint=path, **settings)
+    found = smidgen.fit.finetune(
+        model,
+        loaders()[0],
+        few(model),
+        checkpoint=path,
+        **grouped(smidgen.fit.FinetuneSettings, **settings),
+    )
     assert [each.number for each in found.history] == [1, 2, 3]
     assert found.best is found.history[-1]
     assert isnan(found.best.nll)
     assert found.best.train_nll < found.history[0].train_nll
-    again = smidgen.finetune(model, loaders()[0], few(model), checkpoint=path, **settings)
+    again = smidgen.fit.finetune(
+        model,
+        loaders()[0],
+        few(model),
+        checkpoint=path,
+        **grouped(smidgen.fit.FinetuneSettings, **settings),
+    )
     assert torch.equal(again.delta.difference, found.delta.difference)
-    watched = smidgen.finetune(model, loaders()[0], few(model), loaders()[1], epochs=1)
+    watched = smidgen.fit.finetune(
+        model,
+        loaders()[0],
+        few(model),
+        validation=loaders()[1],
+        settings=smidgen.fit.FinetuneSettings(epochs=1),
+    )
     assert watched.best.nll > 0
 
 
@@ -173,7 +202,13 @@ def test_a_channels_last_model_can_be_tuned():
     batches = [(x, torch.arange(8) % 2)]
     subset = few(model)
     tuned = [
-        fit.sparse_finetune(each, batches, subset, batches, epochs=2)
+        fit.finetune(
+            each,
+            batches,
+            subset,
+            validation=batches,
+            settings=fit.FinetuneSettings(epochs=2),
+        )
         for each in (model, strided)
     ]
     torch.testing.assert_close(
@@ -214,9 +249,19 @@ def test_accumulated_batches_are_one_larger_batch():
     halves = [[x[i], y[i]] for x, y in train for i in (slice(0, 10), slice(10, 20))]
     validation = loaders()[1]
     settings = {"epochs": 1, "learning_rate": 0.01}
-    one = fit.sparse_finetune(model, train, few(model), validation, **settings)
-    two = fit.sparse_finetune(
-        model, halves, few(model), validation, accumulate=2, **settings
+    one = fit.finetune(
+        model,
+        train,
+        few(model),
+        validation=validation,
+        **grouped(fit.FinetuneSettings, **settings),
+    )
+    two = fit.finetune(
+        model,
+        halves,
+        few(model),
+        validation=validation,
+        **grouped(fit.FinetuneSettings, accumulate=2, **settings),
     )
     torch.testing.assert_close(one.delta.difference, two.delta.difference, **SINGLE)
 
@@ -235,9 +280,13 @@ def test_rates_fall_to_zero_at_the_end_and_not_before():
     assert len(train) == 3
     with pytest.MonkeyPatch.context() as patch:
         # The package's name is the function; the module is behind it.
-        patch.setattr(sys.modules[fit.sparse_finetune.__module__], "SubsetAdamW", Noted)
-        fit.sparse_finetune(
-            model, train, few(model), validation, epochs=4, accumulate=2, patience=9
+        patch.setattr(sys.modules[fit.finetune.__module__], "SubsetAdamW", Noted)
+        fit.finetune(
+            model,
+            train,
+            few(model),
+            validation=validation,
+            settings=fit.FinetuneSettings(epochs=4, accumulate=2, patience=9),
         )
     assert len(rates) == 8
     assert all(rate > 0 for rate in rates)
@@ -328,9 +377,15 @@ def test_what_cannot_be_is_named():
     model = net()
     train, validation = loaders()
     with pytest.raises(ArgumentError, match="accumulate must be 1 or more, got 5, 2 and 0"):
-        fit.sparse_finetune(model, train, few(model), validation, accumulate=0)
+        fit.finetune(
+            model,
+            train,
+            few(model),
+            validation=validation,
+            settings=fit.FinetuneSettings(accumulate=0),
+        )
     with pytest.raises(DataError, match="must have a length"):
-        fit.sparse_finetune(model, (b for b in train), few(model), validation)
+        fit.finetune(model, (b for b in train), few(model), validation=validation)
     with pytest.raises(ArgumentError, match="clip > 0, got 0.001, 0.0 and -1"):
         SubsetAdamW(model, few(model), clip=-1)
     other = Subset({"5.weight": (3,)}, {"5.weight": Entries(torch.tensor([1]))})

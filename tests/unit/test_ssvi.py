@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertForSequenceClassification
 
 import smidgen
-from smidgen import fit
+from smidgen import SparsePosterior, fit
 from smidgen.errors import (
     ArgumentError,
     DataError,
@@ -27,16 +27,14 @@ from smidgen.errors import (
     StoreError,
     StructureError,
 )
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.outputs.problem import Problem
 from smidgen.sparse import (
     Rewiring,
     Schedule,
     SparseSettings,
-    load_sparse,
     make_sparse,
     prune_network,
-    save_sparse,
 )
 from smidgen.sparse.flops import count_step_flops
 
@@ -46,21 +44,32 @@ from smidgen.sparse.flops import count_step_flops
 def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     model = mlp()
     network = make_sparse(model, density=0.2, settings=SparseSettings(budget=budget))
-    training = SparseTraining(
+    training = SsviSettings(
         epochs=8, learning_rate=0.02, optimiser=kind, every=5, temperature=0.1
     )
     with unchanged(model), unchanged(network):
-        found = fit.ssvi(network, blobs(), blobs(seed=5, shuffle=False), training=training)
+        found = fit.ssvi(
+            network, blobs(), validation=blobs(seed=5, shuffle=False), settings=training
+        )
     assert found.network.density == network.density
-    assert found.moves
+    assert found.changes
     assert found.history[-1].accuracy > 0.85
     assert not found.network.training
+
+
+def posterior_of(network, classes=3):
+    """A posterior of a network that nobody trained."""
+    return SparsePosterior(network=network, likelihood=smidgen.Categorical(classes))
 
 
 def test_a_plain_model_is_enough(unchanged):
     model = mlp()
     with unchanged(model), torch.inference_mode():
-        found = fit.ssvi(model, blobs(), density=0.3, training=QUICK)
+        found = fit.ssvi(
+            model,
+            blobs(),
+            settings=replace(QUICK, density=0.3),
+        )
     assert found.network.subset().size == found.network.count
     assert found.network.density == pytest.approx(0.3, abs=0.01)
 
@@ -124,7 +133,7 @@ def test_the_same_seed_gives_the_same_network():
         fit.ssvi(
             make_sparse(mlp(), settings=SparseSettings(path="sparse"), seed=seed),
             blobs(),
-            training=QUICK,
+            settings=QUICK,
         )
         for seed in (3, 3, 4)
     )
@@ -135,7 +144,7 @@ def test_the_same_seed_gives_the_same_network():
 def test_seed_density_and_start_are_of_a_plain_model():
     network = make_sparse(mlp(), density=0.3, settings=SparseSettings(path="dense"))
     first, second = (
-        fit.ssvi(network, blobs(), training=replace(QUICK, replaced=0.0), seed=seed)
+        fit.ssvi(network, blobs(), settings=replace(QUICK, replaced=0.0), seed=seed)
         for seed in (1, 2)
     )
     assert first.network.subset() == second.network.subset() == network.subset()
@@ -144,14 +153,18 @@ def test_seed_density_and_start_are_of_a_plain_model():
     )
     for name, value in (("density", 0.5), ("start", "magnitude")):
         with pytest.raises(ArgumentError, match=f"{name} must be left out for a network"):
-            fit.ssvi(network, blobs(), training=QUICK, **{name: value})
+            fit.ssvi(network, blobs(), settings=replace(QUICK, **{name: value}))
 
 
 def test_a_trained_model_keeps_its_largest_weights_if_asked():
     model = mlp()
     still = replace(QUICK, epochs=1, learning_rate=1e-9, replaced=0.0)
     kept, drawn = (
-        fit.ssvi(model, blobs(), density=0.25, start=start, training=still).network
+        fit.ssvi(
+            model,
+            blobs(),
+            settings=replace(still, density=0.25, start=start),
+        ).network
         for start in ("magnitude", None)
     )
     wanted = make_sparse(model, density=0.25, start="magnitude")
@@ -165,11 +178,15 @@ def test_the_objective_has_temperature_warm_up_and_num_data():
     network = make_sparse(
         mlp().double(), density=1.0, settings=SparseSettings(noise="none", scale=0.5)
     )
-    training = SparseTraining(
+    training = SsviSettings(
         epochs=2, optimiser="sgd", learning_rate=2.0, temperature=0.3, warm_up=0.5
     )
     data = [(x.double(), y) for x, y in blobs(60, shuffle=False)]
-    found = fit.ssvi(network, data, training=training, num_data=7).network
+    found = fit.ssvi(
+        network,
+        data,
+        settings=replace(training, num_data=7),
+    ).network
     steps = training.epochs * len(data)
     assert steps == 4
     log_scale, speed = log(0.5), 0.0
@@ -190,9 +207,13 @@ def test_tokens_are_what_the_kl_counts_against():
     labels = torch.arange(80).view(8, 10) % 3
     labels[:, 7:] = -100
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=4)
-    training = SparseTraining(epochs=2, optimiser="sgd")
+    training = SsviSettings(epochs=2, optimiser="sgd")
     found, told = (
-        fit.ssvi(network, loader, training=training, num_data=count).network
+        fit.ssvi(
+            network,
+            loader,
+            settings=replace(training, num_data=count),
+        ).network
         for count in (None, 56)
     )
     assert_same(found, told)
@@ -203,12 +224,16 @@ def test_batches_without_a_label_are_passed_over():
         (x, torch.full_like(y, -100) if i % 2 else y) for i, (x, y) in enumerate(blobs())
     ]
     training = replace(QUICK, every=1, epochs=1, passes=2)
-    found = fit.ssvi(mlp(), data, density=0.3, training=training, num_data=300)
-    assert found.moves
+    found = fit.ssvi(mlp(), data, settings=replace(training, density=0.3, num_data=300))
+    assert found.changes
     nothing = [(x, torch.full_like(y, -100)) for x, y in blobs()]
-    still = fit.ssvi(mlp(), nothing + data, density=0.3, training=training, num_data=300)
+    still = fit.ssvi(
+        mlp(),
+        nothing + data,
+        settings=replace(training, density=0.3, num_data=300),
+    )
     # The first batches have no loss to tell who may come.
-    assert [move.step for move in still.moves][0] == len(nothing) + 1
+    assert [move.step for move in still.changes][0] == len(nothing) + 1
 
 
 class Counting(nn.Sequential):
@@ -227,10 +252,14 @@ class Counting(nn.Sequential):
 def test_a_move_has_as_many_passes_as_asked():
     training = replace(QUICK, every=1, epochs=2, passes=4)
     data = list(blobs(90))
-    found = fit.ssvi(Counting(*mlp(100)), data, density=0.3, training=training, num_data=90)
+    found = fit.ssvi(
+        Counting(*mlp(100)),
+        data,
+        settings=replace(training, density=0.3, num_data=90),
+    )
     first, second, third = (float(x[0, 0]) for x, _ in data)
     # Six steps; moves after the first four, the fourth in a new epoch.
-    assert [move.step for move in found.moves] == [1, 2, 3, 4]
+    assert [move.step for move in found.changes] == [1, 2, 3, 4]
     assert found.network.model.calls == [
         *(first, *[first] * 4),
         *(second, first, second, first, second),
@@ -241,13 +270,17 @@ def test_a_move_has_as_many_passes_as_asked():
 
 
 def test_a_set_that_never_moves_is_mentioned():
-    training = SparseTraining(epochs=2)
+    training = SsviSettings(epochs=2)
     with pytest.warns(SmidgenWarning, match=r"never move: every=100, .*\(every=1\)"):
-        found = fit.ssvi(mlp(), blobs(), training=training)
-    assert not found.moves
+        found = fit.ssvi(mlp(), blobs(), settings=training)
+    assert not found.changes
     # Nobody who asked for it is told.
-    fit.ssvi(mlp(), blobs(), training=replace(training, replaced=0.0))
-    fit.ssvi(mlp(), blobs(), density=1.0, training=training)
+    fit.ssvi(mlp(), blobs(), settings=replace(training, replaced=0.0))
+    fit.ssvi(
+        mlp(),
+        blobs(),
+        settings=replace(training, density=1.0),
+    )
 
 
 def test_the_kl_is_that_of_torch():
@@ -267,10 +300,10 @@ def test_weight_decay_is_off_unless_asked(decay, kind):
     """A feature that is always zero gives no gradient: only decay moves its weights."""
     network = make_sparse(mlp(), density=1.0)
     data = [(torch.cat([x[:, :5], torch.zeros(30, 1)], 1), y) for x, y in blobs()]
-    training = SparseTraining(
+    training = SsviSettings(
         epochs=1, optimiser=kind, temperature=0.0, learning_rate=0.1, weight_decay=decay
     )
-    found = fit.ssvi(network, data, training=training, num_data=300).network
+    found = fit.ssvi(network, data, settings=replace(training, num_data=300)).network
     before, after = (each.layers["0"].to_dense()[:, 5] for each in (network, found))
     assert torch.equal(before, after) == (decay == 0.0)
     logs = [each.layers["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
@@ -285,8 +318,8 @@ def test_training_state_follows_the_density(density, kind):
         network = make_sparse(
             mlp(400), density=each, settings=SparseSettings(path="sparse")
         )
-        training = SparseTraining(epochs=1, optimiser=kind, every=3)
-        held.append(fit.ssvi(network, blobs(), training=training))
+        training = SsviSettings(epochs=1, optimiser=kind, every=3)
+        held.append(fit.ssvi(network, blobs(), settings=training))
     assert held[0].state_bytes / held[1].state_bytes < STATE_RATIO
     # Compressed rows; and compressed columns where inputs have a gradient, with an order.
     first, last = (part.pattern for part in held[0].network.layers.values())
@@ -296,14 +329,14 @@ def test_training_state_follows_the_density(density, kind):
 
 def test_deterministic_networks_have_no_scales_and_no_kl():
     network = make_sparse(mlp(), density=0.2, settings=SparseSettings(deterministic=True))
-    found = fit.ssvi(network, blobs(), blobs(seed=5), training=QUICK)
+    found = fit.ssvi(network, blobs(), validation=blobs(seed=5), settings=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
-    assert found.moves
+    assert found.changes
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
     dense = make_sparse(mlp(), density=1.0, settings=SparseSettings(deterministic=True))
-    found = fit.ssvi(dense, blobs(), blobs(seed=5), training=QUICK)
-    assert not found.moves
+    found = fit.ssvi(dense, blobs(), validation=blobs(seed=5), settings=QUICK)
+    assert not found.changes
     assert found.history[-1].accuracy > 0.85
 
 
@@ -313,8 +346,8 @@ def test_dense_and_deterministic_is_plain_training():
     network = make_sparse(
         model, density=1.0, settings=SparseSettings(deterministic=True, path="dense")
     )
-    training = SparseTraining(epochs=1, learning_rate=0.1, optimiser="sgd")
-    found = fit.ssvi(network, blobs(shuffle=False), training=training)
+    training = SsviSettings(epochs=1, learning_rate=0.1, optimiser="sgd")
+    found = fit.ssvi(network, blobs(shuffle=False), settings=training)
     plain = mlp()
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     loader = blobs(shuffle=False)
@@ -330,11 +363,9 @@ def test_dense_and_deterministic_is_plain_training():
 
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
 def test_predictions_are_a_mixture_of_draws(image):
-    found = fit.ssvi(resnet() if image else mlp(), blobs(image=image), training=QUICK)
-    problem = Problem(found.network, found.likelihood)
+    found = fit.ssvi(resnet() if image else mlp(), blobs(image=image), settings=QUICK)
     x, _ = next(iter(blobs(image=image, shuffle=False)))
-    generator = torch.Generator().manual_seed(7)
-    predictive = smidgen.predict_sparse(problem, x, samples=5, generator=generator)
+    predictive = smidgen.predict(found, found.network, x, samples=5, seed=7)
     seeds = torch.randint(2**62, (5,), generator=torch.Generator().manual_seed(7))
     probs = []
     with torch.no_grad():
@@ -342,11 +373,11 @@ def test_predictions_are_a_mixture_of_draws(image):
             with found.network.using_draw(torch.Generator().manual_seed(seed)):
                 probs.append(found.network(x).double().softmax(-1))
     torch.testing.assert_close(predictive.probs, torch.stack(probs).mean(0), **EXACT)
-    point = smidgen.predict_sparse(found.network, x, samples=0)
+    point = smidgen.predict(found, found.network, x, samples=0)
     expected = found.network(x).detach().double().softmax(-1)
     torch.testing.assert_close(point.probs, expected, **EXACT)
     with pytest.raises(ArgumentError, match="samples must be 2 or more, or 0, got 1"):
-        smidgen.predict_sparse(found.network, x, samples=1)
+        smidgen.predict(found, found.network, x, samples=1)
 
 
 def test_a_transformer_with_dict_batches(unchanged):
@@ -357,14 +388,14 @@ def test_a_transformer_with_dict_batches(unchanged):
         "attention_mask": torch.ones(6, 7, dtype=torch.int64),
         "labels": torch.arange(6) % 3,
     }
-    training = SparseTraining(epochs=3, every=2, until=1.0)
+    training = SsviSettings(epochs=3, every=2, until=1.0)
     network = make_sparse(
         model, density=0.2, start="magnitude", settings=SparseSettings(budget="erk")
     )
     with unchanged(model):
-        found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
-    assert found.moves
-    predictive = smidgen.predict_sparse(found.network, batch, samples=3)
+        found = fit.ssvi(network, [batch, batch], settings=replace(training, num_data=12))
+    assert found.changes
+    predictive = smidgen.predict(found, model, batch, samples=3)
     assert predictive.probs.shape == (6, 3)
     plain = BertForSequenceClassification(bert_config(num_labels=3))
     plain.load_state_dict(found.network.dense_state_dict())
@@ -381,13 +412,15 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
         "input_ids": torch.arange(42).view(6, 7) % 6 + 1,
         "labels": torch.arange(6) % 3,
     }
-    training = SparseTraining(epochs=3, every=2, until=1.0)
+    training = SsviSettings(epochs=3, every=2, until=1.0)
     found = []
     for each in (model, plain):
         network = make_sparse(each, density=0.2, settings=SparseSettings(path="dense"))
         with unchanged(each):
-            found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
-    assert found[0].moves
+            found.append(
+                fit.ssvi(network, [batch] * 2, settings=replace(training, num_data=12))
+            )
+    assert found[0].changes
     assert_same(found[0].network, found[1].network)
     assert found[0].network.model.is_gradient_checkpointing
 
@@ -397,7 +430,8 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
     loader = blobs(image=True, shuffle=False)
     inputs, _ = next(iter(loader))
     with unchanged(network):
-        smidgen.predict_sparse_batches(network, loader, samples=2)
+        posterior = posterior_of(network)
+        smidgen.predict_batches(posterior, network, loader, samples=2)
         count_step_flops(network, inputs)
     assert all(part.current_draw is None for part in network.layers.values())
     # Which path is faster is a question of training batches.
@@ -412,10 +446,12 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     network = make_sparse(
         model, density=density, settings=SparseSettings(deterministic=deterministic)
     )
-    found = fit.ssvi(network, blobs(image=image), training=QUICK).network
-    save_sparse(found, tmp_path / "net")
+    posterior = fit.ssvi(network, blobs(image=image), settings=QUICK)
+    smidgen.save(posterior, tmp_path / "net")
     with unchanged(model):
-        loaded = load_sparse(tmp_path / "net", model)
+        again = smidgen.load(tmp_path / "net", model)
+    assert again == posterior
+    found, loaded = posterior.network, again.network
     assert_same(found, loaded)
     assert loaded.subset() == found.subset()
     assert loaded.priors == found.priors
@@ -424,8 +460,8 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     x, _ = next(iter(blobs(image=image, shuffle=False)))
     torch.testing.assert_close(plain.eval()(x), loaded(x))
     with pytest.raises(StoreError, match="exists already"):
-        save_sparse(found, tmp_path / "net")
-    save_sparse(found, tmp_path / "net", overwrite=True)
+        smidgen.save(posterior, tmp_path / "net")
+    smidgen.save(posterior, tmp_path / "net", overwrite=True)
 
 
 def test_a_network_keeps_its_likelihood(tmp_path):
@@ -434,34 +470,34 @@ def test_a_network_keeps_its_likelihood(tmp_path):
     x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
     likelihood = smidgen.Gaussian(2, noise=0.01, relative=(0.5, 2.0))
     batches, problem = [(x, x[:, :2])] * 2, Problem(model, likelihood)
-    training = SparseTraining(epochs=1, every=1)
-    found = fit.ssvi(problem, batches, density=0.5, training=training, num_data=60).network
-    folder = save_sparse(found, tmp_path / "net")
-    again = fit.ssvi(found, batches, training=training, num_data=60)
-    for network in (
+    training = SsviSettings(epochs=1, every=1)
+    found = fit.ssvi(problem, batches, settings=replace(training, density=0.5, num_data=60))
+    folder = smidgen.save(found, tmp_path / "net")
+    network = Problem(found.network, likelihood)
+    for posterior in (
         found,
-        prune_network(found, 0.25),
-        load_sparse(folder, model),
-        again.network,
+        replace(found, network=prune_network(found.network, 0.25)),
+        smidgen.load(folder, model),
+        fit.ssvi(network, batches, settings=replace(training, num_data=60)),
     ):
-        one = smidgen.predict_sparse(network, x, samples=2)
-        many = smidgen.predict_sparse_batches(network, batches, samples=2)
+        one = smidgen.predict(posterior, model, x, samples=2)
+        many = smidgen.predict_batches(posterior, model, batches, samples=2)
         for predictive in (one, many):
             torch.testing.assert_close(
                 predictive.noise[0],
                 torch.tensor([0.005, 0.02], dtype=torch.float64),
                 **EXACT,
             )
-    other = smidgen.predict_sparse(Problem(found, smidgen.Categorical(2)), x, samples=2)
-    assert other.probs.shape == (30, 2)
-    # A folder of before says nothing: its first batch tells.
+    # The first folders did not say: then the problem must.
+    tensors = folder / "posterior.safetensors"
+    tensors.rename(folder / "sparse.safetensors")
     config = json.loads((folder / "config.json").read_text())
     del config["likelihood"]
+    config["schema"] = 1
     (folder / "config.json").write_text(json.dumps(config))
-    old = load_sparse(folder, model)
-    assert old.likelihood is None
-    predictive = smidgen.predict_sparse(old, batches[0], samples=2)
-    assert float(predictive.noise[0, 0]) == 1.0
+    with pytest.raises(StoreError, match="does not say what its outputs mean"):
+        smidgen.load(folder, model)
+    assert smidgen.load(folder, problem).likelihood == likelihood
 
 
 class Named(nn.Module):
@@ -480,8 +516,8 @@ class Named(nn.Module):
 
 def test_parameters_named_like_ours_stay_the_callers(tmp_path):
     network = make_sparse(Named(), density=0.5)
-    training = SparseTraining(epochs=1, learning_rate=0.1, every=3, scale_rate=0.0)
-    found = fit.ssvi(network, blobs(), training=training).network
+    training = SsviSettings(epochs=1, learning_rate=0.1, every=3, scale_rate=0.0)
+    found = fit.ssvi(network, blobs(), settings=training).network
     # With a rate of zero for scales the caller's log_scales still learn.
     assert not torch.equal(found.model.log_scales, network.model.log_scales)
     assert torch.equal(
@@ -490,7 +526,8 @@ def test_parameters_named_like_ours_stay_the_callers(tmp_path):
             found.layers["layer"].log_scales[:1], log(0.1 * found.priors["layer"])
         ),
     )
-    loaded = load_sparse(save_sparse(found, tmp_path / "net"), Named())
+    loaded = smidgen.load(smidgen.save(posterior_of(found), tmp_path / "net"), Named())
+    loaded = loaded.network
     assert_same(found, loaded)
     plain = Named()
     plain.load_state_dict(loaded.dense_state_dict())
@@ -503,26 +540,28 @@ def test_a_folder_is_small(tmp_path):
     sizes = []
     for density in (0.1, 1.0):
         model = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 10))
-        folder = save_sparse(make_sparse(model, density=density), tmp_path / f"{density}")
-        sizes.append((folder / "sparse.safetensors").stat().st_size)
+        posterior = posterior_of(make_sparse(model, density=density))
+        folder = smidgen.save(posterior, tmp_path / f"{density}")
+        sizes.append((folder / "posterior.safetensors").stat().st_size)
     assert sizes[0] / sizes[1] < STATE_RATIO
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):
-    folder = save_sparse(make_sparse(mlp(), density=0.2), tmp_path / "net")
+    posterior = posterior_of(make_sparse(mlp(), density=0.2))
+    folder = smidgen.save(posterior, tmp_path / "net")
     with pytest.raises(StoreError, match="does not fit this model"):
-        load_sparse(folder, mlp(16))
-    with pytest.raises(StoreError, match="is not a saved sparse network"):
-        load_sparse(tmp_path, mlp())
+        smidgen.load(folder, mlp(16))
+    with pytest.raises(StoreError, match="is not a saved posterior"):
+        smidgen.load(tmp_path, mlp())
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
-    with pytest.raises(StoreError, match="sparse network schema 99"):
-        load_sparse(folder, mlp())
+    with pytest.raises(StoreError, match="posterior schema 99"):
+        smidgen.load(folder, mlp())
     (folder / "config.json").write_text(json.dumps(config))
-    with (folder / "sparse.safetensors").open("ab") as file:
+    with (folder / "posterior.safetensors").open("ab") as file:
         file.write(b"0")
     with pytest.raises(StoreError, match="truncated or edited"):
-        load_sparse(folder, mlp())
+        smidgen.load(folder, mlp())
 
 
 def test_a_trained_model_starts_from_its_largest_weights():
@@ -539,13 +578,15 @@ def test_a_trained_model_starts_from_its_largest_weights():
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_pruned_networks_predict_and_export(tmp_path, deterministic):
-    found = fit.ssvi(make_sparse(mlp(), density=1.0), blobs(), training=QUICK)
+    found = fit.ssvi(make_sparse(mlp(), density=1.0), blobs(), settings=QUICK)
     less = prune_network(found.network, 0.1, by="snr", deterministic=deterministic)
     assert less.stochastic != deterministic
     assert found.network.stochastic
-    assert_same(less, load_sparse(save_sparse(less, tmp_path / "net"), mlp()))
+    posterior = replace(found, network=less)
+    loaded = smidgen.load(smidgen.save(posterior, tmp_path / "net"), mlp())
+    assert_same(less, loaded.network)
     x, _ = next(iter(blobs(shuffle=False)))
-    smidgen.predict_sparse(less, x, samples=3)
+    smidgen.predict(posterior, mlp(), x, samples=3)
     assert less.count == round(0.1 * less.total)
     zeros = sum(
         int((w == 0).sum()) for n, w in less.dense_state_dict().items() if "weight" in n
@@ -590,7 +631,7 @@ def test_wrong_arguments_are_refused(options, words):
 )
 def test_wrong_training_is_refused(options, words):
     with pytest.raises(ArgumentError, match=words):
-        SparseTraining(**options)
+        SsviSettings(**options)
 
 
 def test_wrong_pruning_is_refused():
@@ -608,6 +649,20 @@ def test_wrong_pruning_is_refused():
 
 def test_wrong_data_are_refused():
     with pytest.raises(ArgumentError, match="num_data must be given"):
-        fit.ssvi(mlp(), list(blobs()), training=QUICK)
+        fit.ssvi(mlp(), list(blobs()), settings=QUICK)
     with pytest.raises(DataError, match="length of 1 or more"):
-        fit.ssvi(mlp(), [], training=QUICK)
+        fit.ssvi(mlp(), [], settings=QUICK)
+
+
+def test_a_subset_is_the_first_active_set():
+    model = mlp()
+    subset = smidgen.select.weights(model, fraction=0.3)
+    still = replace(QUICK, epochs=1, replaced=0.0)
+    found = fit.ssvi(model, blobs(), subset, settings=still)
+    weights = {name for name in subset.parts if name.endswith("weight")}
+    for name in weights:
+        assert torch.equal(found.subset.indices(name), subset.indices(name))
+    with pytest.raises(ArgumentError, match="subset must be left out for a network"):
+        fit.ssvi(make_sparse(model, subset), blobs(), subset, settings=still)
+    with pytest.raises(ArgumentError, match="density"):
+        fit.ssvi(model, blobs(), subset, settings=replace(still, density=0.2))

@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from smidgen import fit
 from smidgen.errors import StoreError, StructureError
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
+from smidgen.runtime.checkpoint import write_checkpoint
 from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.rewire import change_active_set, replace_weights
@@ -57,13 +58,17 @@ def interrupted(network, training, loader, place, validation=None, epochs=2):
     """Stop after some epochs, and go on."""
     stopping = StopsAfter(loader(), epochs)
     with pytest.raises(KeyboardInterrupt):
-        fit.ssvi(network, stopping, validation, training=training, checkpoint=place)
-    return fit.ssvi(network, loader(), validation, training=training, checkpoint=place)
+        fit.ssvi(
+            network, stopping, validation=validation, settings=training, checkpoint=place
+        )
+    return fit.ssvi(
+        network, loader(), validation=validation, settings=training, checkpoint=place
+    )
 
 
 def assert_same_course(left, right):
     assert_same(left.network, right.network)
-    assert left.moves == right.moves
+    assert left.changes == right.changes
     for one, two in zip(left.history, right.history, strict=True):
         assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
 
@@ -76,10 +81,10 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
     network = make_sparse(
         model, density=0.3, settings=SparseSettings(budget="global", path=path)
     )
-    training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
+    training = SsviSettings(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
     held = blobs(image=image, seed=5)
-    whole = fit.ssvi(network, blobs(image=image), held, training=training)
-    assert whole.moves
+    whole = fit.ssvi(network, blobs(image=image), validation=held, settings=training)
+    assert whole.changes
     resumed = interrupted(
         network, training, lambda: blobs(image=image), tmp_path / "run", held
     )
@@ -89,15 +94,15 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
 @pytest.mark.parametrize("loader", [own_generator, of_the_sampler, global_order])
 def test_resuming_is_bitwise_with_every_source_of_the_order(tmp_path, loader):
     network = make_sparse(mlp(), density=0.3, settings=SparseSettings(path="sparse"))
-    training = SparseTraining(epochs=3, learning_rate=0.02, every=3)
-    whole = fit.ssvi(network, loader(), training=training)
+    training = SsviSettings(epochs=3, learning_rate=0.02, every=3)
+    whole = fit.ssvi(network, loader(), settings=training)
     assert_same_course(whole, interrupted(network, training, loader, tmp_path / "run"))
 
 
 def test_a_finished_training_is_only_read_back(tmp_path):
     network = make_sparse(mlp(), density=0.3)
-    found = fit.ssvi(network, blobs(), training=QUICK, checkpoint=tmp_path / "run")
-    again = fit.ssvi(network, blobs(), training=QUICK, checkpoint=tmp_path / "run")
+    found = fit.ssvi(network, blobs(), settings=QUICK, checkpoint=tmp_path / "run")
+    again = fit.ssvi(network, blobs(), settings=QUICK, checkpoint=tmp_path / "run")
     assert_same_course(found, again)
     assert [p.path for p in again.network.layers.values()] == [
         p.path for p in found.network.layers.values()
@@ -124,10 +129,10 @@ BASE = {"density": 0.3, "path": "dense"}
 def test_a_checkpoint_of_another_network_is_refused_by_name(tmp_path, options, words):
     place = tmp_path / "run"
     training = replace(QUICK, epochs=1, every=2)
-    fit.ssvi(made_sparse(mlp(), **BASE), blobs(), training=training, checkpoint=place)
+    fit.ssvi(made_sparse(mlp(), **BASE), blobs(), settings=training, checkpoint=place)
     other = made_sparse(mlp(), **{**BASE, **options})
     with pytest.raises(StoreError, match=words):
-        fit.ssvi(other, blobs(), training=training, checkpoint=place)
+        fit.ssvi(other, blobs(), settings=training, checkpoint=place)
 
 
 def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
@@ -136,7 +141,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     network = made_sparse(mlp(), **BASE)
 
     def again(model=network, told=training, **more):
-        fit.ssvi(model, blobs(), training=told, checkpoint=place, **more)
+        fit.ssvi(model, blobs(), settings=told, checkpoint=place, **more)
 
     again()
     with pytest.raises(StoreError, match="there temperature is 0.1, here 0.2"):
@@ -144,7 +149,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     with pytest.raises(StoreError, match="there seed is 0, here 1"):
         again(seed=1)
     with pytest.raises(StoreError, match="there num_data is 300, here 7"):
-        again(num_data=7)
+        again(told=replace(training, num_data=7))
     with pytest.raises(StoreError, match="there shape of 0 is"):
         again(made_sparse(mlp(64), **BASE))
     onehot = Problem(network, Bernoulli(3), targets=lambda b: torch.eye(3)[b[1]])
@@ -155,10 +160,10 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
 def test_a_checkpoint_never_replaces_something_else(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StoreError, match="is not a checkpoint file"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "thesis.txt")
+        fit.ssvi(mlp(), blobs(), settings=QUICK, checkpoint=tmp_path / "thesis.txt")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     with pytest.raises(StoreError, match="checkpoint must be a file, got the folder"):
-        fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path)
+        fit.ssvi(mlp(), blobs(), settings=QUICK, checkpoint=tmp_path)
 
 
 def test_an_infinite_score_does_not_end_a_training(tmp_path):
@@ -166,7 +171,9 @@ def test_an_infinite_score_does_not_end_a_training(tmp_path):
     held = [(torch.full((4, 6), 1e30), torch.arange(4) % 3)]
     network = make_sparse(mlp(), density=0.3)
     first, second = (
-        fit.ssvi(network, blobs(), held, training=QUICK, checkpoint=tmp_path / "run")
+        fit.ssvi(
+            network, blobs(), validation=held, settings=QUICK, checkpoint=tmp_path / "run"
+        )
         for _ in range(2)
     )
     assert first.history[-1].nll > 1e20
@@ -190,8 +197,14 @@ def test_a_loader_is_left_as_it_was_and_the_same_call_gives_the_same_network():
     list(islice(loader, 1))
     state = loader.generator.get_state()
     first, second, other = (
-        fit.ssvi(network, loader, training=QUICK, seed=seed) for seed in (1, 1, 2)
+        fit.ssvi(network, loader, settings=QUICK, seed=seed) for seed in (1, 1, 2)
     )
     assert torch.equal(loader.generator.get_state(), state)
     assert_same_course(first, second)
     assert first.network.subset() != other.network.subset()
+
+
+def test_a_checkpoint_of_an_older_format_is_refused_in_words(tmp_path):
+    write_checkpoint(tmp_path / "run", {"step": torch.tensor(3)}, {"method": "ssvi"})
+    with pytest.raises(StoreError, match="there checkpoint format is None, here 2"):
+        fit.ssvi(mlp(), blobs(), settings=QUICK, checkpoint=tmp_path / "run")

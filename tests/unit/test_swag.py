@@ -9,6 +9,7 @@ from itertools import cycle
 import pytest
 import torch
 from tests.support.cases import Case, ConvNet, OneBlock, images, mlp, padded_tokens, vectors
+from tests.support.settings import grouped
 from tests.support.tolerances import EXACT, SINGLE, Z
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,7 +22,7 @@ from smidgen.errors import (
     StoreError,
     SubsetError,
 )
-from smidgen.fit import SwagCollector, swag
+from smidgen.fit import SwagCollector, SwagSettings, swag
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.swag import Snapshots, SwagPosterior
@@ -94,7 +95,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
     posterior = posterior_of(spread)
     count = 4000
     generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
-    drawn = torch.stack(list(posterior.drawn(generators)))
+    drawn = torch.stack(list(posterior.sample_weights(generators)))
     stated = posterior.covariance_matrix()
     scale = stated.diagonal()
     assert ((drawn.mean(0) - posterior.mean).abs() <= Z * (scale / count).sqrt()).all()
@@ -107,7 +108,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
 
 def test_without_a_spread_every_sample_is_the_mean():
     posterior = posterior_of("none")
-    (drawn,) = posterior.drawn([torch.Generator().manual_seed(1)])
+    (drawn,) = posterior.sample_weights([torch.Generator().manual_seed(1)])
     assert torch.equal(drawn, posterior.mean)
     assert not posterior.covariance_matrix().any()
 
@@ -151,13 +152,15 @@ def test_on_a_quadratic_with_known_noise_the_variance_is_the_theorys(momentum):
         problem,
         NoisyTargets(spread, steps),
         subset,
-        learning_rate=rate,
-        steps=steps,
-        every=1,
-        burn_in=500,
-        rank=20,
-        momentum=momentum,
-        weight_decay=0.0,
+        settings=SwagSettings(
+            learning_rate=rate,
+            steps=steps,
+            every=1,
+            burn_in=500,
+            rank=20,
+            momentum=momentum,
+            weight_decay=0.0,
+        ),
     )
     below = (1 - momentum) * (2 * (1 + momentum) - rate)
     wanted = rate * spread**2 * (1 + momentum) / below
@@ -224,7 +227,12 @@ def test_the_iterates_are_those_of_torchs_sgd(kind, unchanged):
     options = {"steps": 23, "every": 3, "momentum": 0.9}
     with unchanged(model):
         found = swag(
-            model, batches, subset, learning_rate=0.05, weight_decay=0.01, rank=4, **options
+            model,
+            batches,
+            subset,
+            **grouped(
+                SwagSettings, learning_rate=0.05, weight_decay=0.01, rank=4, **options
+            ),
         )
     wanted = plain_sgd(model, batches, subset, rate=0.05, decay=0.01, **options)
     assert found.snapshots == 7  # 23 steps, though an epoch has two
@@ -245,7 +253,10 @@ def test_the_state_is_rank_plus_two_numbers_a_weight(covariance, copies):
     model, batch = ONE_BLOCK.make()
     subset = smidgen.select.sparse_kfac(model, percent=40)
     found = swag(
-        model, split(batch), subset, steps=30, every=2, rank=5, covariance=covariance
+        model,
+        split(batch),
+        subset,
+        settings=SwagSettings(steps=30, every=2, rank=5, covariance=covariance),
     )
     assert found.covariance == covariance
     assert found.floats == copies * subset.size
@@ -266,12 +277,17 @@ def test_convolutions_and_any_likelihood():
         case = Case("conv", ConvNet, 2, images, kind)
         model, batch = case.make()
         subset = smidgen.select.sparse_kfac(model, percent=60)
-        found = swag(case.problem(model), split(batch), subset, steps=20, every=2, rank=3)
-        tuned = smidgen.fit.tune_samples(found, case.problem(model), [batch])
-        assert tuned.tuning.chosen_nll <= tuned.tuning.nll
-        predictive = smidgen.predict_samples(tuned, model, batch)
+        found = swag(
+            case.problem(model),
+            split(batch),
+            subset,
+            settings=SwagSettings(steps=20, every=2, rank=3),
+        )
+        tuned = smidgen.calibrate(found, case.problem(model), [batch])
+        assert tuned.calibration.chosen_nll <= tuned.calibration.nll
+        predictive = smidgen.predict(tuned, model, batch)
         nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
-        assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+        assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 def test_a_regression_has_its_noise_fitted():
@@ -285,18 +301,24 @@ def test_a_regression_has_its_noise_fitted():
     subset = smidgen.select.last_layer(model)
     plain = {"learning_rate": 1e-3, "steps": 20, "every": 2, "rank": 3}
     problem = case.problem(model)
-    alone = swag(problem, train, subset, **plain)
+    alone = swag(problem, train, subset, **grouped(SwagSettings, **plain))
     squares = (y[:40] - model(x[:40]).detach()).square()
     assert alone.likelihood.noise == pytest.approx(float(squares.mean()), rel=1e-9)
     # A loader without an end is read four times, as often as SGD did: 20 steps of 5.
-    endless = swag(problem, Repeated(train), subset, **plain).likelihood.noise
+    endless = swag(
+        problem, Repeated(train), subset, **grouped(SwagSettings, **plain)
+    ).likelihood.noise
     assert endless == pytest.approx(alone.likelihood.noise, rel=1e-9)
-    held = swag(problem, train, subset, **plain, validation=validation)
-    tuned = smidgen.fit.tune_samples(held, problem, validation)
+    held = swag(
+        problem, train, subset, validation=validation, **grouped(SwagSettings, **plain)
+    )
+    tuned = smidgen.calibrate(held, problem, validation)
     assert held.likelihood == tuned.likelihood
     rates = {**plain, "learning_rate": [1e-3, 1e-2], "trial_steps": 20}
-    chosen = swag(problem, train, subset, **rates, validation=validation)
-    assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+    chosen = swag(
+        problem, train, subset, validation=validation, **grouped(SwagSettings, **rates)
+    )
+    assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 class Repeated:
@@ -359,19 +381,36 @@ def test_an_interrupted_run_ends_with_the_same_moments(tmp_path, after, own_gene
         "rank": 6,
         "seed": 9,
     }
-    whole = swag(model, loader_of(own_generator), subset, **options)
+    whole = swag(
+        model, loader_of(own_generator), subset, **grouped(SwagSettings, **options)
+    )
     path = tmp_path / "run.safetensors"
     kept = {"checkpoint": path, "checkpoint_every": 7}
     broken = Interrupted(loader_of(own_generator), after)
     with pytest.raises(Interrupt):
-        swag(model, broken, subset, **options, **kept)
-    resumed = swag(model, loader_of(own_generator), subset, **options, **kept)
+        swag(model, broken, subset, **grouped(SwagSettings, **options, **kept))
+    resumed = swag(
+        model, loader_of(own_generator), subset, **grouped(SwagSettings, **options, **kept)
+    )
     assert resumed == whole
     # It stays until the posterior is saved: the same call gives it at once.
-    assert swag(model, loader_of(own_generator), subset, **options, **kept) == whole
+    assert (
+        swag(
+            model,
+            loader_of(own_generator),
+            subset,
+            **grouped(SwagSettings, **options, **kept),
+        )
+        == whole
+    )
     other = smidgen.select.last_layer(model)
     with pytest.raises(StoreError, match="of another run: there weights is"):
-        swag(model, loader_of(own_generator), other, **options, **kept)
+        swag(
+            model,
+            loader_of(own_generator),
+            other,
+            **grouped(SwagSettings, **options, **kept),
+        )
 
 
 def test_running_statistics_stay_and_dropout_is_on(unchanged):
@@ -380,9 +419,11 @@ def test_running_statistics_stay_and_dropout_is_on(unchanged):
     runs = {}
     with unchanged(model):
         for dropout in (True, False):
-            runs[dropout] = swag(model, loader_of(), subset, steps=20, dropout=dropout)
+            runs[dropout] = swag(
+                model, loader_of(), subset, settings=SwagSettings(steps=20, dropout=dropout)
+            )
     assert not torch.equal(runs[True].mean, runs[False].mean)
-    again = swag(model, loader_of(), subset, steps=20, dropout=True)
+    again = swag(model, loader_of(), subset, settings=SwagSettings(steps=20, dropout=True))
     assert again == runs[True]
 
 
@@ -395,12 +436,10 @@ def test_a_rate_whose_loss_overflows_before_the_outputs_do_is_only_a_bad_one():
         [batch],
         subset,
         validation=[batch],
-        # Ten times per step and more: squares leave single precision long before numbers.
-        learning_rate=[1e-3, 20.0],
-        steps=40,
-        every=2,
-        trial_steps=40,
         progress=False,
+        settings=smidgen.fit.SwagSettings(
+            learning_rate=[1e-3, 20.0], steps=40, every=2, trial_steps=40
+        ),
     )
     assert dict(found.rates)[20.0] == float("inf")
     assert found.learning_rate == 1e-3
@@ -414,9 +453,7 @@ def test_the_rate_is_chosen_by_validation_nll_and_one_that_runs_off_is_not():
         split(batch),
         subset,
         validation=[batch],
-        learning_rate=[1e-9, 0.02, 1e200],
-        steps=60,
-        trial_steps=40,
+        settings=SwagSettings(learning_rate=[1e-9, 0.02, 1e200], steps=60, trial_steps=40),
     )
     tried = dict(found.rates)
     assert tried[1e200] == float("inf")
@@ -427,9 +464,7 @@ def test_the_rate_is_chosen_by_validation_nll_and_one_that_runs_off_is_not():
             split(batch),
             subset,
             validation=[batch],
-            learning_rate=[1e199, 1e200],
-            steps=60,
-            trial_steps=40,
+            settings=SwagSettings(learning_rate=[1e199, 1e200], steps=60, trial_steps=40),
         )
 
 
@@ -438,7 +473,10 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
     batches = split(batch)
     subset = smidgen.select.modules(model, count=1)
     ours = swag(
-        model, batches, subset, learning_rate=0.1, steps=12, every=3, rank=3, weight_decay=0
+        model,
+        batches,
+        subset,
+        settings=SwagSettings(learning_rate=0.1, steps=12, every=3, rank=3, weight_decay=0),
     )
     copy = deepcopy(model)
     for name, parameter in copy.named_parameters():
@@ -456,22 +494,22 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
             collector.collect()
     found = collector.posterior(smidgen.Categorical(3), num_data=4)
     torch.testing.assert_close(found.mean, ours.mean, **EXACT)
-    torch.testing.assert_close(found.covariance_matrix(), ours.covariance(), **EXACT)
+    torch.testing.assert_close(found.covariance_matrix(), ours.covariance_matrix(), **EXACT)
     # It belongs to the model as trained, and predicts around the mean.
-    assert smidgen.predict_samples(found, copy, batch).probs.shape == (4, 3)
+    assert smidgen.predict(found, copy, batch).probs.shape == (4, 3)
     with pytest.raises(ArgumentError, match="must be the one the posterior"):
-        smidgen.predict_samples(found, model, batch)
+        smidgen.predict(found, model, batch)
 
 
 def test_the_result_does_not_depend_on_how_often_the_loader_was_read():
     model, loader = dropout_net(), loader_of()
     subset = smidgen.select.last_layer(model)
     before = loader.generator.get_state()
-    first = swag(model, loader, subset, steps=20, seed=1)
+    first = swag(model, loader, subset, seed=1, settings=SwagSettings(steps=20))
     assert torch.equal(loader.generator.get_state(), before)
     list(loader)
-    assert swag(model, loader, subset, steps=20, seed=1) == first
-    assert swag(model, loader, subset, steps=20, seed=2) != first
+    assert swag(model, loader, subset, seed=1, settings=SwagSettings(steps=20)) == first
+    assert swag(model, loader, subset, seed=2, settings=SwagSettings(steps=20)) != first
 
 
 def test_a_rate_that_runs_off_in_the_last_step_is_an_error():
@@ -482,9 +520,7 @@ def test_a_rate_that_runs_off_in_the_last_step_is_an_error():
             model.float(),
             [(batch[0].float(), batch[1])],
             subset,
-            learning_rate=1e38,
-            steps=3,
-            every=1,
+            settings=SwagSettings(learning_rate=1e38, steps=3, every=1),
         )
 
 
@@ -505,7 +541,7 @@ def test_recomputed_activations_see_the_weights_that_move():
     found = []
     for net in (model, Recomputes(model)):
         subset = smidgen.select.sparse_kfac(net, percent=100)
-        found.append(swag(net, split(batch), subset, **options))
+        found.append(swag(net, split(batch), subset, **grouped(SwagSettings, **options)))
     torch.testing.assert_close(found[0].mean, found[1].mean, **EXACT)
 
 
@@ -513,19 +549,27 @@ def test_transposed_and_channels_last_parameters():
     case = Case("conv", ConvNet, 2, images)
     model, batch = case.make()
     subset = smidgen.select.weights(model, fraction=0.3)
-    plain = swag(model, [batch], subset, steps=20, rank=3)
+    plain = swag(model, [batch], subset, settings=SwagSettings(steps=20, rank=3))
     moved = swag(
-        model.to(memory_format=torch.channels_last), [batch], subset, steps=20, rank=3
+        model.to(memory_format=torch.channels_last),
+        [batch],
+        subset,
+        settings=SwagSettings(steps=20, rank=3),
     )
     torch.testing.assert_close(moved.mean, plain.mean, **EXACT)
-    smidgen.predict_samples(moved, model, batch, samples=2)
+    smidgen.predict(moved, model, batch, samples=2)
 
 
 def test_tuning_again_tells_the_same():
     model, batch = ONE_BLOCK.make()
-    found = swag(model, split(batch), smidgen.select.last_layer(model), steps=20)
-    once = smidgen.fit.tune_samples(found, model, [batch])
-    assert smidgen.fit.tune_samples(once, model, [batch]).tuning == once.tuning
+    found = swag(
+        model,
+        split(batch),
+        smidgen.select.last_layer(model),
+        settings=SwagSettings(steps=20),
+    )
+    once = smidgen.calibrate(found, model, [batch])
+    assert smidgen.calibrate(once, model, [batch]).calibration == once.calibration
 
 
 @pytest.mark.filterwarnings("ignore:the best temperature")
@@ -538,19 +582,26 @@ def test_samples_far_worse_than_the_trained_weights_are_mentioned():
         model.bias.zero_()
     everything = smidgen.select.sparse_kfac(model, percent=100)
     away, near = (
-        swag(model, [(x, labels)], everything, steps=40, learning_rate=rate)
+        swag(
+            model,
+            [(x, labels)],
+            everything,
+            settings=SwagSettings(steps=40, learning_rate=rate),
+        )
         for labels, rate in ((1 - y, 1.0), (y, 1e-3))
     )
     with pytest.warns(SmidgenWarning, match="SGD has left them"):
-        smidgen.fit.tune_samples(away, model, [(x, y)])
-    smidgen.fit.tune_samples(near, model, [(x, y)])
+        smidgen.calibrate(away, model, [(x, y)])
+    smidgen.calibrate(near, model, [(x, y)])
 
 
 def test_bf16_weights_move_in_fp32():
     model, batch = ONE_BLOCK.make()
     model = model.to(torch.bfloat16)
     subset = smidgen.select.sparse_kfac(model, percent=40)
-    found = swag(model, split(batch), subset, learning_rate=1e-4, steps=30)
+    found = swag(
+        model, split(batch), subset, settings=SwagSettings(learning_rate=1e-4, steps=30)
+    )
     start = SubsetVector(model, subset).values
     # Steps of 1e-4 are lost in bf16, which has 8 bits.
     assert found.mean.dtype == torch.float32
@@ -568,13 +619,15 @@ def test_a_saved_posterior_comes_back_equal(tmp_path, covariance):
         split(batch),
         subset,
         validation=[batch],
-        learning_rate=[0.01, 1e200],
-        steps=20,
-        trial_steps=20,
-        rank=3,
-        covariance=covariance,
+        settings=SwagSettings(
+            learning_rate=[0.01, 1e200],
+            steps=20,
+            trial_steps=20,
+            rank=3,
+            covariance=covariance,
+        ),
     )
-    found = smidgen.fit.tune_samples(found, model, [batch], samples=4)
+    found = smidgen.calibrate(found, model, [batch], samples=4)
     folder = smidgen.save(found, tmp_path / "saved")
     assert smidgen.load(folder, model) == found
     assert "swag" in (folder / "README.md").read_text()
@@ -588,7 +641,7 @@ def test_a_saved_posterior_comes_back_equal(tmp_path, covariance):
 def test_a_damaged_swag_folder_is_refused(tmp_path):
     model, batch = ONE_BLOCK.make()
     subset = smidgen.select.last_layer(model)
-    found = swag(model, split(batch), subset, steps=20, rank=3)
+    found = swag(model, split(batch), subset, settings=SwagSettings(steps=20, rank=3))
     folder = smidgen.save(found, tmp_path / "saved")
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -607,7 +660,10 @@ def test_a_damaged_swag_folder_is_refused(tmp_path):
         ({"steps": 0}, "steps must be 1 or more, got 0"),
         ({"every": 0}, "every must be 1 or more, got 0"),
         ({"rank": 1}, "rank must be 2 or more, got 1"),
-        ({"spread": "wide"}, "spread must be one of low-rank, diagonal, none, got 'wide'"),
+        (
+            {"covariance": "wide"},
+            "covariance must be one of low-rank, diagonal, none, got 'wide'",
+        ),
         ({"burn_in": 2000}, "burn_in must be from 0 to"),
         ({"momentum": 1.0}, "momentum must be in"),
         ({"learning_rate": -1.0}, "learning_rate must be > 0"),
@@ -620,7 +676,7 @@ def test_refusals_name_the_argument(options, message):
     model, batch = ONE_BLOCK.make()
     subset = smidgen.select.last_layer(model)
     with pytest.raises(ArgumentError, match=message):
-        swag(model, split(batch), subset, **options)
+        swag(model, split(batch), subset, **grouped(SwagSettings, **options))
 
 
 def test_other_refusals():
@@ -631,10 +687,10 @@ def test_other_refusals():
     unlabelled = [{k: v for k, v in batch.items() if k != "labels"}]
     problem = smidgen.Problem(model, smidgen.Categorical(3))
     with pytest.raises(DataError, match="needs labels"):
-        swag(problem, unlabelled, subset, steps=15)
+        swag(problem, unlabelled, subset, settings=SwagSettings(steps=15))
     with pytest.raises(DataError, match="not an iterator"):
-        swag(model, iter(split(batch)), subset, steps=50)
-    found = swag(model, split(batch), subset, steps=20)
+        swag(model, iter(split(batch)), subset, settings=SwagSettings(steps=50))
+    found = swag(model, split(batch), subset, settings=SwagSettings(steps=20))
     with pytest.raises(ArgumentError, match="predict_samples"):
         smidgen.predict(found, model, batch)
 

@@ -62,12 +62,11 @@ def finetune(
     found = fit.finetune(
         network,
         loaders[0],
-        loaders[1],
-        epochs=epochs,
-        learning_rate=learning_rate,
-        patience=patience,
-        stop_on=stop_on,
+        validation=loaders[1],
         seed=seed,
+        settings=fit.FinetuneSettings(
+            epochs=epochs, learning_rate=learning_rate, patience=patience, stop_on=stop_on
+        ),
     )
     show_history(found.history, found.best)
     huggingface.save_model(found.model, tokenizer, folder, overwrite=overwrite)

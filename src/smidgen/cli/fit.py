@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,10 +15,8 @@ from smidgen.cli.options import text as texts
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
-from smidgen.posterior.swag import SwagPosterior
-from smidgen.workflows.posterior_notes import posterior_summary
 from smidgen.workflows.swag import collect, keep
 
 Tune = Annotated[What, typer.Option(help="What to choose on held-out data.")]
@@ -66,7 +64,7 @@ def fit(
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=seed)
-    how: Any = {"structure": wanted.structure(structure), "approximation": approximation}
+    kept_as = wanted.structure(structure)
     given = swag.options(steps, every, rank, rates, trial_steps, samples)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
@@ -74,7 +72,7 @@ def fit(
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     seen, held = [texts.batches_of(t, tokenizer, batch_size, max_length) for t in tables]
     subset = wanted.subset(network, seen, say)
-    found: LaplacePosterior | SwagPosterior
+    found: Posterior
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
@@ -82,36 +80,37 @@ def fit(
             network, batches, held, subset, options=given, seed=seed, folder=folder, say=say
         )
     else:
-        say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
-        found = smidgen.fit.laplace(network, seen, subset, **how)
-        say(f"Tuning on {len(tables[1]):,} held-out texts")
-        found = smidgen.fit.tune_precision(found, network, held, what=tune, scope=scope)
+        say(f"Fitting {choosing.share(subset)} with structure {kept_as}")
+        found = smidgen.fit.laplace(
+            network,
+            seen,
+            subset,
+            structure=kept_as,
+            settings=smidgen.fit.LaplaceSettings(approximation=approximation),
+        )
+        say(f"Calibrating on {len(tables[1]):,} held-out texts")
+        chosen = smidgen.fit.CalibrationSettings(what=tune, scope=scope)
+        found = smidgen.calibrate(found, network, held, settings=chosen)
     keep(found, folder, say, overwrite=overwrite)
     _tell(found, json_file, posterior=str(folder), selector=select, method=method)
 
 
-def _tell(
-    found: LaplacePosterior | SwagPosterior, json_file: Path | None, **how: str
-) -> None:
+def _tell(found: Posterior, json_file: Path | None, **how: str) -> None:
     """Print what was found, and write it where that is asked for."""
     show_posterior(found)
-    write_json(json_file, {**how, **posterior_summary(found)})
+    write_json(json_file, {**how, **found.summary()})
 
 
-def show_posterior(posterior: LaplacePosterior | SwagPosterior) -> None:
+def show_posterior(posterior: Posterior) -> None:
     """Print what was chosen."""
-    tuning = posterior.tuning
+    tuning = posterior.calibration
     assert tuning is not None
-    if isinstance(posterior, LaplacePosterior):
-        prior = f"precision {posterior.precision_range}"
-    else:
-        prior = f"learning rate {posterior.learning_rate:g}"
     if isinstance(posterior.likelihood, Gaussian):
         scaled, scale = "MAP with its noise fitted", ""
     else:
         scaled, scale = "temperature scaling", f", temperature {posterior.temperature:.3g}"
     out.print(
-        f"  {prior}{scale}; {posterior.floats:,} floats\n"
+        f"  {posterior.headline()}{scale}; {posterior.floats:,} floats\n"
         f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
         f"{tuning.map_nll:.4f}; {scaled} {tuning.map_scaled_nll:.4f}"
     )

@@ -141,12 +141,12 @@ def _parted(table: TextTable, path: Path, seed: int) -> tuple[TextTable, TextTab
 
 def _show(found: Finding) -> None:
     """Print what was found, as soon as it is there."""
-    from smidgen.fit import Agreement, SparseFinetuneResult
-    from smidgen.report.one_record.tuned import describe_weights
+    from smidgen.fit import Agreement, FinetuneResult
+    from smidgen.report.one_record.tuned import tuned_weights
     from smidgen.workflows.bayestune import Choice
 
     if isinstance(found, Choice):
-        out.print(f"  {describe_weights(found.subset.size, found.head_size)}")
+        out.print(f"  {tuned_weights(found.subset.size, found.head_size)}")
         out.print(f"  the head is {', '.join(found.head_modules)}")
         show_chain(found.scales, found.fraction)
     elif isinstance(found, Agreement):
@@ -154,7 +154,7 @@ def _show(found: Finding) -> None:
             f"  chains on two halves of the data agree on {found.overlap:.0%}, by chance "
             f"on {found.chance:.1%}"
         )
-    elif isinstance(found, SparseFinetuneResult):
+    elif isinstance(found, FinetuneResult):
         show_history(found.history, found.best)
     else:
         show_posterior(found)

@@ -18,6 +18,7 @@ from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.likelihood.gaussian import nll_of_squares
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
@@ -37,6 +38,14 @@ class Curvatures:
     squared_residual: float
     log_likelihood: float | None
     idle: tuple[str, ...]
+
+    def log_likelihood_under(self, likelihood: Likelihood) -> float | None:
+        """That of the training data; of a regression under the noise just fitted."""
+        if not isinstance(likelihood, Gaussian):
+            return self.log_likelihood
+        # Relative noises multiply to one, so they leave no trace in the log determinant.
+        count = self.num_data * likelihood.outputs
+        return -count * nll_of_squares(self.squared_residual, likelihood.noise)
 
 
 class Accumulator(ABC):

@@ -2,41 +2,41 @@
 
 from smidgen.fit.bayestune.agreement import Agreement, agreement
 from smidgen.fit.bayestune.chain import Scales
-from smidgen.fit.bayestune.langevin import langevin
-from smidgen.fit.calibration.evidence import log_evidence, tune_by_evidence
-from smidgen.fit.calibration.precision import tune_precision
-from smidgen.fit.calibration.samples import tune_samples
+from smidgen.fit.bayestune.langevin import LangevinSettings, langevin
+from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.fit.calibration.evidence import calibrate_by_evidence, log_evidence
+from smidgen.fit.calibration.precision import CalibrationSettings
 from smidgen.fit.calibration.temperature import temperature
-from smidgen.fit.finetune import FinetuneResult, finetune
-from smidgen.fit.laplace import laplace
+from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
+from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
-from smidgen.fit.sparse_finetune import SparseFinetuneResult, sparse_finetune
-from smidgen.fit.ssvi import SparseFit, ssvi
+from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
-from smidgen.fit.swag import swag
+from smidgen.fit.swag import SwagSettings, swag
 from smidgen.posterior.swag_collector import SwagCollector
-from smidgen.sparse.training import SparseTraining
+from smidgen.sparse.training import SsviSettings
 
 __all__ = [
     "Agreement",
+    "CalibrationSettings",
     "FinetuneResult",
+    "FinetuneSettings",
+    "LangevinSettings",
+    "LaplaceSettings",
+    "ScalePrior",
     "Scales",
-    "SparseFinetuneResult",
     "SubsetAdamW",
     "SwagCollector",
-    "SparseFit",
-    "SparseTraining",
+    "SsviSettings",
+    "SwagSettings",
     "agreement",
     "finetune",
     "langevin",
     "laplace",
     "laplace_many",
     "log_evidence",
-    "sparse_finetune",
     "swag",
     "ssvi",
     "temperature",
-    "tune_by_evidence",
-    "tune_precision",
-    "tune_samples",
+    "calibrate_by_evidence",
 ]

@@ -1,15 +1,26 @@
-"""The MAP: a plain, seeded fine-tune with early stopping on validation data."""
+"""Fine-tune all weights of a model, or a subset of them and nothing else.
+
+All weights: the point estimate (MAP) that posteriors are fitted to, by AdamW on a copy. A
+subset: BayesTune's second stage, AdamW over the difference to the pretrained values with
+one number for each chosen weight (`SubsetAdamW`); the result is a `Delta`. Both are seeded,
+warm up, decay linearly and stop early on validation data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
@@ -17,126 +28,367 @@ from smidgen.fit.epochs import (
     validation_scores,
     warm_up_then_fall,
 )
-from smidgen.fit.preparation import training_length
+from smidgen.fit.subset_adamw import SubsetAdamW
+from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.runtime.checkpoint import (
+    of_prefix,
+    pack_optimiser,
+    unpack_optimiser,
+    with_prefix,
+)
+from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
-from smidgen.runtime.progress import track
+from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
+from smidgen.weights.delta import Delta, make_delta
+from smidgen.weights.head import Head, find_certain_head, find_head
+from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.vector import SubsetVector
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """How to fine-tune.
+
+    Args:
+        head: New weights, where a subset is tuned: a subset, or names of modules, all of
+            which move and are stored whole, "none", or "last": the last affine layer, if
+            the subset has all of it and it makes the outputs.
+        epochs: Most epochs to run.
+        learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
+            linearly to zero. 5e-5 for all weights and 1e-3 for a subset if left out.
+        weight_decay: For all weights the decay of those of two axes or more, 0.01 if left
+            out; for a subset the pull towards the pretrained values, 0 if left out.
+        accumulate: Batches whose gradients make one step.
+        patience: Stop after this many epochs without a gain.
+        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
+            "nll" (for all else).
+
+    Raises:
+        ArgumentError: If a number is out of its range.
+    """
+
+    head: Head = "last"
+    epochs: int = 5
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    accumulate: int = 1
+    patience: int = 2
+    stop_on: Criterion | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.patience, self.accumulate) < 1:
+            raise ArgumentError(
+                "epochs, patience and accumulate must be 1 or more, got "
+                f"{self.epochs}, {self.patience} and {self.accumulate}."
+            )
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise ArgumentError(f"learning_rate must be > 0, got {self.learning_rate}.")
+
+    def filled(self, *, all_weights: bool) -> tuple[float, float]:
+        """Learning rate and weight decay, defaults filled in."""
+        rate, decay = (5e-5, 0.01) if all_weights else (1e-3, 0.0)
+        return (
+            rate if self.learning_rate is None else self.learning_rate,
+            decay if self.weight_decay is None else self.weight_decay,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class FinetuneResult:
-    """A new model, the history of its making and the epoch whose weights it has."""
+    """A new model, and the epoch whose weights it has among those that were run.
+
+    `delta` is what changed, where a subset was tuned.
+    """
 
     model: nn.Module
+    delta: Delta | None
     history: tuple[Epoch, ...]
     best: Epoch
 
 
 def finetune(
     model: nn.Module | Problem,
-    train: Iterable[Batch],
-    validation: Iterable[Batch],
+    batches: Iterable[Batch],
+    subset: Subset | None = None,
     *,
-    epochs: int = 5,
-    learning_rate: float = 5e-5,
-    weight_decay: float = 0.01,
-    patience: int = 2,
-    stop_on: Criterion | None = None,
+    validation: Iterable[Batch] | None = None,
+    settings: FinetuneSettings | None = None,
     seed: int = 0,
+    checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> FinetuneResult:
-    """Fine-tune a copy of a model with AdamW; the caller's model stays as it is.
+    """Fine-tune all weights or a subset; the caller's model stays as it is.
 
     Args:
         model: The pretrained model, or its `Problem`.
-        train: Training batches, read once per epoch; a loader with a length.
-        validation: Held-out batches that decide when to stop.
-        epochs: Most epochs to run.
-        learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
-            linearly to zero.
-        weight_decay: Decay of all weights of two axes or more.
-        patience: Stop after this many epochs without gain.
-        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
-            "nll" (for all else).
-        seed: Seed of dropout; the order of batches is the loader's.
+        batches: Training batches, read once per epoch; a loader with a length.
+        subset: The weights that move; all that require gradients if left out. With a
+            subset running statistics, of batch norms say, never change.
+        validation: Held-out batches that decide when to stop. Without any all epochs are
+            run and the last is kept.
+        settings: How to fine-tune.
+        seed: Seed of dropout. With a subset also of the order of batches where the loader
+            has a generator of its own, which is put back; else the order is the loader's.
+        checkpoint: A file, written after each epoch, to resume from if interrupted.
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The model of the best epoch, in evaluation mode.
+        The model of the best epoch in evaluation mode. With a subset its delta too: the
+        head is stored whole, since it has no pretrained values, unless nothing else was
+        tuned.
 
     Raises:
-        ArgumentError: If an argument is outside what it may be.
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    if epochs < 1 or patience < 1 or not learning_rate > 0:
-        raise ArgumentError(
-            f"epochs and patience must be 1 or more and learning_rate > 0, got {epochs}, "
-            f"{patience} and {learning_rate}."
-        )
-    steps = epochs * training_length(train)
-    given = as_problem(model)
-    with preserve_model(given.model):
-        settled, _, _ = given.settle(train)
-    stop_on = resolve_criterion(stop_on, settled.likelihood)
-    copy = replace(settled, model=deepcopy(given.model))
-    run = _Run(copy, learning_rate, weight_decay, steps)
-    with torch.random.fork_rng(), torch.enable_grad():
+    settings = settings or FinetuneSettings()
+    length = count_training_batches(batches)
+    problem = as_problem(model)
+    loader = ResumableLoader(batches)
+    if subset is not None:
+        subset = _with_head(problem.model, subset, settings.head)
+    with _training(problem.model, loader, None if subset is None else seed):
+        with preserve_model(problem.model):
+            problem, _, _ = problem.settle(batches)
+        criterion = resolve_criterion(settings.stop_on, problem.likelihood)
+        told = (subset, settings, None if validation is None else criterion, length, seed)
+        description = {} if checkpoint is None else _describe(problem.model, *told)
         torch.manual_seed(seed)
-        history, weights = [], {}
-        best: Epoch | None = None
-        for number in range(1, epochs + 1):
-            label = f"fine-tuning, epoch {number} of {epochs}"
-            train_nll = run.epoch(track(train, label, show=progress))
-            nll, accuracy = validation_scores(copy, validation)
-            epoch = Epoch(number, train_nll, nll, accuracy)
-            history.append(epoch)
-            if best is None or epoch.gains(best, stop_on):
-                best = epoch
-                weights = {k: v.clone() for k, v in copy.model.state_dict().items()}
-            elif number - best.number >= patience:
-                break
-    assert best is not None
-    copy.model.load_state_dict(weights)
-    copy.model.eval()
-    return FinetuneResult(copy.model, tuple(history), best)
+        weights: _AllWeights | _ChosenWeights = (
+            _AllWeights(problem, settings)
+            if subset is None
+            else _ChosenWeights(problem, subset, settings)
+        )
+        tuning = _Tuning(weights, settings, length)
+        run = TrainingRun(tuning, loader, description, checkpoint)
+        run.resume()
+        tuning.run(run, validation, criterion, progress)
+        weights.assign(tuning.best_weights)
+    assert tuning.best is not None
+    tuned, delta = weights.result()
+    return FinetuneResult(tuned.eval(), delta, tuple(tuning.history), tuning.best)
 
 
-class _Run:
-    """AdamW with warm-up, linear decay and clipping, over several epochs."""
+@contextmanager
+def _training(
+    model: nn.Module, loader: ResumableLoader, seed: int | None
+) -> Iterator[None]:
+    """Fork the random numbers; for a subset seed the loader and guard the model."""
+    if seed is None:
+        with torch.random.fork_rng(), torch.enable_grad():
+            yield
+        return
+    with loader.seeded(seed), preserve_model(model, dropout=True), torch.enable_grad():
+        yield
 
-    def __init__(
-        self, problem: SettledProblem, rate: float, decay: float, steps: int
-    ) -> None:
-        self.problem = problem
-        trained = [p for p in problem.model.parameters() if p.requires_grad]
-        if not trained:
+
+def _describe(
+    model: nn.Module,
+    subset: Subset | None,
+    settings: FinetuneSettings,
+    criterion: Criterion | None,
+    length: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What a checkpoint is compared by."""
+    rate, decay = settings.filled(all_weights=subset is None)
+    return {
+        "what": "fine-tuning",
+        "model": fingerprint(model),
+        "weights": None if subset is None else subset.digest(),
+        "batches": length,
+        "stop_on": criterion,
+        "epochs": settings.epochs,
+        "learning_rate": rate,
+        "weight_decay": decay,
+        "accumulate": settings.accumulate,
+        "patience": settings.patience,
+        "seed": seed,
+    }
+
+
+def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
+    """What moves: the chosen weights, and the head where it was named."""
+    parts = {} if head == "last" else find_head(model, head)
+    if all(isinstance(subset.parts.get(name), Whole) for name in parts):
+        return subset
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    return subset | Subset({name: shapes[name] for name in parts}, parts)
+
+
+class _AllWeights:
+    """All weights of a copy of the model, under torch's AdamW."""
+
+    def __init__(self, problem: SettledProblem, settings: FinetuneSettings) -> None:
+        self.problem = replace(problem, model=deepcopy(problem.model).train())
+        rate, decay = settings.filled(all_weights=True)
+        self.trained = [p for p in self.problem.model.parameters() if p.requires_grad]
+        if not self.trained:
             raise ArgumentError("model must have weights with requires_grad, got none.")
         groups = [
-            {"params": [p for p in trained if p.dim() > 1], "weight_decay": decay},
-            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [p for p in self.trained if p.dim() > 1], "weight_decay": decay},
+            {"params": [p for p in self.trained if p.dim() <= 1], "weight_decay": 0.0},
         ]
         # Fused: on a CPU the plain step takes a fifth of the time of a small model's batch.
         self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimiser, warm_up_then_fall(steps)
-        )
-        self.trained = trained
 
-    def epoch(self, batches: Iterable[Batch]) -> float:
-        self.problem.model.train()
+    def backward(self, batch: Batch, share: int) -> tuple[float, int]:
+        return _backward(self.problem, batch, self.problem.training_outputs(batch), share)
+
+    def update(self) -> None:
+        nn.utils.clip_grad_norm_(self.trained, 1.0)
+        self.optimiser.step()
+
+    def scores(self, validation: Iterable[Batch]) -> tuple[float, float | None]:
+        return validation_scores(self.problem, validation)
+
+    def values(self) -> dict[str, Tensor]:
+        return {n: v.clone() for n, v in self.problem.model.state_dict().items()}
+
+    def assign(self, values: Mapping[str, Tensor]) -> None:
+        self.problem.model.load_state_dict(values)
+
+    def result(self) -> tuple[nn.Module, None]:
+        return self.problem.model, None
+
+
+class _ChosenWeights:
+    """A subset of the weights, held beside the caller's model, under `SubsetAdamW`."""
+
+    def __init__(
+        self, problem: SettledProblem, subset: Subset, settings: FinetuneSettings
+    ) -> None:
+        self.problem, self.head = problem, settings.head
+        rate, decay = settings.filled(all_weights=False)
+        self.vector = SubsetVector(problem.model, subset)
+        self.optimiser = SubsetAdamW(
+            self.vector.tensors, subset, rate, weight_decay=decay, clip=1.0
+        )
+
+    def backward(self, batch: Batch, share: int) -> tuple[float, int]:
+        return self.problem.within(
+            batch,
+            self.vector.tensors,
+            lambda outputs: _backward(self.problem, batch, outputs, share),
+        )
+
+    def update(self) -> None:
+        self.optimiser.step()
+
+    def scores(self, validation: Iterable[Batch]) -> tuple[float, float | None]:
+        return validation_scores(self.problem, validation, self.vector.tensors)
+
+    def values(self) -> dict[str, Tensor]:
+        return {"difference": self.optimiser.difference.clone()}
+
+    def assign(self, values: Mapping[str, Tensor]) -> None:
+        self.optimiser.assign(values["difference"].to(self.optimiser.difference))
+
+    def result(self) -> tuple[nn.Module, Delta]:
+        found = self.optimiser.difference
+        copy = deepcopy(self.problem.model)
+        delta = make_delta(copy, self.vector.subset, found, self._replaced())
+        delta.apply(copy)
+        return copy, delta
+
+    def _replaced(self) -> dict[str, Tensor]:
+        """The parameters of the head that were tuned whole, unless they are all."""
+        if self.head == "last":
+            new = find_certain_head(self.problem.model, self.problem.likelihood.outputs)
+        else:
+            new = find_head(self.problem.model, self.head)
+        parts = self.vector.subset.parts
+        names = [name for name in new if isinstance(parts.get(name), Whole)]
+        whole = {name: self.vector.tensors[name] for name in names}
+        return {} if len(whole) == len(parts) else whole
+
+
+def _backward(
+    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int
+) -> tuple[float, int]:
+    found = problem.mean_nll(batch, outputs)
+    if found is None:
+        return 0.0, 0
+    loss, rows = found
+    (loss / share).backward()
+    return float(loss.detach()), rows
+
+
+class _Tuning:
+    """Epochs of steps, the best of which is kept."""
+
+    def __init__(
+        self,
+        weights: _AllWeights | _ChosenWeights,
+        settings: FinetuneSettings,
+        length: int,
+    ) -> None:
+        self.weights, self.settings, self.length = weights, settings, length
+        # The last group of an epoch may be a short one.
+        groups = -(-length // settings.accumulate)
+        self.factor = warm_up_then_fall(settings.epochs * groups)
+        self.rate = weights.optimiser.param_groups[0]["lr"]
+        self.steps = 0
+        self.history: list[Epoch] = []
+        self.best: Epoch | None = None
+        self.best_weights: dict[str, Tensor] = {}
+
+    def run(
+        self,
+        run: TrainingRun,
+        validation: Iterable[Batch] | None,
+        criterion: Criterion,
+        progress: bool,
+    ) -> None:
+        """Run the epochs that are left, until nothing is gained for too long."""
+        left = range(len(self.history) + 1, self.settings.epochs + 1)
+        for number, batches in run.epochs(
+            left, self.length, "fine-tuning", progress=progress
+        ):
+            if self.best and number - 1 - self.best.number >= self.settings.patience:
+                break
+            train_nll = self._train(batches)
+            scores = (nan, None) if validation is None else self.weights.scores(validation)
+            epoch = Epoch(number, train_nll, *scores)
+            self.history.append(epoch)
+            if validation is None or not self.best or epoch.gains(self.best, criterion):
+                self.best, self.best_weights = epoch, self.weights.values()
+
+    def _train(self, batches: Iterable[Batch]) -> float:
+        """Train for one epoch; the mean NLL of its labelled rows."""
+        accumulate, optimiser = self.settings.accumulate, self.weights.optimiser
         total, seen = 0.0, 0
-        for batch in batches:
-            outputs = self.problem.training_outputs(batch)
-            found = self.problem.mean_nll(batch, outputs)
-            if found is None:
-                continue
-            loss, rows = found
-            self.optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.trained, 1.0)
-            self.optimiser.step()
-            self.schedule.step()
-            total += float(loss.detach()) * rows
-            seen += rows
+        for index, batch in enumerate(batches):
+            share = min(accumulate, self.length - index + index % accumulate)
+            loss, rows = self.weights.backward(batch, share)
+            total, seen = total + loss * rows, seen + rows
+            if not (index + 1) % accumulate or index + 1 == self.length:
+                for group in optimiser.param_groups:
+                    group["lr"] = self.rate * self.factor(self.steps)
+                self.weights.update()
+                optimiser.zero_grad(set_to_none=True)
+                self.steps += 1
         return total / max(seen, 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next epoch depends on."""
+        assert self.best is not None
+        rows = [epoch.to_row() for epoch in self.history]
+        return {
+            "history": torch.tensor(rows, dtype=torch.float64),
+            "steps": torch.tensor(self.steps),
+            "best": torch.tensor(self.best.number),
+            **with_prefix("best", self.best_weights),
+            **with_prefix("now", self.weights.values()),
+            **with_prefix("optimiser", pack_optimiser(self.weights.optimiser)),
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
+        unpack_optimiser(self.weights.optimiser, of_prefix("optimiser", state))
+        self.weights.assign(of_prefix("now", state))
+        self.best_weights = of_prefix("best", state)
+        self.history = [Epoch.from_row(row) for row in state["history"].tolist()]
+        self.best = self.history[int(state["best"]) - 1]
+        self.steps = int(state["steps"])

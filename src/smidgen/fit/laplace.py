@@ -7,33 +7,23 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from smidgen.curvature.accumulate import Accumulator, accumulate
-from smidgen.curvature.dense import DenseAccumulator
+from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.ggn_roots import BackwardVectors, exact_ggn, sampled_fisher
-from smidgen.curvature.kronecker import Approximation, KroneckerAccumulator
-from smidgen.curvature.moments import MomentAccumulator, weight_basis
+from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
 from smidgen.curvature.operators import STRUCTURES
-from smidgen.errors import ArgumentError, DataError, StructureError
-from smidgen.fit.preparation import (
-    check_numbers,
-    log_likelihood,
-    mention_idle,
-    refuse_bad_weights,
-    refuse_scattered,
-    restricted,
-    squared_residuals,
-    with_noise,
-    without_mixing,
-)
-from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.curvature.passes import PASSES, PassInputs
+from smidgen.errors import ArgumentError, StructureError
+from smidgen.fit.checks import check_fit, drop_mixing_layers, warn_of_idle_layers
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.residuals import fit_relative_noise
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
@@ -41,10 +31,49 @@ from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import LayerBlock, find_blocks
+from smidgen.weights.blocks import find_blocks, restrict_subset
 from smidgen.weights.subset import Subset
 
 Noise = Literal["scalar", "per-output"]
+
+
+@dataclass(frozen=True)
+class LaplaceSettings:
+    """How the curvature is measured.
+
+    Args:
+        approximation: How positions that share weights are treated: "reduce" or "expand".
+        fisher_draws: Draw this many labels for each output in place of the exact GGN,
+            whose cost grows with the number of classes.
+        noise: Of a regression, fitted to the residuals: "scalar", or "per-output", which
+            reads the batches once more.
+        num_data: Size of the whole data set if the batches are a sample of it.
+        seed: Seed of the drawn labels.
+
+    Raises:
+        ArgumentError: If one is not among its choices.
+    """
+
+    approximation: Approximation = "reduce"
+    fisher_draws: int | None = None
+    noise: Noise = "scalar"
+    num_data: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        choices = {"approximation": APPROXIMATIONS, "noise": get_args(Noise)}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ArgumentError(
+                    f"{name} must be one of {allowed}, got {getattr(self, name)!r}."
+                )
+
+    def backward_vectors(self, likelihood: Likelihood) -> BackwardVectors:
+        """What a pass sends back from the outputs."""
+        if self.fisher_draws is None:
+            return exact_ggn(likelihood)
+        generator = torch.Generator().manual_seed(self.seed)
+        return sampled_fisher(likelihood, self.fisher_draws, generator)
 
 
 def laplace(
@@ -54,11 +83,7 @@ def laplace(
     *,
     structure: str = "kron",
     precision: float = 1.0,
-    approximation: Approximation = "reduce",
-    fisher_draws: int | None = None,
-    generator: torch.Generator | None = None,
-    noise: Noise = "scalar",
-    num_data: int | None = None,
+    settings: LaplaceSettings | None = None,
     reduce: Reduce | None = None,
     progress: bool = True,
 ) -> LaplacePosterior:
@@ -72,14 +97,8 @@ def laplace(
         structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
             measured in a second pass), "diag", or "full" (one matrix over all layers, for a
             few thousand weights).
-        precision: Prior precision τ, to be tuned afterwards.
-        approximation: How positions that share weights are treated.
-        fisher_draws: Draw this many labels for each output in place of the exact GGN,
-            whose cost grows with the number of classes.
-        generator: Source of those draws; a fixed seed if left out.
-        noise: Of a regression, fitted to the residuals: "scalar", or "per-output", which
-            reads the batches once more.
-        num_data: Size of the whole data set if `batches` is a sample of it.
+        precision: Prior precision τ, to be calibrated afterwards.
+        settings: How the curvature is measured.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
             `accelerator.reduce`. Every process must have a batch, and gets the posterior.
         progress: Draw a progress bar; in a log, a line a minute.
@@ -88,63 +107,56 @@ def laplace(
         The posterior; for regression, the noise is that of the training residuals,
         whatever the likelihood came with.
     """
-    given = as_problem(model)
-    check_numbers(approximation, precision)
-    _check_choices(structure, noise, batches, subset)
-    refuse_bad_weights(given.model)
-    chosen = find_blocks(given.model, subset)
-    refuse_scattered(STRUCTURES[structure], chosen)
-    with preserve_model(given.model):
-        if noise == "per-output":
+    settings = settings or LaplaceSettings()
+    _check_arguments(structure, settings, batches, subset)
+    problem = as_problem(model)
+    blocks = find_blocks(problem.model, subset)
+    check_fit(problem.model, structure, precision, blocks)
+    with preserve_model(problem.model):
+        if settings.noise == "per-output":
             # Before the pass begins: a loader with lasting workers has but one iterator.
-            given = _with_relative_noise(given, batches, reduce)
-        followed = track(batches, "fitting", show=progress)
-        problem, first, everything = given.settle(followed)
-        chosen = without_mixing(problem, first, chosen)
-        subset = restricted(subset, chosen)
-        likelihood = problem.likelihood
-        columns = exact_ggn(likelihood)
-        if fisher_draws is not None:
-            columns = sampled_fisher(likelihood, fisher_draws, generator)
-        setting = Setting.of(problem, fisher_draws)
+            problem = fit_relative_noise(problem, batches, reduce)
+        shown = track(batches, "fitting", show=progress)
+        problem, first, read_once = problem.settle(shown)
+        blocks = drop_mixing_layers(problem, first, blocks)
+        subset = restrict_subset(subset, blocks)
+        vectors = settings.backward_vectors(problem.likelihood)
+        setting = Setting.of(problem, settings.fisher_draws)
         refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, first)
-        like = torch.empty(0, dtype=given.working_type, device=problem.device)
-        sums = _sums(structure, problem, chosen, approximation, columns, like)
-        found = accumulate(sums, problem, everything, chosen, reduce).finish(num_data)
-        if structure == "ekfac":
-            again = track(batches, "measuring", show=progress)
-            sums = MomentAccumulator(problem, chosen, found.operators, columns)
-            found = accumulate(sums, problem, again, chosen, reduce).finish(num_data)
-    mention_idle(found)
-    likelihood = with_noise(likelihood, found)
+        inputs = PassInputs(problem, blocks, vectors, settings.approximation, {})
+        data: Iterable[Batch] = read_once
+        for make_sums in PASSES[structure]:
+            sums = accumulate(make_sums(inputs), problem, data, blocks, reduce)
+            curvatures = sums.finish(settings.num_data)
+            inputs = inputs.after(curvatures.operators)
+            data = track(batches, "measuring", show=progress)
+    warn_of_idle_layers(curvatures)
+    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
+    kind, device = problem.working_type, problem.device
     return LaplacePosterior(
         subset=subset,
         likelihood=likelihood,
-        operators={
-            name: each.to(like.dtype, like.device) for name, each in found.operators.items()
-        },
+        operators={n: made.to(kind, device) for n, made in curvatures.operators.items()},
         precision=precision,
-        fingerprint=fingerprint(given.model),
-        num_data=found.num_data,
+        fingerprint=fingerprint(problem.model),
+        num_data=curvatures.num_data,
         structure=structure,
-        approximation=approximation,
-        log_likelihood=log_likelihood(likelihood, found),
+        approximation=settings.approximation,
+        log_likelihood=curvatures.log_likelihood_under(likelihood),
     )
 
 
-def _check_choices(
-    structure: str,
-    noise: str,
-    batches: Iterable[Batch],
-    subset: Subset,
+def _check_arguments(
+    structure: str, settings: LaplaceSettings, batches: Iterable[Batch], subset: Subset
 ) -> None:
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise StructureError(f"structure must be one of {names}, got {structure!r}.")
-    if noise not in get_args(Noise):
-        raise ArgumentError(f"noise must be one of {get_args(Noise)}, got {noise!r}.")
-    twice = {"structure 'ekfac'": structure == "ekfac", "noise": noise == "per-output"}
-    for what, needed in twice.items():
+    read_twice = {
+        f"structure {structure!r}": len(PASSES[structure]) > 1,
+        "noise": settings.noise == "per-output",
+    }
+    for what, needed in read_twice.items():
         if needed and isinstance(batches, Iterator):
             raise ArgumentError(
                 f"batches must be readable twice for {what}, got an iterator. Pass a list "
@@ -155,41 +167,3 @@ def _check_choices(
             f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
             "laplace(model, batches, subset)."
         )
-
-
-def _sums(
-    structure: str,
-    problem: SettledProblem,
-    chosen: Sequence[LayerBlock],
-    approximation: Approximation,
-    columns: BackwardVectors,
-    like: Tensor,
-) -> Accumulator:
-    """What a first pass sums for a structure."""
-    if structure == "full":
-        return DenseAccumulator(problem, chosen, columns)
-    if structure == "diag":
-        return MomentAccumulator(problem, chosen, weight_basis(chosen, like), columns)
-    return KroneckerAccumulator(problem, chosen, approximation, columns)
-
-
-def _with_relative_noise(
-    given: Problem, batches: Iterable[Batch], reduce: Reduce | None
-) -> Problem:
-    """Fit the relative noise of the outputs to the residuals, in a pass of its own."""
-    problem, _, _ = given.settle(batches)
-    likelihood = problem.likelihood
-    if not isinstance(likelihood, Gaussian):
-        raise ArgumentError("noise='per-output' is for regression. Leave it out.")
-    plain = replace(likelihood, relative=None)
-    squares, _ = squared_residuals(replace(problem, likelihood=plain), batches)
-    if reduce is not None:
-        squares = reduce(squares.to(problem.device)).cpu()
-    if not (squares > 0).all():
-        raise DataError(
-            "noise='per-output' needs targets that differ from every output, got squared "
-            f"residuals {squares.tolist()}. Use noise='scalar'."
-        )
-    logs = squares.log()
-    relative = tuple((logs - logs.mean()).exp().tolist())
-    return replace(problem, likelihood=replace(plain, relative=relative))

@@ -15,20 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import accumulate
-from smidgen.curvature.ggn_roots import exact_ggn, sampled_fisher
-from smidgen.curvature.kronecker import Approximation, KroneckerAccumulator
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError
-from smidgen.fit.preparation import (
-    check_numbers,
-    log_likelihood,
-    mention_idle,
-    refuse_bad_weights,
-    refuse_scattered,
-    restricted,
-    with_noise,
-    without_mixing,
-)
+from smidgen.fit.checks import check_fit, drop_mixing_layers, warn_of_idle_layers
+from smidgen.fit.laplace import LaplaceSettings
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
@@ -36,7 +27,7 @@ from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import LayerBlock, find_blocks
+from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset
 
 Name = TypeVar("Name", bound=Hashable)
@@ -48,10 +39,7 @@ def laplace_many(
     subsets: Mapping[Name, Subset],
     *,
     precision: float = 1.0,
-    approximation: Approximation = "reduce",
-    fisher_draws: int | None = None,
-    generator: torch.Generator | None = None,
-    num_data: int | None = None,
+    settings: LaplaceSettings | None = None,
     reduce: Reduce | None = None,
     progress: bool = True,
 ) -> dict[Name, LaplacePosterior]:
@@ -61,11 +49,8 @@ def laplace_many(
         model: The trained model, or its `Problem`.
         batches: Training batches, any iterable, read once.
         subsets: The subsets by name; cheapest when they are nested.
-        precision: Prior precision τ, to be tuned afterwards.
-        approximation: How positions that share weights are treated.
-        fisher_draws: Draw this many labels in place of the exact GGN.
-        generator: Source of those draws; a fixed seed if left out.
-        num_data: Size of the whole data set if `batches` is a sample of it.
+        precision: Prior precision τ, to be calibrated afterwards.
+        settings: How the curvature is measured; the noise of a regression is a scalar.
         reduce: As in `laplace`.
         progress: Draw progress bars; in a log, a line a minute.
 
@@ -73,56 +58,58 @@ def laplace_many(
         A posterior for each subset, equal to one fitted to it alone.
 
     Raises:
-        ArgumentError: If there is no subset.
+        ArgumentError: If there is no subset, or a noise for each output is asked for.
     """
+    settings = settings or LaplaceSettings()
     if not subsets:
         raise ArgumentError("subsets must hold at least one subset, got none.")
-    check_numbers(approximation, precision)
-    given = as_problem(model)
-    refuse_bad_weights(given.model)
-    chosen = {name: find_blocks(given.model, each) for name, each in subsets.items()}
-    for each in chosen.values():
-        refuse_scattered(Kronecker, each)
-    with preserve_model(given.model):
-        followed = track(batches, "fitting", show=progress)
-        problem, first, everything = given.settle(followed)
-        columns = exact_ggn(problem.likelihood)
-        if fisher_draws is not None:
-            columns = sampled_fisher(problem.likelihood, fisher_draws, generator)
-        around = without_mixing(problem, first, hulls(list(chosen.values())))
-        sums = KroneckerAccumulator(problem, around, approximation, columns)
-        accumulate(sums, problem, everything, around, reduce)
-        found = sums.finish(num_data, decompose=False)
-    mention_idle(found)
-    likelihood = with_noise(problem.likelihood, found)
-    like = torch.empty(0, dtype=given.working_type, device=problem.device)
+    if settings.noise != "scalar":
+        raise ArgumentError(
+            f"noise must be 'scalar' for several subsets, got {settings.noise!r}. Use "
+            "smidgen.fit.laplace for each."
+        )
+    problem = as_problem(model)
+    blocks = {name: find_blocks(problem.model, each) for name, each in subsets.items()}
+    everything = [block for some in blocks.values() for block in some]
+    check_fit(problem.model, Kronecker.structure, precision, everything)
+    with preserve_model(problem.model):
+        shown = track(batches, "fitting", show=progress)
+        problem, first, read_once = problem.settle(shown)
+        vectors = settings.backward_vectors(problem.likelihood)
+        around = drop_mixing_layers(problem, first, hulls(list(blocks.values())))
+        sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)
+        accumulate(sums, problem, read_once, around, reduce)
+        curvatures = sums.finish(settings.num_data, decompose=False)
+    warn_of_idle_layers(curvatures)
+    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
+    like = torch.empty(0, dtype=problem.working_type, device=problem.device)
     base = LaplacePosterior(
         subset=next(iter(subsets.values())),
         likelihood=likelihood,
         operators={},
         precision=precision,
-        fingerprint=fingerprint(given.model),
-        num_data=found.num_data,
-        approximation=approximation,
-        log_likelihood=log_likelihood(likelihood, found),
+        fingerprint=fingerprint(problem.model),
+        num_data=curvatures.num_data,
+        approximation=settings.approximation,
+        log_likelihood=curvatures.log_likelihood_under(likelihood),
     )
     return {
-        name: _restricted(base, sums, around, subsets[name], chosen[name], like)
+        name: _restrict(base, sums, around, subsets[name], blocks[name], like)
         for name in track(list(subsets), "decomposing", show=progress)
     }
 
 
-def _restricted(
+def _restrict(
     base: LaplacePosterior,
     sums: KroneckerAccumulator,
     around: Sequence[LayerBlock],
     subset: Subset,
-    chosen: Sequence[LayerBlock],
+    blocks: Sequence[LayerBlock],
     like: Tensor,
 ) -> LaplacePosterior:
     """The posterior of one subset: principal blocks of the factors around it."""
     tapped = {block.layer.name: block for block in around}
-    kept = [block for block in chosen if block.layer.name in tapped]
+    kept = [block for block in blocks if block.layer.name in tapped]
     operators = {}
     for block in kept:
         name = block.layer.name
@@ -132,6 +119,6 @@ def _restricted(
             gradient = gradient[rows][:, rows]
         if columns is not None:
             inputs = inputs[columns][:, columns]
-        found = Kronecker.from_factors(gradient, inputs)
-        operators[name] = found.to(like.dtype, like.device)
-    return replace(base, subset=restricted(subset, kept), operators=operators)
+        made = Kronecker.from_factors(gradient, inputs)
+        operators[name] = made.to(like.dtype, like.device)
+    return replace(base, subset=restrict_subset(subset, kept), operators=operators)

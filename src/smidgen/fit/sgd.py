@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -21,13 +22,13 @@ from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetVector
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SgdSettings:
     """How SGD goes and which of its iterates count."""
 
-    steps: int
-    every: int
-    rank: int
+    steps: int = 2000
+    every: int = 5
+    rank: int = 20
     covariance: CovarianceKind = "low-rank"
     burn_in: int = 0
     momentum: float = 0.9
@@ -129,7 +130,7 @@ class Sgd:
             **self.snapshots.state(),
         }
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state."""
         self.step = int(state["step"])
         self.values = state["values"].to(self.values)

@@ -16,9 +16,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from math import cos, pi
 from pathlib import Path
@@ -27,22 +27,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
+from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import validation_scores
-from smidgen.fit.preparation import training_length, training_size
-from smidgen.outputs.likelihood import Likelihood
+from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.runtime.guard import disable_recomputing, preserve_model
-from smidgen.runtime.loader import ResumableLoader, find_generators
-from smidgen.runtime.progress import track
-from smidgen.sparse.build import FirstWeights, make_sparse
+from smidgen.runtime.loader import ResumableLoader
+from smidgen.sparse.build import make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
-    SparseTraining,
+    SsviSettings,
     describe_network,
     pack_history,
     pack_training,
@@ -50,56 +49,32 @@ from smidgen.sparse.training import (
     unpack_history,
 )
 from smidgen.types import Batch
-
-_DENSITY = 0.1
-
-
-@dataclass(frozen=True, eq=False)
-class SparseFit:
-    """A trained network, what its outputs mean, and how it came about.
-
-    `state_bytes` is what training had to keep of the layers' weights: values, indices and
-    momentum. `derived_bytes` is what the sparse path keeps besides, made from the indices.
-    """
-
-    network: SparseNetwork
-    likelihood: Likelihood
-    history: tuple[SparseEpoch, ...]
-    moves: tuple[ActiveSetChange, ...] = field(repr=False)
-    state_bytes: int
-    derived_bytes: int
+from smidgen.weights.subset import Subset
 
 
 def ssvi(
     model: nn.Module | Problem,
-    train: Iterable[Batch],
-    validation: Iterable[Batch] | None = None,
+    batches: Iterable[Batch],
+    subset: Subset | None = None,
     *,
-    density: float | None = None,
-    start: FirstWeights | None = None,
-    training: SparseTraining | None = None,
-    num_data: int | None = None,
+    validation: Iterable[Batch] | None = None,
+    settings: SsviSettings | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-) -> SparseFit:
+) -> SparsePosterior:
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
         model: A model, or its `Problem`: its layers are made sparse as `make_sparse`
             does by default. Or the network that `make_sparse` made, for other
             choices. It stays as it is.
-        train: Training batches, read once per epoch; a loader with a length. Its
+        batches: Training batches, read once per epoch; a loader with a length. Its
             generators are put back as they were.
+        subset: The active set to start from, in place of a density; for a model that is
+            not sparse yet.
         validation: Held-out batches, scored after every epoch and never used otherwise.
-        density: Active share of the weights, 0.1 if left out; for a model that is not
-            sparse yet.
-        start: "random", also if left out, for a new model: a random active set, its
-            weights scaled up. "magnitude" for a trained model: its largest weights as
-            they are. For a model that is not sparse yet.
-        training: How to train.
-        num_data: What the KL term counts against, N: examples, or labelled tokens where
-            every token has a label. Taken from the loader's `dataset` if left out.
+        settings: How to train.
         seed: Seed of all randomness: the active set of a model that is not sparse yet,
             noise, dropout and the order of batches.
         checkpoint: A file to write after every epoch and to resume from if it is there;
@@ -107,26 +82,24 @@ def ssvi(
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The network of the last epoch, in evaluation mode, and its history.
+        The posterior of the last epoch, its network in evaluation mode.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    training_length(train)
-    place = _place(checkpoint)
-    training = training or SparseTraining()
-    given = as_problem(model)
+    settings = settings or SsviSettings()
+    length = count_training_batches(batches)
+    problem = as_problem(model)
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
-        network = _network(given.model, density, start, seed)
-    known = given.likelihood or network.likelihood
-    problem = replace(given, model=network.model, likelihood=known)
-    batches = ResumableLoader(train)
-    with batches.seeded(seed), preserve_model(network):
-        problem, _, _ = problem.settle(train)
-        count = training_size(problem, train, num_data)
+        network = _make_network(problem.model, subset, settings, seed)
+    problem = replace(problem, model=network.model)
+    loader = ResumableLoader(batches)
+    with loader.seeded(seed), preserve_model(network):
+        problem, _, _ = problem.settle(batches)
+        num_data = count_training_data(problem, batches, settings.num_data)
     with (
-        batches.seeded(seed),
+        loader.seeded(seed),
         torch.random.fork_rng(),
         torch.enable_grad(),
         torch.inference_mode(False),
@@ -135,41 +108,34 @@ def ssvi(
         torch.manual_seed(seed)
         # Not the stream that drew a first active set from the same seed.
         network.generator.manual_seed(int(torch.randint(2**62, ())))
-        run = _Run(network, problem, training, train, count, seed)
-        run.resume(place)
-        for number in range(len(run.history) + 1, training.epochs + 1):
-            label = f"training, epoch {number} of {training.epochs}"
-            run.epoch(number, track(train, label, show=progress), validation)
-            run.save(place)
+        training = _Training(network, problem, settings, length, num_data)
+        about = {} if checkpoint is None else training.describe(seed)
+        run = TrainingRun(training, loader, about, checkpoint)
+        run.resume()
+        left = range(len(training.history) + 1, settings.epochs + 1)
+        for number, some in run.epochs(left, length, "training", progress=progress):
+            training.train(number, some, validation, seed)
     network.eval()
-    network.likelihood = problem.likelihood
-    return SparseFit(
-        network,
-        problem.likelihood,
-        tuple(run.history),
-        tuple(run.moves),
-        network.state_bytes(run.optimiser),
-        network.derived_bytes,
+    return SparsePosterior(
+        network=network,
+        likelihood=problem.likelihood,
+        num_data=num_data,
+        history=tuple(training.history),
+        changes=tuple(training.changes),
+        state_bytes=network.state_bytes(training.optimiser),
+        derived_bytes=network.derived_bytes,
     )
 
 
-def _place(checkpoint: str | Path | None) -> Path | None:
-    place = None if checkpoint is None else Path(checkpoint)
-    if place is not None and place.is_dir():
-        raise StoreError(
-            f"checkpoint must be a file, got the folder {place}. Name a file in it."
-        )
-    return place
-
-
-def _network(
-    model: nn.Module, density: float | None, start: FirstWeights | None, seed: int
+def _make_network(
+    model: nn.Module, subset: Subset | None, settings: SsviSettings, seed: int
 ) -> SparseNetwork:
     """A sparse network of one's own: a copy, or made from a plain model."""
     if not isinstance(model, SparseNetwork):
-        share = _DENSITY if density is None else density
-        return make_sparse(model, density=share, start=start or "random", seed=seed)
-    for name, value in (("density", density), ("start", start)):
+        density, start = settings.density, settings.start
+        return make_sparse(model, subset, density=density, start=start, seed=seed)
+    given = {"density": settings.density, "start": settings.start, "subset": subset}
+    for name, value in given.items():
         if value is not None:
             raise ArgumentError(
                 f"{name} must be left out for a network that is sparse already, got "
@@ -178,92 +144,91 @@ def _network(
     return deepcopy(model)
 
 
-class _Run:
-    """A training over several epochs that can stop after any and go on."""
+class _Training:
+    """Steps of SSVI, and what each epoch of them came to."""
 
     def __init__(
         self,
         network: SparseNetwork,
         problem: SettledProblem,
-        training: SparseTraining,
-        train: Iterable[Batch],
+        settings: SsviSettings,
+        length: int,
         num_data: int,
-        seed: int,
     ) -> None:
-        self.network, self.problem, self.training = network, problem, training
-        self.steps = training.epochs * training_length(train)
-        self.num_data, self.seed = num_data, seed
-        self.generators = find_generators(train)
-        self.optimiser = _optimiser(network, training)
-        schedule = Schedule(self.steps, training.every, training.replaced, training.until)
+        self.network, self.problem, self.settings = network, problem, settings
+        self.steps = settings.epochs * length
+        self.num_data = num_data
+        self.optimiser = _optimiser(network, settings)
+        schedule = Schedule(self.steps, settings.every, settings.replaced, settings.until)
         _mention_still(network, schedule)
-        self.alternation = Rewiring(
-            network, self.optimiser, schedule, removal=training.removal
+        self.rewiring = Rewiring(
+            network, self.optimiser, schedule, removal=settings.removal
         )
         self.history: list[SparseEpoch] = []
-        self.moves: list[ActiveSetChange] = []
-        # Before the first step: what is trained from here on is compared by it.
-        self.about = {
+        self.changes: list[ActiveSetChange] = []
+
+    def describe(self, seed: int) -> dict[str, Any]:
+        """What a checkpoint is compared by; to be asked before the first step."""
+        told = asdict(self.settings)
+        # The network says what became of these.
+        del told["density"], told["start"]
+        return {
             "method": "ssvi",
-            **describe_network(network),
-            **asdict(training),
+            **describe_network(self.network),
+            **told,
             "steps": self.steps,
-            "num_data": num_data,
+            "num_data": self.num_data,
             "seed": seed,
-            "likelihood": repr(problem.likelihood),
+            "likelihood": repr(self.problem.likelihood),
         }
 
-    def epoch(
-        self, number: int, batches: Iterable[Batch], validation: Iterable[Batch] | None
+    def train(
+        self,
+        number: int,
+        batches: Iterable[Batch],
+        validation: Iterable[Batch] | None,
+        seed: int,
     ) -> None:
-        """Train on all batches once, and score the means on held-out data."""
+        """Train for one epoch, and score the means on held-out data."""
         started = time.perf_counter()
         self.network.train()
         # Only of this epoch, so that a resumed training sees the same batches.
-        recent: deque[Batch] = deque(maxlen=self.training.passes)
+        recent: deque[Batch] = deque(maxlen=self.settings.passes)
         total, seen = 0.0, 0
         for batch in batches:
             loss, rows = self._step(batch)
             if rows:
                 recent.append(batch)
             total, seen = total + loss * rows, seen + rows
-            move = self.alternation.advance(lambda: self._losses(recent))
-            if move is not None:
-                self.moves.append(move)
+            change = self.rewiring.advance(lambda: self._losses(recent))
+            if change is not None:
+                self.changes.append(change)
         seconds = time.perf_counter() - started
         kl = float(self.network.kl().detach()) if self.network.stochastic else 0.0
         nll = accuracy = None
         if validation is not None:
             # In the same order after every epoch, also of a resumed training.
-            with (
-                ResumableLoader(validation).seeded(self.seed),
-                preserve_model(self.network),
-            ):
+            with ResumableLoader(validation).seeded(seed), preserve_model(self.network):
                 nll, accuracy = validation_scores(self.problem, validation)
-        epoch = SparseEpoch(
-            number,
-            total / max(seen, 1),
-            kl,
-            nll,
-            accuracy,
-            seconds,
-            self.network.connectivity(),
+        connectivity = self.network.connectivity()
+        train_nll = total / max(seen, 1)
+        self.history.append(
+            SparseEpoch(number, train_nll, kl, nll, accuracy, seconds, connectivity)
         )
-        self.history.append(epoch)
 
     def _step(self, batch: Batch) -> tuple[float, int]:
-        step, training = self.alternation.step, self.training
+        step, settings = self.rewiring.step, self.settings
         factor = (1 + cos(pi * step / self.steps)) / 2
         for group in self.optimiser.param_groups:
-            group["lr"] = training.learning_rate * factor * group["multiple"]
+            group["lr"] = settings.learning_rate * factor * group["multiple"]
         found = _loss(self.problem, batch)
         if found is None:
             return 0.0, 0
         loss, rows = found
         objective = loss
-        if self.network.stochastic and training.temperature > 0:
-            warm = min(1.0, (step + 1) / max(1.0, training.warm_up * self.steps))
-            weight = training.temperature * warm / self.num_data
+        if self.network.stochastic and settings.temperature > 0:
+            warm = min(1.0, (step + 1) / max(1.0, settings.warm_up * self.steps))
+            weight = settings.temperature * warm / self.num_data
             objective = loss + weight * self.network.kl()
         self.optimiser.zero_grad(set_to_none=True)
         objective.backward()
@@ -272,7 +237,7 @@ class _Run:
 
     def _losses(self, batches: Sequence[Batch]) -> Iterator[Loss]:
         """As many passes as asked for; the batches come again until there are so many."""
-        for batch in islice(cycle(batches), self.training.passes):
+        for batch in islice(cycle(batches), self.settings.passes):
 
             def loss(batch: Batch = batch) -> Tensor:
                 found = _loss(self.problem, batch)
@@ -281,26 +246,20 @@ class _Run:
 
             yield loss
 
-    def save(self, place: Path | None) -> None:
-        """Write all that `resume` needs."""
-        if place is None:
-            return
-        paths = {name: part.path for name, part in self.network.layers.items()}
-        step = self.alternation.step
-        course = pack_history(self.history, self.moves, paths=paths, step=step)
-        state = pack_training(self.network, self.optimiser, self.generators)
-        write_checkpoint(place, {**state, **course}, self.about)
+    def state(self) -> dict[str, Tensor]:
+        """All that the next epoch depends on."""
+        paths = {name: layer.path for name, layer in self.network.layers.items()}
+        told = {"paths": paths, "step": self.rewiring.step}
+        return {
+            **pack_training(self.network, self.optimiser),
+            **pack_history(self.history, self.changes, **told),
+        }
 
-    def resume(self, place: Path | None) -> None:
-        """Go on where a checkpoint stopped, if there is one of this very training."""
-        tensors = None if place is None else read_checkpoint(place, self.about)
-        if tensors is None:
-            return
-        self.history, self.moves, notes = unpack_history(tensors)
-        restore_training(
-            tensors, notes["paths"], self.network, self.optimiser, self.generators
-        )
-        self.alternation.step = int(notes["step"])
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
+        self.history, self.changes, notes = unpack_history(state)
+        restore_training(state, notes["paths"], self.network, self.optimiser)
+        self.rewiring.step = int(notes["step"])
 
 
 def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
@@ -311,25 +270,25 @@ def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "
-            f"SparseTraining(every={max(1, schedule.steps // 20)}).",
+            f"SsviSettings(every={max(1, schedule.steps // 20)}).",
             SmidgenWarning,
             stacklevel=4,
         )
 
 
-def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.Optimizer:
+def _optimiser(network: SparseNetwork, settings: SsviSettings) -> torch.optim.Optimizer:
     logs = [p.log_scales for p in network.layers.values() if p.log_scales is not None]
     own = {id(each) for each in logs}
     others = [p for p in network.parameters() if p.requires_grad and id(p) not in own]
     groups: list[dict[str, Any]] = [
-        {"params": others, "weight_decay": training.weight_decay, "multiple": 1.0}
+        {"params": others, "weight_decay": settings.weight_decay, "multiple": 1.0}
     ]
     if logs:
-        rate = training.scale_rate
+        rate = settings.scale_rate
         groups.append({"params": logs, "weight_decay": 0.0, "multiple": rate})
-    if training.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=training.learning_rate, momentum=0.9)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, fused=True)
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
 def _loss(problem: SettledProblem, batch: Batch) -> tuple[Tensor, int] | None:

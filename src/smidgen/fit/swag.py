@@ -6,12 +6,11 @@ is constant; it can be chosen among several by the validation NLL of short runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
@@ -19,33 +18,101 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
-from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sgd import Sgd, SgdSettings
+from smidgen.fit.training_run import TrainingRun, check_save_every
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.outputs.residuals import sum_squared_residuals
+from smidgen.posterior.base import SAMPLES
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_swag import SWAG_COSTS
-from smidgen.posterior.sampling import SAMPLES
-from smidgen.posterior.swag import CovarianceKind, SwagPosterior
-from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
+from smidgen.posterior.swag import SwagPosterior
+from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.loader import ResumableLoader
-from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import find_parameters
 
-RATES = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
+RATES: tuple[float, ...] = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 """Learning rates that are tried when validation data are there to choose by."""
-# Slow steps are kept oftener than every so many: at most half a minute is lost.
-_SECONDS = 30.0
 _RATE = 1e-2
 
 
 @dataclass(frozen=True)
+class SwagSettings(SgdSettings):
+    """How SGD goes, and which of its iterates make the posterior.
+
+    Args:
+        steps: Steps of SGD, however long an epoch is.
+        every: Steps between snapshots.
+        rank: Deviations kept, K.
+        covariance: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
+            mean alone, stochastic weight averaging).
+        burn_in: Steps before the first snapshot counts.
+        momentum: Of SGD.
+        weight_decay: Of SGD, towards zero, on the chosen weights only.
+        learning_rate: One rate, or several to choose from by validation data. Left out:
+            `RATES` if there are any, else 0.01.
+        trial_steps: Steps for each rate that is tried; never more than `steps`.
+        dropout: Whether dropout is on; running statistics never change.
+        samples: Samples of the weights that score a rate.
+        checkpoint_every: Steps between checkpoints.
+
+    Raises:
+        ArgumentError: If one is out of its range.
+    """  # noqa: DOC502
+
+    learning_rate: float | Sequence[float] | None = None
+    trial_steps: int = 400
+    dropout: bool = True
+    samples: int = SAMPLES
+    checkpoint_every: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trial_steps < 1:
+            raise ArgumentError(f"trial_steps must be 1 or more, got {self.trial_steps}.")
+        check_save_every(self.checkpoint_every)
+        self.require_snapshots("steps", self.steps)
+
+    def rates(self, *, choosing: bool) -> tuple[float, ...]:
+        """The rates to try, or the one to take.
+
+        Args:
+            choosing: Whether there are validation data to choose by.
+
+        Returns:
+            The rates.
+
+        Raises:
+            ArgumentError: If they are no rates, or several that cannot be tried.
+        """
+        given = self.learning_rate
+        default = RATES if choosing else (_RATE,)
+        rates = default if given is None else _as_rates(given)
+        if not rates or (len(rates) > 1 and not choosing):
+            raise ArgumentError(
+                f"learning_rate must be one rate, or several with validation= to choose by, "
+                f"got {given!r}. Pass validation batches, or one rate."
+            )
+        if not all(0 < rate < inf for rate in rates):
+            raise ArgumentError(f"learning_rate must be > 0, got {list(rates)}.")
+        if len(rates) > 1:
+            self.require_snapshots("trial_steps", min(self.trial_steps, self.steps))
+            if self.samples < 2:
+                raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
+        return rates
+
+
+@dataclass(frozen=True)
 class SwagOptions:
-    """What commands and studies tell `swag`, by the names of its arguments."""
+    """The part of `SwagSettings` that commands and studies set.
+
+    They have validation data, so that a setting is refused where it is given and not where
+    it is used, which may be hours later.
+    """
 
     rates: tuple[float, ...] | None = None
     steps: int = 2000
@@ -55,214 +122,139 @@ class SwagOptions:
     samples: int = 32
 
     def __post_init__(self) -> None:
-        # Refused where it is told, not where it is used, which may be hours later. All who
-        # tell it have validation data, and score samples on them.
         if self.samples < 2:
             raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
-        _Settings(
-            steps=self.steps,
-            every=self.every,
-            rank=self.rank,
-            trial_steps=min(self.trial_steps, self.steps),
-            rates=_rates(self.rates, True),
-            samples=self.samples,
+        self.settings().rates(choosing=True)
+
+    def settings(self, **others: Any) -> SwagSettings:
+        """As `swag` takes it; `others` are settings by their names."""
+        return SwagSettings(
+            **{
+                "learning_rate": self.rates,
+                "steps": self.steps,
+                "every": self.every,
+                "rank": self.rank,
+                "trial_steps": self.trial_steps,
+                "samples": self.samples,
+                **others,
+            }
         )
-
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `swag`."""
-        names = [each.name for each in fields(SwagOptions) if each.name != "rates"]
-        found = {name: getattr(self, name) for name in names}
-        return {"learning_rate": self.rates, **found}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings(SgdSettings):
-    """All that shapes a collection; checked before any work."""
-
-    trial_steps: int
-    rates: tuple[float, ...]
-    samples: int
-    dropout: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trial_steps < 1:
-            raise ArgumentError(f"trial_steps must be 1 or more, got {self.trial_steps}.")
-        if not all(0 < rate < inf for rate in self.rates):
-            raise ArgumentError(f"learning_rate must be > 0, got {list(self.rates)}.")
-        self.require_snapshots("steps", self.steps)
-        if len(self.rates) > 1:
-            self.require_snapshots("trial_steps", self.trial_steps)
-            if self.samples < 2:
-                raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
 
 
 def swag(
     model: nn.Module | Problem,
-    train: Iterable[Batch],
+    batches: Iterable[Batch],
     subset: Subset,
     *,
     validation: Iterable[Batch] | None = None,
-    learning_rate: float | Sequence[float] | None = None,
-    steps: int = 2000,
-    every: int = 5,
-    rank: int = 20,
-    covariance: CovarianceKind = "low-rank",
-    burn_in: int = 0,
-    trial_steps: int = 400,
-    momentum: float = 0.9,
-    weight_decay: float = 3e-4,
-    dropout: bool = True,
-    samples: int = SAMPLES,
+    settings: SwagSettings | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 100,
     progress: bool = True,
 ) -> SwagPosterior:
     """Collect a SWAG posterior over a subset of the weights.
 
     Args:
         model: The trained model, or its `Problem`; it is left as it was.
-        train: Training batches; a loader that can be read again and again.
+        batches: Training batches; a loader that can be read again and again.
         subset: The weights that move: any of any parameter.
         validation: Labelled batches that choose among several rates, read once for each,
             and fit a regression's noise, read once more.
-        learning_rate: One rate, or several to choose from. Left out: `RATES` if there are
-            validation data, else 0.01.
-        steps: Steps of SGD, however long an epoch is.
-        every: Steps between snapshots.
-        rank: Deviations kept, K.
-        covariance: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
-            mean alone, stochastic weight averaging).
-        burn_in: Steps before the first snapshot counts.
-        trial_steps: Steps for each rate that is tried; never more than `steps`.
-        momentum: Of SGD.
-        weight_decay: Of SGD, towards zero, on the chosen weights only.
-        dropout: Whether dropout is on; running statistics never change.
-        samples: Samples of the weights that score a rate.
+        settings: How SGD goes.
         seed: Seed of dropout and of the loader's order: its generators draw from this
             seed meanwhile, and are put back.
         checkpoint: A file to keep the state in. A run that finds it goes on from there,
             to the same moments. It stays at the end: delete it once the posterior is saved.
-        checkpoint_every: Steps between checkpoints.
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The posterior, at temperature 1; `tune_samples` chooses another. A regression has
+        The posterior, at temperature 1; `calibrate` chooses another. A regression has
         the noise that suits its samples on the validation data, or, without any, that of
         the training residuals, whatever the likelihood came with.
-
-    Raises:
-        ArgumentError: If an argument is outside what it may be.
     """
-    given = as_problem(model)
-    settings = _Settings(
-        steps=steps,
-        every=every,
-        rank=rank,
-        covariance=covariance,
-        burn_in=burn_in,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        dropout=dropout,
-        trial_steps=min(trial_steps, steps),
-        rates=_rates(learning_rate, validation is not None),
-        samples=samples,
-        seed=seed,
-    )
-    if checkpoint_every < 1:
-        raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")
-    find_parameters(given.model, subset)
-    batches = ResumableLoader(train)
+    settings = settings or SwagSettings()
+    rates = settings.rates(choosing=validation is not None)
+    problem = as_problem(model)
+    find_parameters(problem.model, subset)
+    loader = ResumableLoader(batches)
     with (
-        batches.seeded(seed),
-        preserve_model(given.model, dropout=dropout),
+        loader.seeded(seed),
+        preserve_model(problem.model, dropout=settings.dropout),
         torch.enable_grad(),
     ):
-        with preserve_model(given.model):
-            problem, _, _ = given.settle(train)
-        setting = Setting.of(problem, rank=rank)
-        refuse_too_large(SWAG_COSTS, problem, subset, covariance, setting)
-        work = _Work(problem, batches, subset, settings, progress)
-        work.keep(checkpoint, checkpoint_every)
+        with preserve_model(problem.model):
+            problem, _, _ = problem.settle(batches)
+        setting = Setting.of(problem, rank=settings.rank)
+        refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
+        collecting = _Collecting(problem, subset, settings, rates)
+        description = {} if checkpoint is None else collecting.describe(seed)
+        run = TrainingRun(collecting, loader, description, checkpoint)
         torch.manual_seed(seed)
-        work.resume()
-        while work.trying:
-            work.try_rate(validation)
-        return work.with_noise(work.descend(settings.steps), validation)
+        run.resume()
+        while collecting.trying:
+            assert validation is not None
+            collecting.try_rate(run, validation, progress)
+        posterior = collecting.descend(run, settings.steps, progress)
+        run.save()
+        return _with_noise(posterior, problem, batches, validation, settings, seed)
 
 
-def _rates(learning_rate: object, choosing: bool) -> tuple[float, ...]:
-    if learning_rate is None:
-        return RATES if choosing else (_RATE,)
+def _as_rates(learning_rate: object) -> tuple[float, ...]:
     try:
         several = isinstance(learning_rate, Sequence) and not isinstance(learning_rate, str)
         listed = learning_rate if several else [learning_rate]
-        rates = tuple(float(rate) for rate in listed if not isinstance(rate, str))  # type: ignore[attr-defined]
+        return tuple(float(rate) for rate in listed if not isinstance(rate, str))  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"learning_rate must be a number or several, got {learning_rate!r}."
         ) from error
-    if not rates or (len(rates) > 1 and not choosing):
-        raise ArgumentError(
-            f"learning_rate must be one rate, or several with validation= to choose by, "
-            f"got {learning_rate!r}. Pass validation batches, or one rate."
-        )
-    return rates
 
 
-class _Work:
-    """The trials and the run after them, as one sequence that can be taken up again."""
+class _Collecting:
+    """The trials and the run after them, as one sequence that can be resumed."""
 
     def __init__(
         self,
         problem: SettledProblem,
-        batches: ResumableLoader,
         subset: Subset,
-        settings: _Settings,
-        progress: bool,
+        settings: SwagSettings,
+        rates: tuple[float, ...],
     ) -> None:
         self.problem, self.subset, self.settings = problem, subset, settings
-        self.batches = batches
-        self.progress = progress
+        self.rates = rates
         self.scores: list[float] = []
         self.examples = 0
-        self.path: Path | None = None
-        self.every = 1
-        self.due = monotonic() + _SECONDS
-        self.state: dict[str, Tensor] | None = None
-
-    def keep(self, path: str | Path | None, every: int) -> None:
-        self.path, self.every = None if path is None else Path(path), every
+        self.sgd: Sgd | None = None
+        self.interrupted: Mapping[str, Tensor] = {}
 
     @property
     def trying(self) -> bool:
         """Whether rates are still to be tried."""
-        count = len(self.settings.rates)
-        return count > 1 and len(self.scores) < count
+        return len(self.rates) > 1 and len(self.scores) < len(self.rates)
 
     @property
     def rate(self) -> float:
         """The rate that is tried next, or the one that did best."""
-        rates = self.settings.rates
         if self.trying:
-            return rates[len(self.scores)]
-        if len(rates) == 1:
-            return rates[0]
-        best = min(range(len(rates)), key=self.scores.__getitem__)
+            return self.rates[len(self.scores)]
+        if len(self.rates) == 1:
+            return self.rates[0]
+        best = min(range(len(self.rates)), key=self.scores.__getitem__)
         if not isfinite(self.scores[best]):
             raise DataError(
-                f"SGD ran off with every learning rate of {list(rates)}. Pass smaller ones."
+                f"SGD ran off with every learning rate of {list(self.rates)}. Pass smaller "
+                "ones."
             )
-        return rates[best]
+        return self.rates[best]
 
-    def try_rate(self, validation: Iterable[Batch] | None) -> None:
+    def try_rate(
+        self, run: TrainingRun, validation: Iterable[Batch], progress: bool
+    ) -> None:
         """Note the validation NLL of a short run; infinite if it ran off."""
-        assert validation is not None
         settings, nll = self.settings, inf
         try:
-            posterior = self.descend(settings.trial_steps)
+            steps = min(settings.trial_steps, settings.steps)
+            posterior = self.descend(run, steps, progress)
             found = held_out(self.problem, posterior, validation, samples=settings.samples)
             nll = found.nll(found.outputs, posterior.likelihood.scale)
             if isinstance(found.likelihood, Gaussian) and isfinite(nll):
@@ -271,96 +263,91 @@ class _Work:
         except DivergedError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
-        self.save({})
+        self.sgd = None
+        run.save()
 
-    def descend(self, steps: int) -> SwagPosterior:
+    def descend(self, run: TrainingRun, steps: int, progress: bool) -> SwagPosterior:
         """Run SGD from the trained weights, or go on with it."""
-        run = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
-        if self.state is not None:
-            run.restore(self.state)
-            self.state = None
+        self.sgd = sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
+        if self.interrupted:
+            sgd.restore(self.interrupted)
+            self.interrupted = {}
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
-        left = range(run.step, steps)
-        for step in track(left, label, total=len(left), show=self.progress):
-            count = run.take(next(self.batches))
-            if self.batches.epoch == 0:
+        every = self.settings.checkpoint_every
+        left = range(sgd.step, steps)
+        for _, batch in run.steps(left, label, save_every=every, progress=progress):
+            count = sgd.take(batch)
+            if run.batches.epoch == 0:
                 self.examples += count
-            if (step + 1) % self.every == 0 or monotonic() > self.due:
-                self.save(run.state())
-        if not self.trying:
-            self.save(run.state())
-        return self.posterior(run)
+        return self.posterior(sgd)
 
-    def posterior(self, run: Sgd) -> SwagPosterior:
-        likelihood = self.problem.likelihood
-        mean, variance, deviations = run.snapshots.moments()
-        tried = zip(self.settings.rates, self.scores, strict=False)
+    def posterior(self, sgd: Sgd) -> SwagPosterior:
+        """The Gaussian through the snapshots."""
+        mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,
-            likelihood=likelihood,
+            likelihood=self.problem.likelihood,
             mean=mean,
             variance=variance,
             deviations=deviations,
             fingerprint=fingerprint(self.problem.model),
             num_data=self.examples,
-            snapshots=run.snapshots.count,
+            snapshots=sgd.snapshots.count,
             learning_rate=self.rate,
-            rates=tuple(tried),
+            rates=tuple(zip(self.rates, self.scores, strict=False)),
         )
 
-    def with_noise(
-        self, posterior: SwagPosterior, validation: Iterable[Batch] | None
-    ) -> SwagPosterior:
-        """Fit a regression's noise to held-out data, else to the training residuals."""
-        likelihood, settings = posterior.likelihood, self.settings
-        if not isinstance(likelihood, Gaussian):
-            return posterior
-        if validation is not None:
-            found = held_out(self.problem, posterior, validation, samples=settings.samples)
-            noise, _ = found.best(found.outputs)
-        else:
-            train = self.batches.loader
-            with ResumableLoader(train).seeded(settings.seed):
-                torch.manual_seed(settings.seed)
-                # No more batches than SGD took: a stream may have no end.
-                squares, rows = squared_residuals(
-                    self.problem, islice(train, settings.steps)
-                )
-            noise = float(squares.mean()) / max(rows, 1)
-            if not noise > 0:
-                raise DataError("all residuals are zero: there is no noise to fit.")
-        return replace(posterior, likelihood=replace(likelihood, noise=noise))
-
-    def about(self) -> dict[str, Any]:
+    def describe(self, seed: int) -> dict[str, Any]:
         """What a checkpoint must be of."""
+        told = asdict(self.settings)
+        del told["checkpoint_every"]
         return {
-            **asdict(self.settings),
+            **told,
+            "trial_steps": min(self.settings.trial_steps, self.settings.steps),
+            "learning_rate": self.rates,
+            "seed": seed,
             "model": quick_fingerprint(self.problem.model),
             "weights": self.subset.digest(),
             "likelihood": repr(self.problem.likelihood),
         }
 
-    def save(self, run: dict[str, Tensor]) -> None:
-        """Write all that `resume` needs."""
-        if self.path is None:
-            return
-        loader = {f"loader/{name}": each for name, each in self.batches.state().items()}
-        own = {
+    def state(self) -> dict[str, Tensor]:
+        """All that the next step depends on."""
+        return {
             "scores": torch.tensor(self.scores, dtype=torch.float64),
             "examples": torch.tensor(self.examples),
-            "rng": torch.get_rng_state(),
+            **with_prefix("sgd", {} if self.sgd is None else self.sgd.state()),
         }
-        write_checkpoint(self.path, {**own, **loader, **run}, self.about())
-        self.due = monotonic() + _SECONDS
 
-    def resume(self) -> None:
-        """Go on from the checkpoint, if there is one."""
-        found = None if self.path is None else read_checkpoint(self.path, self.about())
-        if found is None:
-            return
-        self.scores = found.pop("scores").tolist()
-        self.examples = int(found.pop("examples"))
-        names = [name for name in found if name.startswith("loader/")]
-        self.batches.resume({n.removeprefix("loader/"): found.pop(n) for n in names})
-        torch.set_rng_state(found.pop("rng"))
-        self.state = found or None
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
+        self.scores = state["scores"].tolist()
+        self.examples = int(state["examples"])
+        self.interrupted = of_prefix("sgd", state)
+
+
+def _with_noise(
+    posterior: SwagPosterior,
+    problem: SettledProblem,
+    batches: Iterable[Batch],
+    validation: Iterable[Batch] | None,
+    settings: SwagSettings,
+    seed: int,
+) -> SwagPosterior:
+    """Fit a regression's noise to held-out data, else to the training residuals."""
+    likelihood = posterior.likelihood
+    if not isinstance(likelihood, Gaussian):
+        return posterior
+    if validation is not None:
+        found = held_out(problem, posterior, validation, samples=settings.samples)
+        noise, _ = found.best(found.outputs)
+    else:
+        with ResumableLoader(batches).seeded(seed):
+            torch.manual_seed(seed)
+            # No more batches than SGD took: a stream may have no end.
+            some = islice(batches, settings.steps)
+            squares, rows = sum_squared_residuals(problem, some)
+        noise = float(squares.mean()) / max(rows, 1)
+        if not noise > 0:
+            raise DataError("all residuals are zero: there is no noise to fit.")
+    return replace(posterior, likelihood=replace(likelihood, noise=noise))

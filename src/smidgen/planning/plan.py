@@ -38,7 +38,9 @@ from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset, Whole
 
-_METHODS: Mapping[str, CostModel] = {"laplace": LAPLACE_COSTS, "swag": SWAG_COSTS}
+_METHODS: Mapping[str, CostModel] = {
+    method: kind.costs for method, kind in POSTERIORS.items() if kind.costs is not None
+}
 _TRIALS = (
     "Time is for {:,} steps of SGD. Where validation data choose the learning rate, every "
     "rate that is tried takes further steps."

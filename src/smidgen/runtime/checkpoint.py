@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from smidgen.errors import StoreError
 from smidgen.runtime.files import read_tensor_file, write_tensor_file
@@ -56,3 +58,40 @@ def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Ten
             "another file."
         )
     return tensors
+
+
+def pack_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
+    """List what an optimiser remembers of its parameters, as `number/name`."""
+    states = optimiser.state_dict()["state"]
+    return {
+        f"{number}/{name}": torch.as_tensor(value).clone()
+        for number, state in states.items()
+        for name, value in state.items()
+        if value is not None
+    }
+
+
+def unpack_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimiser back what `pack_optimiser` listed.
+
+    Args:
+        optimiser: One made in the same way.
+        tensors: What was listed.
+    """
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split("/")
+        states.setdefault(int(number), {})[name] = value
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": states, "param_groups": groups})
+
+
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name tensors `prefix/name`, so that several parts go into one checkpoint."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def of_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take back the part that `with_prefix` named so."""
+    start = f"{prefix}/"
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

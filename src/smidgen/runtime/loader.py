@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,21 +77,31 @@ class ResumableLoader:
             for path, generator in generators.items():
                 generator.set_state(before[path])
 
-    def state(self) -> dict[str, Tensor]:
-        """Return what `resume` needs: epoch, position, random states at its start."""
-        return {"place": torch.tensor([self.epoch, self.position]), **self._start}
+    def finish_epoch(self) -> None:
+        """End the epoch here, so that resuming after it reads none of it again."""
+        # The loader has to see its own end: samplers may draw once more there.
+        for _ in self._iterator or ():
+            pass
+        self.epoch, self.position = self.epoch + 1, 0
+        self._iterator, self._start = None, {}
 
-    def resume(self, state: dict[str, Tensor]) -> None:
-        """Continue from a state; torch's global random state stays as it is."""
-        self.epoch, position = state["place"].tolist()
-        self._start = {name: value for name, value in state.items() if name != "place"}
-        if not self._start:
+    def state(self) -> dict[str, Tensor]:
+        """What `resume` needs: epoch, position, and the random states of its start."""
+        place = torch.tensor([self.epoch, self.position])
+        return {"place": place, **(self._start or self._generator_states())}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where another left off; torch's global random state stays as it is."""
+        self.epoch, position = (int(each) for each in state["place"])
+        start = {name: each for name, each in state.items() if name != "place"}
+        for name, generator in find_generators(self.loader).items():
+            if name in start:
+                generator.set_state(start[name])
+        if "global" not in start:
             return
         now = torch.get_rng_state()
-        torch.set_rng_state(self._start["global"])
-        for name, generator in find_generators(self.loader).items():
-            if name in self._start:
-                generator.set_state(self._start[name])
+        torch.set_rng_state(start["global"])
+        self._start = start
         self._iterator = iter(self.loader)
         for self.position in range(1, position + 1):
             if next(self._iterator, _END) is _END:
@@ -102,10 +112,12 @@ class ResumableLoader:
         torch.set_rng_state(now)
 
     def _begin(self) -> None:
-        self._start = {"global": torch.get_rng_state()}
-        for name, generator in find_generators(self.loader).items():
-            self._start[name] = generator.get_state()
+        self._start = {"global": torch.get_rng_state(), **self._generator_states()}
         self._iterator = iter(self.loader)
+
+    def _generator_states(self) -> dict[str, Tensor]:
+        found = find_generators(self.loader)
+        return {name: generator.get_state() for name, generator in found.items()}
 
 
 _END: Any = object()

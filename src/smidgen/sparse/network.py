@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.outputs.likelihood import Likelihood
-from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.layers import GaussianLayer, NoiseKind
 from smidgen.sparse.matmul import Path
@@ -36,7 +34,6 @@ class SparseNetwork(nn.Module):
         universe: All parameters of affine layers of the caller's model.
         budget: Whether layers may exchange active weights.
         generator: Source of all noise.
-        plain: What built the model, if known: then a saved network needs no model.
     """
 
     def __init__(
@@ -48,7 +45,6 @@ class SparseNetwork(nn.Module):
         universe: Mapping[str, Shape],
         budget: Budget,
         generator: torch.Generator,
-        plain: PlainNetwork | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,9 +54,6 @@ class SparseNetwork(nn.Module):
         self.universe = dict(universe)
         self.budget: Budget = budget
         self.generator = generator
-        self.plain = plain
-        # What its outputs mean, once it was trained.
-        self.likelihood: Likelihood | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the model; in training mode with noise, in evaluation mode on the means."""

@@ -1,22 +1,30 @@
 """How a sparse network is trained, what each epoch reports, and how it is resumed.
 
 The state of a training is its network and active set, the optimiser's state of the
-active weights, and the state of every source of randomness. Restored from those tensors it
-goes on bit for bit. A checkpoint is compared by `describe_network`.
+active weights, and the source of the weights' noise. Restored from those tensors it goes
+on bit for bit. A checkpoint is compared by `describe_network`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.errors import ArgumentError
+from smidgen.runtime.checkpoint import (
+    of_prefix,
+    pack_optimiser,
+    unpack_optimiser,
+    with_prefix,
+)
 from smidgen.runtime.fingerprint import fingerprint
+from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.prune import PruningScore, check_score
 from smidgen.sparse.rewire import ActiveSetChange, replace_weights
@@ -27,16 +35,22 @@ from smidgen.sparse.store import (
     unpack_weights,
 )
 
-_NETWORK, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
+_NOISE = "generator/network"
 _NOTES = "notes"
 _CONNECTIVITY = "connectivity/"
 
 
 @dataclass(frozen=True)
-class SparseTraining:
+class SsviSettings:
     """How to train; the defaults are plain variational inference at temperature 1.
 
     Args:
+        density: Active fraction of the weights, 0.1 by default; for a model that is not
+            sparse yet, without a subset.
+        start: Where the weights of a model start that is not sparse yet, see
+            `make_sparse`.
+        num_data: What the KL term counts against, N: examples, or labelled tokens where
+            every token has a label. Taken from the loader's `dataset` by default.
         epochs: Passes over the training data.
         learning_rate: First rate; it falls to zero along a cosine. Fewer weights are
             larger weights, so a sparse network needs a higher rate than a dense one.
@@ -57,6 +71,9 @@ class SparseTraining:
         ArgumentError: If an argument is out of range.
     """
 
+    density: float | None = None
+    start: FirstWeights | None = None
+    num_data: int | None = None
     epochs: int = 20
     learning_rate: float = 3e-3
     scale_rate: float = 1.0
@@ -176,96 +193,35 @@ def describe_network(network: SparseNetwork) -> dict[str, Any]:
     return {**about, "first weights": fingerprint(network)}
 
 
-def pack_training(
-    network: SparseNetwork,
-    optimiser: torch.optim.Optimizer,
-    generators: Mapping[str, torch.Generator],
-) -> dict[str, Tensor]:
-    """List the state of a training.
-
-    Args:
-        network: The network.
-        optimiser: Its optimiser.
-        generators: Sources of randomness besides the network's and torch's own.
-
-    Returns:
-        Tensors by name.
-    """
-    tensors = pack_tensors(network)
-    for index, _, parameter in _parameters(optimiser):
-        for key, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser/{index}/{key}"] = torch.as_tensor(value).clone()
-    tensors[_NETWORK] = network.generator.get_state()
-    tensors[_TORCH] = torch.get_rng_state()
-    for name, generator in generators.items():
-        tensors[f"generator/loader/{name}"] = generator.get_state()
-    if _on_gpu(network):
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            tensors[f"{_CUDA}/{index}"] = state
-    return tensors
+def pack_training(network: SparseNetwork, optimiser: Optimizer) -> dict[str, Tensor]:
+    """List the state of a network and of its optimiser."""
+    return {
+        **pack_tensors(network),
+        **with_prefix("optimiser", pack_optimiser(optimiser)),
+        _NOISE: network.generator.get_state(),
+    }
 
 
 def restore_training(
     tensors: Mapping[str, Tensor],
     paths: Mapping[str, str],
     network: SparseNetwork,
-    optimiser: torch.optim.Optimizer,
-    generators: Mapping[str, torch.Generator],
+    optimiser: Optimizer,
 ) -> None:
-    """Restore the state of a training.
+    """Restore the state of a network and of its optimiser.
 
     Args:
         tensors: What `pack_training` listed.
         paths: How each layer computed.
         network: A network made in the same way.
         optimiser: Its optimiser, made in the same way.
-        generators: The same sources of randomness.
-
-    Raises:
-        StoreError: If something is missing or does not fit.
     """
     header = describe_layers(network)
     for name, entry in header["maps"].items():
         entry["path"] = paths[name]
-    try:
-        for name, weights in unpack_weights(tensors, header).items():
-            values = (weights.pattern, weights.means, weights.log_scales)
-            replace_weights(network.layers[name], *values, optimiser)
-        restore_rest(network, tensors, header)
-        for index, group, parameter in _parameters(optimiser):
-            # Fused optimisers count their steps on the device of the weights.
-            on_device = group.get("fused") or group.get("capturable")
-            prefix = f"optimiser/{index}/"
-            state = {
-                key.removeprefix(prefix): value.to(parameter.device)
-                if on_device or value.dim()
-                else value
-                for key, value in tensors.items()
-                if key.startswith(prefix)
-            }
-            if state:
-                optimiser.state[parameter] = state
-        network.generator.set_state(tensors[_NETWORK])
-        torch.set_rng_state(tensors[_TORCH])
-        for name, generator in generators.items():
-            generator.set_state(tensors[f"generator/loader/{name}"])
-        if _on_gpu(network):
-            for index in range(torch.cuda.device_count()):
-                torch.cuda.set_rng_state(tensors[f"{_CUDA}/{index}"], index)
-    except (ValueError, KeyError, RuntimeError, SmidgenError) as error:
-        raise StoreError(
-            f"the checkpoint does not fit this training ({error}). Delete it to start anew."
-        ) from error
-
-
-def _parameters(
-    optimiser: torch.optim.Optimizer,
-) -> Iterator[tuple[int, dict[str, Any], Tensor]]:
-    """Index, group and tensor of each parameter."""
-    pairs = [(group, p) for group in optimiser.param_groups for p in group["params"]]
-    for index, (group, parameter) in enumerate(pairs):
-        yield index, group, parameter
-
-
-def _on_gpu(network: SparseNetwork) -> bool:
-    return any(parameter.is_cuda for parameter in network.parameters())
+    for name, weights in unpack_weights(tensors, header).items():
+        values = (weights.pattern, weights.means, weights.log_scales)
+        replace_weights(network.layers[name], *values, optimiser)
+    restore_rest(network, tensors, header)
+    unpack_optimiser(optimiser, of_prefix("optimiser", tensors))
+    network.generator.set_state(tensors[_NOISE])

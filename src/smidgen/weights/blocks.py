@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +101,29 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
             )
     chosen = (_block(each, subset) for each in covered.layers)
     return tuple(block for block in chosen if block is not None)
+
+
+def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
+    """Keep of a subset what lies in the layers of some blocks.
+
+    Args:
+        subset: The subset.
+        blocks: The blocks that stay stochastic.
+
+    Returns:
+        The subset of their parameters.
+
+    Raises:
+        StructureError: If nothing is left.
+    """
+    names = {name for block in blocks for name in block.layer.shapes}
+    parts = {name: part for name, part in subset.parts.items() if name in names}
+    if not parts:
+        raise StructureError(
+            f"{subset!r} has only layers that mix the examples of a batch. Choose others; "
+            "smidgen.coverage(model) lists the layers."
+        )
+    return Subset(subset.universe, parts, subset.origin)
 
 
 def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:

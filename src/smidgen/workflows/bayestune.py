@@ -17,21 +17,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.fit import Agreement, Scales, SparseFinetuneResult
-from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit import (
+    Agreement,
+    FinetuneResult,
+    FinetuneSettings,
+    LangevinSettings,
+    Scales,
+)
+from smidgen.fit.bayestune.langevin import schedule_chain
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.swag import SwagOptions
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 from smidgen.weights.affine import coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen.workflows.bayestune_settings import BayesTuneSettings as BayesTuneSettings
-from smidgen.workflows.posterior_notes import posterior_summary, precision_curve
 from smidgen.workflows.swag import collect, keep
 from smidgen.workflows.text_task import Loader, Say
 from smidgen.workflows.tuned_folder import TunedFolder
@@ -56,7 +61,7 @@ class Choice:
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | SparseFinetuneResult | LaplacePosterior | SwagPosterior
+Finding = Choice | Agreement | FinetuneResult | Posterior
 """What is shown as soon as it is there."""
 
 
@@ -103,13 +108,14 @@ def bayestune(
         show(agreed)
         results["agreement"] = agreed.to_dict()
     say(f"Tuning {choice.subset.size:,} weights")
-    found = fit.sparse_finetune(
+    tuning = {n: value for n, value in settings.tuning.items() if n != "seed"}
+    found = fit.finetune(
         work.network,
         work.train,
         choice.subset,
-        work.validation,
-        **settings.tuning,
-        head=work.head,
+        validation=work.validation,
+        settings=FinetuneSettings(**tuning, head=work.head),
+        seed=settings.seed,
         checkpoint=place.tuning_state,
         progress=progress,
     )
@@ -146,9 +152,11 @@ class _Work:
 
     def chain(self, loader: Loader) -> dict[str, Any]:
         """The arguments of a chain over some batches."""
-        course = asdict(chain_course(self.settings.chain_epochs * len(loader)))
-        own = {"head": self.head, "progress": self.progress}
-        return {**course, **self.settings.chain, **own}
+        course = asdict(schedule_chain(self.settings.chain_epochs * len(loader)))
+        chain = self.settings.chain
+        seed = chain.pop("seed")
+        settings = LangevinSettings(**course, **chain, head=self.head)
+        return {"settings": settings, "seed": seed, "progress": self.progress}
 
 
 def _started(
@@ -222,9 +230,10 @@ def _agreement(work: _Work, table: TextTable, fraction: float) -> Agreement:
 
 
 def _saved(
-    found: SparseFinetuneResult, work: _Work, place: TunedFolder
+    found: FinetuneResult, work: _Work, place: TunedFolder
 ) -> tuple[PreTrainedModel, int]:
     """Write the delta and the model it makes; return that and the delta's bytes."""
+    assert found.delta is not None
     delta = found.delta.half() if work.settings.half else found.delta
     tuned = deepcopy(work.network)
     delta.apply(tuned)
@@ -234,9 +243,10 @@ def _saved(
 
 
 def _summary(
-    found: SparseFinetuneResult, place: TunedFolder, size: int, head: int
+    found: FinetuneResult, place: TunedFolder, size: int, head: int
 ) -> dict[str, Any]:
     """What tuning came to, as a record holds it."""
+    assert found.delta is not None
     whole = sum(each.numel() for each in found.delta.replaced.values())
     return {
         "delta": str(place.delta),
@@ -250,7 +260,7 @@ def _summary(
 
 def _fitted(
     tuned: PreTrainedModel, work: _Work, subset: Subset, place: TunedFolder, say: Say
-) -> LaplacePosterior | SwagPosterior:
+) -> Posterior:
     """Fit a posterior over the tuned weights and tune it on the held-out texts."""
     progress = work.progress
     if work.settings.posterior == "swag":
@@ -269,7 +279,7 @@ def _fitted(
     # Single weights: no rows × columns to factor.
     kept = _affine(tuned, subset, say)
     found = fit.laplace(tuned, work.train, kept, structure="diag", progress=progress)
-    return fit.tune_precision(found, tuned, work.validation, progress=progress)
+    return calibrate(found, tuned, work.validation, progress=progress)
 
 
 def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
@@ -283,10 +293,10 @@ def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
     return kept
 
 
-def _posterior_results(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
+def _posterior_results(posterior: Posterior) -> dict[str, Any]:
     """The posterior in numbers, and where a classifier has one the curve of its page."""
-    found: dict[str, Any] = {"posterior": posterior_summary(posterior)}
-    classes = isinstance(posterior.likelihood, Categorical)
-    if classes and isinstance(posterior, LaplacePosterior):
-        found["precision_curve"] = precision_curve(posterior)
-    return found
+    results: dict[str, Any] = {"posterior": posterior.summary()}
+    curve = posterior.precision_curve()
+    if isinstance(posterior.likelihood, Categorical) and curve is not None:
+        results["precision_curve"] = curve
+    return results

@@ -58,13 +58,13 @@ class BayesTuneSettings:
 
     @property
     def chain(self) -> dict[str, Any]:
-        """How the chain moves, as `fit.langevin` takes it."""
+        """How the chain moves, by the names of `fit.LangevinSettings`, and its seed."""
         names = ("temperature", "noise_discount", "update", "seed")
         return {name: getattr(self, name) for name in names}
 
     @property
     def tuning(self) -> dict[str, Any]:
-        """How the weights are tuned, as `fit.sparse_finetune` takes it."""
+        """How the weights are tuned, by the names of `fit.FinetuneSettings`; the seed."""
         names = ("epochs", "learning_rate", "patience", "stop_on", "seed")
         return {name: getattr(self, name) for name in names}
 

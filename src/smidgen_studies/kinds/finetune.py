@@ -60,13 +60,15 @@ def run(job: Job) -> Mapping[str, Any]:
     tuned = fit.finetune(
         Problem(base, forward=data.forward),
         data.shuffled(tokenizer, seed),
-        loaders["validation"],
-        epochs=told.epochs,
-        patience=told.patience,
-        learning_rate=told.learning_rate,
-        weight_decay=told.weight_decay,
-        stop_on=told.stop_on,
+        validation=loaders["validation"],
         seed=seed,
+        settings=fit.FinetuneSettings(
+            epochs=told.epochs,
+            patience=told.patience,
+            learning_rate=told.learning_rate,
+            weight_decay=told.weight_decay,
+            stop_on=told.stop_on,
+        ),
     )
     save_model(tuned.model, tokenizer, job.artifact)
     sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}

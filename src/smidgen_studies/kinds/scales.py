@@ -14,7 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smidgen import fit, select
-from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update, chain_course
+from smidgen.fit.bayestune.langevin import (
+    NOISE_DISCOUNT,
+    TEMPERATURE,
+    Update,
+    schedule_chain,
+)
 from smidgen_studies.data.text import TextData
 from smidgen_studies.engine.cell import Job, read_settings
 from smidgen_studies.engine.settings import Fraction, Positive, Several, Unsigned
@@ -47,7 +52,7 @@ def run(job: Job) -> Mapping[str, Any]:
     told = read_settings(Settings, job.settings, "scales")
     start = start_of(job, told.base)
     train = start.shuffled()
-    course = asdict(chain_course(told.epochs * len(train), told.samples))
+    course = asdict(schedule_chain(told.epochs * len(train), told.samples))
     ours = told.update == "langevin"
     how: dict[str, Any] = {"update": told.update, "learning_rate": told.learning_rate}
     if ours:
@@ -56,10 +61,7 @@ def run(job: Job) -> Mapping[str, Any]:
     found = fit.langevin(
         start.problem,
         train,
-        head=start.head,
-        **course,
-        **how,
-        displacement=ours,
+        settings=fit.LangevinSettings(head=start.head, **course, **how, displacement=ours),
         seed=job.seed,
         progress=False,
     )

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from smidgen import evaluate, fit
 from smidgen.errors import ArgumentError, DivergedError
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
-from smidgen.prediction import sparse_outputs
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.sampling import sampled_outputs
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.sparse import SparseNetwork, SparseSettings, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
@@ -34,13 +36,15 @@ from smidgen_studies.methods.sparse_costs import costs, stored_bytes
 from smidgen_studies.methods.trials import Choice, choose, trial
 
 _DEFAULTS = {
-    "learning_rate": SparseTraining.learning_rate,
-    "temperature": SparseTraining.temperature,
-    "weight_decay": SparseTraining.weight_decay,
+    "learning_rate": SsviSettings.learning_rate,
+    "temperature": SsviSettings.temperature,
+    "weight_decay": SsviSettings.weight_decay,
     "scale": 0.1,
 }
 _REMOVAL: dict[bool, PruningScore] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
+# Of `SsviSettings`: the network is made here, so training is told none of them.
+_OF_NETWORK = ("density", "start", "num_data")
 
 Data = ImageData
 ON_PROCESSOR = True
@@ -72,7 +76,7 @@ class Settings:
     log_scale_rate: Unsigned = 0.01
     epochs: Count = 10
     batch: Count = 128
-    every: Count = SparseTraining.every
+    every: Count = SsviSettings.every
     images: Count | None = None
     samples: Draws = 10
     pruned: tuple[Fraction, ...] = ()
@@ -100,10 +104,10 @@ class Settings:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]
 
-    def training(self, values: Mapping[str, float]) -> SparseTraining:
+    def training(self, values: Mapping[str, float]) -> SsviSettings:
         """How to train at a choice."""
         rate = values["learning_rate"]
-        return SparseTraining(
+        return SsviSettings(
             epochs=self.epochs,
             learning_rate=rate,
             scale_rate=self.log_scale_rate / rate,
@@ -139,7 +143,7 @@ def run(job: Job) -> Mapping[str, Any]:
         found = fit.ssvi(
             network,
             batches,
-            training=training,
+            settings=training,
             seed=job.seed,
             checkpoint=job.work / "checkpoint",
             progress=False,
@@ -149,7 +153,9 @@ def run(job: Job) -> Mapping[str, Any]:
             raise
         return {**noted, "trial": _trial(told, choice)}
     noted["training"] = {
-        **vars(training),
+        **{
+            name: value for name, value in vars(training).items() if name not in _OF_NETWORK
+        },
         "images": len(batches.dataset),
         "train_nll": found.history[-1].train_nll,
         "state_bytes": found.state_bytes,
@@ -187,7 +193,13 @@ def _model(told: Settings, data: Images, seed: int) -> nn.Module:
 
 
 def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
-    return sparse_outputs(network, scoring(arrays), samples=told.samples, progress=False)
+    """Outputs of every draw, (S, N, C)."""
+    # Outputs are taken as they are, whatever the labels: of other data these may be none.
+    likelihood = Categorical(max(2, arrays.classes))
+    posterior = SparsePosterior(network=network, likelihood=likelihood)
+    problem, batches = Problem(network, likelihood), scoring(arrays)
+    runs = sampled_outputs(problem, posterior, batches, samples=told.samples)
+    return torch.cat([outputs for _, outputs in runs], 1)
 
 
 def _trial(
@@ -210,7 +222,7 @@ def _reported(
     twin: SparseNetwork,
     held: Tensor,
     data: Images,
-    training: SparseTraining,
+    training: SsviSettings,
 ) -> dict[str, Any]:
     """The rows of a network, and of what is left of it after pruning."""
     name, label = names_of(told)

@@ -47,12 +47,14 @@ def run(job: Job) -> Mapping[str, Any]:
     tuned = fit.finetune(
         Problem(start, Gaussian(1)),
         tables.shuffled(job.seed),
-        tables.loader("validation"),
-        epochs=told.epochs,
-        patience=told.patience,
-        learning_rate=told.learning_rate,
-        weight_decay=told.weight_decay,
+        validation=tables.loader("validation"),
         seed=job.seed,
+        settings=fit.FinetuneSettings(
+            epochs=told.epochs,
+            patience=told.patience,
+            learning_rate=told.learning_rate,
+            weight_decay=told.weight_decay,
+        ),
     )
     save_network(tuned.model, job.artifact)
     held, _ = point_outputs(tuned.model, tables.loader("validation"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.swag import SwagPosterior
@@ -52,11 +53,11 @@ def run(job: Job) -> Mapping[str, Any]:
             tables.shuffled(job.seed),
             subset,
             validation=validation,
-            **told.arguments(),
+            settings=told.settings(),
             seed=job.seed,
         )
-        found = fit.tune_samples(found, problem, validation, samples=told.samples)
-        assert found.tuning is not None
-        return found, found.tuning.chosen_nll
+        found = calibrate(found, problem, validation, samples=told.samples)
+        assert found.calibration is not None
+        return found, found.calibration.chosen_nll
 
     return ramped(job, "swag", told.by, told.percents, fitted)

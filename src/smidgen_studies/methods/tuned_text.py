@@ -196,11 +196,17 @@ def tune(
     Returns:
         The tuned model.
     """
-    loaders = (start.shuffled(), start.loaders["validation"])
-    how |= {
-        "weight_decay": 0.0,
-        "patience": how["epochs"],
-        "stop_on": "nll",
+    train = start.shuffled()
+    settings = fit.FinetuneSettings(
+        **how,
+        head=start.head,
+        weight_decay=0.0,
+        patience=how["epochs"],
+        stop_on="nll",
+    )
+    told: Any = {
+        "validation": start.loaders["validation"],
+        "settings": settings,
         "seed": start.seed,
         "progress": False,
     }
@@ -210,16 +216,15 @@ def tune(
         )
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         started = time.process_time()
-        whole = fit.finetune(replace(start.problem, model=model), *loaders, **how)
+        whole = fit.finetune(replace(start.problem, model=model), train, **told)
         seconds = time.process_time() - started
         kept = (count, count * _FLOAT_BYTES, 0.0, seconds)
         return Tuned(whole.model, whole.history, whole.best, *kept)
     choice = chosen_by(method, start, fraction, scales)
     started = time.process_time()
-    train, held = loaders
-    told = (start.problem, train, choice.subset, held)
-    found = fit.sparse_finetune(*told, head=start.head, **how)
+    found = fit.finetune(start.problem, train, choice.subset, **told)
     seconds = time.process_time() - started
+    assert found.delta is not None
     size = found.delta.save(work / "delta.safetensors").stat().st_size
     kept = (choice.subset.size, size, choice.seconds, seconds)
     return Tuned(found.model, found.history, found.best, *kept)

@@ -17,7 +17,7 @@ from torch import nn
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
-from smidgen.fit import SparseTraining
+from smidgen.fit import SsviSettings
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
 from smidgen.sparse import SparseSettings, make_sparse
@@ -101,8 +101,10 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
             scores = marginal_variances(problem, tables.loader("train"))
         case "bayestune" | "bayestune-warm":
             batches = tables.shuffled(seed)
-            told = {**HOW[by], "head": "none", "seed": seed, "progress": False}
-            scores = fit.langevin(noisy, batches, **told).means
+            settings = fit.LangevinSettings(**HOW[by], head="none")
+            scores = fit.langevin(
+                noisy, batches, settings=settings, seed=seed, progress=False
+            ).means
         case _:
             scores = select.scores.magnitude(model)
     return lambda share: select.weights(model, fraction=share, by=scores)
@@ -121,7 +123,7 @@ def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset
     found = fit.ssvi(
         replace(problem, model=network),
         batches,
-        training=SparseTraining(**HOW["ssvi"], every=2 * len(batches)),
+        settings=SsviSettings(**HOW["ssvi"], every=2 * len(batches)),
         seed=seed,
         progress=False,
     )

@@ -13,7 +13,7 @@ import smidgen
 from smidgen.curvature.kronecker import Approximation
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError
-from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit.bayestune.langevin import schedule_chain
 from smidgen.select import SELECTORS, Selector
 from smidgen.types import Batch
 
@@ -130,9 +130,10 @@ class Wanted:
 
             return marginal_variances(network, batches, progress=True)
         # A short chain will do from weights that are trained already.
-        course = asdict(chain_course(steps=100, samples=10))
+        course = asdict(schedule_chain(steps=100, samples=10))
+        settings = smidgen.fit.LangevinSettings(head="none", **course)
         return smidgen.fit.langevin(
-            network, batches, head="none", **course, seed=self.seed
+            network, batches, settings=settings, seed=self.seed
         ).means
 
     def structure(self, given: Structure | None) -> str:

@@ -16,10 +16,11 @@ from torch import nn
 
 from smidgen.errors import ArgumentError
 from smidgen.fit.bayestune.chain import Scales
-from smidgen.fit.bayestune.langevin import langevin
+from smidgen.fit.bayestune.langevin import LangevinSettings, langevin
 from smidgen.outputs.problem import Problem
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction
+from smidgen.weights.subset import Subset
 from smidgen.weights.top_k import top_k_overlap
 
 
@@ -53,9 +54,11 @@ def agreement(
     first: Iterable[Batch],
     second: Iterable[Batch],
     *,
+    subset: Subset | None = None,
     fraction: float = 0.005,
+    settings: LangevinSettings | None = None,
     seed: int = 0,
-    **chain: Any,
+    progress: bool = True,
 ) -> Agreement:
     """Run a chain on each half of the data and compare what they choose.
 
@@ -63,28 +66,26 @@ def agreement(
         model: The pretrained model, or its `Problem`; it stays as it is.
         first: Batches of one half of the training data.
         second: Batches of the other half.
+        subset: The whole parameters that move, as in `fit.langevin`.
         fraction: The share of the weights whose choice is compared, in (0, 1].
+        settings: How both chains go.
         seed: Of the first chain; the second has the next.
-        chain: Other keywords of `fit.langevin`.
+        progress: Draw progress bars; in a log, a line a minute.
 
     Returns:
         The overlap, its chance level, and both chains' scales.
 
     Raises:
-        ArgumentError: If the fraction is outside (0, 1], or one checkpoint is given for
-            two chains.
+        ArgumentError: If the fraction is outside (0, 1].
     """
     if not 0 < fraction <= 1:
         raise ArgumentError(f"fraction must be in (0, 1], got {fraction}.")
-    if chain.get("checkpoint") is not None:
-        raise ArgumentError(
-            f"checkpoint must be left out, got {chain['checkpoint']}: there are two "
-            "chains. Run fit.langevin twice and compare with select.overlap."
-        )
-    found = (
-        langevin(model, first, seed=seed, **chain),
-        langevin(model, second, seed=seed + 1, **chain),
-    )
+
+    def run(batches: Iterable[Batch], seed: int) -> Scales:
+        told: Any = {"settings": settings, "seed": seed, "progress": progress}
+        return langevin(model, batches, subset, **told)
+
+    found = (run(first, seed), run(second, seed + 1))
     count = ceil_fraction(found[0].size, fraction)
     shared = top_k_overlap(found[0].means, found[1].means, count)
     return Agreement(shared, found[0].chance(fraction), fraction, found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import SettledProblem
-from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
-from smidgen.runtime.loader import ResumableLoader
-from smidgen.runtime.progress import track
+from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction
 from smidgen.weights.top_k import top_k_overlap
@@ -175,14 +173,14 @@ class WeightUpdate(Protocol):
     def scales(self, name: str, displacement: Tensor) -> Tensor:
         """The scales of a parameter's weights, flat, given where they are."""
 
-    def foreseen(self, distances: Sequence[float]) -> list[float]:
+    def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """P(Δ > distance) of weights without data under what is sampled."""
 
     def state(self) -> dict[str, Tensor]:
-        """What `resume` needs."""
+        """What `restore` needs."""
 
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from another's state."""
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
 
 
 class Chain:
@@ -193,8 +191,8 @@ class Chain:
         tensors: The moving weights, by name.
         ranked: Names of those whose scales are wanted.
         prior: The prior.
-        course: Its length.
-        mover: How the weights move.
+        schedule: Its length.
+        update: How the weights move.
         keep_displacement: Sum |θ − θ̄| as well.
     """
 
@@ -204,13 +202,13 @@ class Chain:
         tensors: Mapping[str, Tensor],
         ranked: Iterable[str],
         prior: ScalePrior,
-        course: ChainSchedule,
-        mover: WeightUpdate,
+        schedule: ChainSchedule,
+        update: WeightUpdate,
         *,
         keep_displacement: bool,
     ) -> None:
         self.problem, self.tensors, self.ranked = problem, tensors, tuple(ranked)
-        self.prior, self.course, self.mover = prior, course, mover
+        self.prior, self.schedule, self.update = prior, schedule, update
         self.base = {n: p.detach() for n, p in problem.model.named_parameters()}
         self.sums: dict[str, dict[str, Tensor]] = {
             part: {name: torch.zeros_like(tensors[name]) for name in self.ranked}
@@ -218,30 +216,32 @@ class Chain:
             if part != "displacement" or keep_displacement
         }
         self.traces: list[ChainSample] = []
-        self.beyond = torch.zeros(len(_DISTANCES), dtype=torch.float64)
+        self.tail = torch.zeros(len(_DISTANCES), dtype=torch.float64)
         self.label = "sampling scales"
+        self.done = 0
 
-    def run(
-        self,
-        batches: ResumableLoader,
-        about: Mapping[str, Any],
-        checkpoint: str | Path | None,
-        every: int,
-        *,
-        progress: bool,
-    ) -> Scales:
-        """Take all steps, or those that an interrupted run has left."""
-        done = 0
-        if checkpoint is not None:
-            done = self._resume(read_checkpoint(checkpoint, about), batches)
-        steps = range(done + 1, self.course.steps + 1)
-        for step in track(steps, lambda: self.label, show=progress):
-            nll = self.step(next(batches), step)
-            number = self.course.sample_at(step)
+    def run(self, run: TrainingRun, save_every: int, *, progress: bool) -> Scales:
+        """Take all steps, or those that an interrupted run has left.
+
+        Args:
+            run: Gives the batches, and saves.
+            save_every: Steps between checkpoints.
+            progress: Draw a progress bar.
+
+        Returns:
+            The mean scales.
+        """
+        left = range(self.done, self.schedule.steps)
+        for index, batch in run.steps(
+            left, lambda: self.label, save_every=save_every, progress=progress
+        ):
+            step = index + 1
+            nll = self.step(batch, step)
+            number = self.schedule.sample_at(step)
             if number is not None:
                 self.sample(step, number, nll)
-            if checkpoint is not None and (not step % every or step == self.course.steps):
-                write_checkpoint(checkpoint, self._state(batches, step), about)
+            self.done = step
+        run.save()
         return self._scales()
 
     def step(self, batch: Batch, step: int) -> float:
@@ -261,7 +261,7 @@ class Chain:
             batch, self.tensors, lambda outputs: self._backward(batch, outputs)
         )
         with torch.no_grad():
-            self.mover.move(step)
+            self.update.move(step)
         for tensor in self.tensors.values():
             tensor.grad = None
         return nll
@@ -285,7 +285,7 @@ class Chain:
         Raises:
             DataError: If a weight is not finite.
         """
-        half = "first" if number < self.course.samples // 2 else "second"
+        half = "first" if number < self.schedule.samples // 2 else "second"
         totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
         for name in self.ranked:
             displacement = (self.tensors[name].detach() - self.base[name]).abs_().flatten()
@@ -294,13 +294,13 @@ class Chain:
                     f"the weights of {name!r} are not finite after {step} steps. Lower "
                     "learning_rate, or check the data."
                 )
-            scales = self.mover.scales(name, displacement)
+            scales = self.update.scales(name, displacement)
             self.sums[half][name].view(-1).add_(scales)
             if "displacement" in self.sums:
                 self.sums["displacement"][name].view(-1).add_(displacement)
             for i, distance in enumerate(_DISTANCES):
                 far = (displacement > distance / self.prior.rate).sum()
-                self.beyond[i] += far.cpu()
+                self.tail[i] += far.cpu()
             totals += torch.stack([scales.sum(), displacement.sum()]).double().cpu()
             count += displacement.numel()
             pictured.append(scales[:: max(1, len(scales) // 1000)])
@@ -309,60 +309,52 @@ class Chain:
         self.label = f"sampling scales, {_picture(torch.cat(pictured))}"
 
     def _scales(self) -> Scales:
-        first = self.course.samples // 2
-        counts = {"first": first, "second": self.course.samples - first}
-        counts["displacement"] = self.course.samples
+        first = self.schedule.samples // 2
+        counts = {"first": first, "second": self.schedule.samples - first}
+        counts["displacement"] = self.schedule.samples
         for part, sums in self.sums.items():
             for each in sums.values():
                 each.div_(counts[part])
-        total = self.course.samples * sum(self.tensors[n].numel() for n in self.ranked)
+        total = self.schedule.samples * sum(self.tensors[n].numel() for n in self.ranked)
         distances = [each / self.prior.rate for each in _DISTANCES]
-        found = [float(each) / total for each in self.beyond]
-        foreseen = self.mover.foreseen(distances)
+        found = [float(each) / total for each in self.tail]
+        expected = self.update.expected_tail(distances)
         return Scales(
             halves=(self.sums["first"], self.sums["second"]),
             counts=(counts["first"], counts["second"]),
             prior=self.prior,
             traces=tuple(self.traces),
             check=tuple(
-                PriorCheck(*each, self.prior.beyond(each[0]))
-                for each in zip(distances, found, foreseen, strict=True)
+                PriorCheck(*each, self.prior.tail(each[0]))
+                for each in zip(distances, found, expected, strict=True)
             ),
             displacement=self.sums.get("displacement"),
         )
 
-    def _state(self, batches: ResumableLoader, step: int) -> dict[str, Tensor]:
-        rows = [astuple(each) for each in self.traces]
-        found = {
-            "step": torch.tensor(step),
-            "random": torch.get_rng_state(),
+    def state(self) -> dict[str, Tensor]:
+        """All that the next step depends on."""
+        rows = [astuple(sample) for sample in self.traces]
+        tensors = {
+            "step": torch.tensor(self.done),
             "traces": torch.tensor(rows, dtype=torch.float64).reshape(-1, 4),
-            "beyond": self.beyond,
+            "tail": self.tail,
         }
-        parts = {"weights": self.tensors, "mover": self.mover.state(), **self.sums}
-        for part, each in {**parts, "loader": batches.state()}.items():
-            found.update({f"{part}/{name}": tensor for name, tensor in each.items()})
-        return found
+        parts = {"weights": self.tensors, "update": self.update.state(), **self.sums}
+        for name, part in parts.items():
+            tensors |= with_prefix(name, part)
+        return tensors
 
-    def _resume(self, state: Mapping[str, Tensor] | None, batches: ResumableLoader) -> int:
-        if state is None:
-            return 0
-
-        def part(wanted: str) -> dict[str, Tensor]:
-            start = f"{wanted}/"
-            return {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
-
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
         with torch.no_grad():
-            for wanted, known in {"weights": self.tensors, **self.sums}.items():
-                for name, tensor in part(wanted).items():
+            for part, known in {"weights": self.tensors, **self.sums}.items():
+                for name, tensor in of_prefix(part, state).items():
                     known[name].copy_(tensor)
-        self.mover.resume(part("mover"))
-        batches.resume(part("loader"))
-        torch.set_rng_state(state["random"])
-        self.beyond = state["beyond"]
+        self.update.restore(of_prefix("update", state))
+        self.tail = state["tail"]
         rows = state["traces"].tolist()
         self.traces = [ChainSample(int(step), *rest) for step, *rest in rows]
-        return int(state["step"])
+        self.done = int(state["step"])
 
 
 def _picture(scales: Tensor) -> str:

@@ -21,6 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.runtime.checkpoint import (
+    of_prefix,
+    pack_optimiser,
+    unpack_optimiser,
+    with_prefix,
+)
 
 _DATA_SIZE = 1e12
 _SCALE_RATE = 0.01
@@ -81,32 +87,25 @@ class Published:
         """The scales as they are."""
         return self.raw[name].flatten().clamp(min=_LEAST_SCALE)
 
-    def foreseen(self, distances: Sequence[float]) -> list[float]:
+    def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """The prior's own tails: what this update samples has no known law."""
-        return [self.prior.beyond(each) for each in distances]
+        return [self.prior.tail(each) for each in distances]
 
     def state(self) -> dict[str, Tensor]:
         """What the next step depends on."""
         found = {"generator": self.generator.get_state()}
         found.update({f"raw/{name}": each for name, each in self.raw.items()})
         for label, optimiser in self._optimisers().items():
-            for number, each in optimiser.state_dict()["state"].items():
-                found.update({f"{label}/{number}/{k}": v for k, v in each.items()})
+            found |= with_prefix(label, pack_optimiser(optimiser))
         return found
 
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from another's state."""
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
         self.generator.set_state(state["generator"])
         for name, each in self.raw.items():
             each.copy_(state[f"raw/{name}"])
         for label, optimiser in self._optimisers().items():
-            found: dict[int, dict[str, Tensor]] = {}
-            for key, value in state.items():
-                if key.startswith(f"{label}/"):
-                    _, number, field = key.split("/")
-                    found.setdefault(int(number), {})[field] = value
-            groups = optimiser.state_dict()["param_groups"]
-            optimiser.load_state_dict({"state": found, "param_groups": groups})
+            unpack_optimiser(optimiser, of_prefix(label, state))
 
     def _join(self, name: str, tensor: Tensor) -> None:
         """Add prior and noise to a weight's gradient, and make that of its scales."""

@@ -97,7 +97,7 @@ class ScalePrior:
         above = (root * (square * scale**2)).add_(linear * scale).mul_(root).add_(constant)
         return above.div_((root * (below * scale)).add_(1).mul_(squares))
 
-    def beyond(self, distance: float) -> float:
+    def tail(self, distance: float) -> float:
         """P(Δ > distance) under the prior."""
         if distance <= 0:
             return 1.0
@@ -105,7 +105,7 @@ class ScalePrior:
         bessel = float(kve(self.shape, 2 * half)) * np.exp(-2 * half)
         return float(min(1.0, 2 * half**self.shape * bessel / gamma(self.shape)))
 
-    def rounded_beyond(
+    def rounded_tail(
         self, distances: Sequence[float], rounding: float, power: float
     ) -> list[float]:
         """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding.

@@ -9,7 +9,7 @@ with L the mean loss of a batch. Its prior is not the one of the model: the drif
 slope of log p(θ̄ + r), whose spike is rounded off below the length of one step, which no
 chain could resolve. For α < 1 most of the prior's mass lies in there and is lost as the
 density is normalised anew, so weights leave the spike far more readily than the prior
-has it, the more the longer the step. `Langevin.foreseen` gives the law that is sampled.
+has it, the more the longer the step. `Langevin.expected_tail` gives the law that is sampled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENOUGH = 10_000
 
 
 @dataclass(frozen=True)
-class LangevinSettings:
+class StepSettings:
     """How far and how noisily a step goes."""
 
     learning_rate: float
@@ -69,7 +69,7 @@ class Langevin:
         tensors: Mapping[str, Tensor],
         base: Mapping[str, Tensor],
         prior: ScalePrior,
-        settings: LangevinSettings,
+        settings: StepSettings,
         num_data: int,
         burn_in: int,
         seed: int,
@@ -131,7 +131,7 @@ class Langevin:
         """
         return self.prior.mean(displacement)
 
-    def foreseen(self, distances: Sequence[float]) -> list[float]:
+    def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """P(Δ > distance) of a weight without data under the law that is sampled.
 
         It is p(θ̄ + r) to the power of 1/γ², averaged over the weights' G; short chains
@@ -150,7 +150,7 @@ class Langevin:
         wanted = torch.tensor(_QUANTILES, dtype=torch.float64, device=roots.device)
         squares = roots.quantile(wanted).square().tolist()
         tails = [
-            self.prior.rounded_beyond(distances, self.rounding * self.pace * each, power)
+            self.prior.rounded_tail(distances, self.rounding * self.pace * each, power)
             for each in squares
         ]
         return [sum(each) / len(squares) for each in zip(*tails, strict=True)]
@@ -160,8 +160,8 @@ class Langevin:
         drawn = {"generator": self.generator.get_state(), "level": self.level}
         return {**drawn, **{f"memory/{n}": t for n, t in self.memory.items()}}
 
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from another's state."""
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an earlier state."""
         self.generator.set_state(state["generator"])
         self.level.copy_(state["level"])
         for name, tensor in self.memory.items():
@@ -220,6 +220,6 @@ def _mean_size(tensors: Iterable[Tensor]) -> float:
     if not total > 0:
         raise DataError(
             "no weight gets a gradient from the first batch. Check that the outputs "
-            "depend on the parameters of among."
+            "depend on the parameters of subset."
         )
     return total / sum(each.numel() for each in gradients)

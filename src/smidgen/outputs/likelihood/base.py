@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +29,10 @@ class Likelihood(ABC):
     @abstractmethod
     def root_columns(self, logits: Tensor) -> Tensor:
         """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
+
+    def fit_noise(self, squared_residual: float) -> Self:
+        """Take the noise of the training residuals, where there is one: of regressions."""
+        return self
 
     @abstractmethod
     def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:

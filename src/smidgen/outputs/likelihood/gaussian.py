@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, pi
 from typing import ClassVar
 
@@ -66,6 +66,25 @@ class Gaussian(Likelihood):
         """Relative noise of each output, ρ_c, (C,)."""
         given = self.relative or (1.0,) * self.outputs
         return torch.tensor(given, dtype=like.dtype, device=like.device)
+
+    def fit_noise(self, squared_residual: float) -> Gaussian:
+        """Take the noise of the training residuals.
+
+        Args:
+            squared_residual: Their mean square, for relative noise one.
+
+        Returns:
+            The likelihood with that noise.
+
+        Raises:
+            DataError: If there is no residual to fit the noise to.
+        """
+        if not squared_residual:
+            raise DataError(
+                "regression needs targets that differ from the outputs to fit its noise. "
+                "Pass labelled data."
+            )
+        return replace(self, noise=squared_residual)
 
     def squares(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Squared residuals for relative noise one, (B, C), in fp64."""

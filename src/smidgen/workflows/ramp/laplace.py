@@ -112,8 +112,8 @@ def ramp(
         problem,
         train,
         subsets,
-        approximation=settings.approximation,
         progress=progress,
+        settings=fit.LaplaceSettings(approximation=settings.approximation),
     )
     clock.lap("curvature pass and decompositions")
     first = _classifier(posteriors)

@@ -1,0 +1,172 @@
+"""One training that can be interrupted and goes on bit for bit, whatever it trains.
+
+It reads the batches, shows the progress, and writes and reads the checkpoint: state of the
+loader and of torch's random numbers beside the state of what is trained. How a step is
+taken is the method's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.runtime.checkpoint import (
+    of_prefix,
+    read_checkpoint,
+    with_prefix,
+    write_checkpoint,
+)
+from smidgen.runtime.loader import ResumableLoader
+from smidgen.runtime.progress import track
+from smidgen.types import Batch
+
+# Checkpoints with another number are refused: they hold other tensors.
+_FORMAT = 2
+# Slow steps are saved more often than every so many: at most half a minute is lost.
+_SECONDS = 30.0
+
+
+class Learner(Protocol):
+    """What a run trains: all that its next step depends on is in its state."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What `restore` needs."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from the state of an interrupted run."""
+
+
+class TrainingRun:
+    """A training over epochs or steps.
+
+    Args:
+        learner: What is trained.
+        batches: The training batches, within their `seeded`.
+        description: What the training is, as JSON takes it. A checkpoint of another
+            training is refused.
+        checkpoint: The file to save to and to resume from; None for neither.
+
+    Raises:
+        StoreError: If the checkpoint is a folder.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        batches: ResumableLoader,
+        description: Mapping[str, Any],
+        checkpoint: str | Path | None,
+    ) -> None:
+        self.learner, self.batches = learner, batches
+        self.description = {"checkpoint format": _FORMAT, **description}
+        self.path = None if checkpoint is None else Path(checkpoint)
+        self._due = monotonic() + _SECONDS
+        if self.path is not None and self.path.is_dir():
+            raise StoreError(
+                f"checkpoint must be a file, got the folder {self.path}. Name a file in it."
+            )
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one.
+
+        Raises:
+            StoreError: If it is of another training, or does not fit this one.
+        """
+        if self.path is None:
+            return
+        tensors = read_checkpoint(self.path, self.description)
+        if tensors is None:
+            return
+        try:
+            self.learner.restore(of_prefix("learner", tensors))
+        except (ValueError, KeyError, RuntimeError, SmidgenError) as error:
+            raise StoreError(
+                f"checkpoint {self.path} does not fit this training ({error}). Delete it "
+                "to start anew."
+            ) from error
+        self.batches.resume(of_prefix("loader", tensors))
+        random = of_prefix("random", tensors)
+        torch.set_rng_state(random.pop("cpu"))
+        for index, state in random.items():
+            torch.cuda.set_rng_state(state, int(index))
+
+    def save(self) -> None:
+        """Write all that `resume` needs."""
+        if self.path is None:
+            return
+        random = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            states = enumerate(torch.cuda.get_rng_state_all())
+            random |= {str(index): state for index, state in states}
+        tensors = {
+            **with_prefix("learner", self.learner.state()),
+            **with_prefix("loader", self.batches.state()),
+            **with_prefix("random", random),
+        }
+        write_checkpoint(self.path, tensors, self.description)
+        self._due = monotonic() + _SECONDS
+
+    def steps(
+        self,
+        steps: range,
+        label: str | Callable[[], str],
+        *,
+        save_every: int,
+        progress: bool,
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield a batch for each step, and save when so many have been taken.
+
+        Args:
+            steps: The steps that are left, from 0.
+            label: What is being done, for the progress bar.
+            save_every: Steps between checkpoints.
+            progress: Draw a progress bar.
+
+        Yields:
+            The step and its batch.
+        """
+        for step in track(steps, label, show=progress):
+            yield step, next(self.batches)
+            if (step + 1) % save_every == 0 or monotonic() > self._due:
+                self.save()
+
+    def epochs(
+        self, epochs: range, length: int, what: str, *, progress: bool
+    ) -> Iterator[tuple[int, Iterator[Batch]]]:
+        """Yield the batches of each epoch, and save after it.
+
+        Args:
+            epochs: The epochs that are left, from 1.
+            length: Batches of one.
+            what: What is being done, for the progress bar.
+            progress: Draw a progress bar.
+
+        Yields:
+            The epoch's number and its batches.
+        """
+        for number in epochs:
+            label = f"{what}, epoch {number} of {epochs.stop - 1}"
+            some = islice(self.batches, length)
+            yield number, track(some, label, total=length, show=progress)
+            self.batches.finish_epoch()
+            self.save()
+
+
+def check_save_every(checkpoint_every: int) -> None:
+    """Refuse an interval between checkpoints that is none.
+
+    Args:
+        checkpoint_every: Steps between them.
+
+    Raises:
+        ArgumentError: If there is not one at least.
+    """
+    if checkpoint_every < 1:
+        raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")

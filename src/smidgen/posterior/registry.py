@@ -1,0 +1,38 @@
+"""Every kind of posterior, one row each: a new one is registered here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from smidgen.posterior.base import Posterior
+from smidgen.posterior.cost import CostModel
+from smidgen.posterior.cost_laplace import LAPLACE_COSTS
+from smidgen.posterior.cost_swag import SWAG_COSTS
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.sparse import SparsePosterior
+from smidgen.posterior.swag import SwagPosterior
+
+
+@dataclass(frozen=True)
+class PosteriorKind:
+    """One method: the class its fit returns, and what its fit costs.
+
+    Args:
+        posterior: The class.
+        costs: How fitting and predicting are counted, if that can be told beforehand.
+    """
+
+    posterior: type[Posterior]
+    costs: CostModel | None = None
+
+
+POSTERIORS: Mapping[str, PosteriorKind] = {
+    kind.posterior.method: kind
+    for kind in (
+        PosteriorKind(LaplacePosterior, LAPLACE_COSTS),
+        PosteriorKind(SwagPosterior, SWAG_COSTS),
+        PosteriorKind(SparsePosterior),
+    )
+}
+"""The kinds by method; the fit of method "x" is `smidgen.fit.x`."""

@@ -30,7 +30,8 @@ from smidgen.posterior.cost import (
     name_sparse_kfac,
 )
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
-from smidgen.posterior.cost_swag import SWAG_COSTS, touched_layers
+from smidgen.posterior.cost_swag import touched_layers
+from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.fit.swag import SwagOptions
+from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.comparison import LABELS
 from smidgen.workflows.ramp.swag import SwagRampSettings, SwagScheme, swag_ramp
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job, read_settings
@@ -57,7 +57,7 @@ def renamed(results: Mapping[str, Any]) -> dict[str, Any]:
         {
             **method,
             "name": f"swag-{method['name']}",
-            "label": f"SWAG, {_within(LABELS[method['name']])}",
+            "label": label_method(method["name"], family="swag"),
         }
         for method in results["methods"]
         if method["name"] not in BASELINES
@@ -68,8 +68,3 @@ def renamed(results: Mapping[str, Any]) -> dict[str, Any]:
     curves = {**ramp, "points": points, "chosen": chosen, "best": f"swag-{ramp['best']}"}
     kept = {name: results[name] for name in ("data", "seconds")}
     return {"methods": methods, "ramp": curves, **kept}
-
-
-def _within(label: str) -> str:
-    """A label inside of another: its first letter is small, MLP stays MLP."""
-    return label[0].lower() + label[1:]

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
+from smidgen.report.names import label_method
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Done, Job, read_settings
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import scores_of
 from smidgen_studies.methods.trials import Choice, choose, trial
 from smidgen_studies.methods.tuned_text import start_of, tune
-from smidgen_studies.methods.tuning_methods import LABELS, Method, plain
+from smidgen_studies.methods.tuning_methods import Method, plain
 
 _DIGITS = 3
 
@@ -122,7 +123,9 @@ def _tries(need: Done, method: Method) -> bool:
 
 
 def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
-    return trial(told.method, LABELS[told.method], ["learning_rate"], choice, *scores)
+    return trial(
+        told.method, label_method(told.method, "tuning"), ["learning_rate"], choice, *scores
+    )
 
 
 def _constant(job: Job) -> Mapping[str, Any]:
@@ -159,7 +162,7 @@ def _scored(
     scores = scores_of(about.metric, values, targets, noise)
     entry = {
         "name": method,
-        "label": LABELS[method],
+        "label": label_method(method, "tuning"),
         "scores": {name: {"value": value} for name, value in scores.items()},
         **costs,
     }

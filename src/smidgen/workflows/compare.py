@@ -109,7 +109,7 @@ def compare(
     network = as_problem(model).model
     named = _name_posteriors(posteriors)
     point, owner = _find_point(network, named)
-    problem = replace(as_problem(model), likelihood=_point_likelihood(owner))
+    problem = as_problem(model).with_likelihood(_point_likelihood(owner))
     point_problem = replace(problem, model=point)
     scale = _find_scale(point_problem, owner, validation, progress)
     examples = read_examples(point_problem, test, progress=progress)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -38,7 +38,7 @@ class ExactJacobians:
 
 
 def exact_jacobians(
-    problem: Problem, batches: Sequence[Batch], blocks: Sequence[LayerBlock]
+    problem: SettledProblem, batches: Sequence[Batch], blocks: Sequence[LayerBlock]
 ) -> ExactJacobians:
     """Back-propagate every labelled output separately, in fp64 if the model can run in it.
 
@@ -58,7 +58,7 @@ def exact_jacobians(
 
 
 def _differentiate(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Sequence[Batch],
     blocks: Sequence[LayerBlock],
     dtype: torch.dtype | None,
@@ -111,10 +111,9 @@ def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
     return grid.flatten().double().cpu()
 
 
-def _hessians(problem: Problem, outputs: Tensor) -> Tensor:
+def _hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
     """Hessians of −log p at each row of outputs, by autograd, for unit noise."""
     likelihood = problem.likelihood
-    assert likelihood is not None
     outputs = outputs.double().cpu()
     # None of these likelihoods has a Hessian that depends on the target: any will do.
     targets = likelihood.drawn_targets(outputs, torch.Generator().manual_seed(0))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.runtime.guard import preserve_model
@@ -163,7 +163,7 @@ def verify(
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
     with preserve_model(unsettled.model):
-        problem, _, _ = unsettled.settled(batches)
+        problem, _, _ = unsettled.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
@@ -278,7 +278,7 @@ def _choose_few(
 
 
 def _output_variances(
-    problem: Problem, batches: list[Batch], posterior: LaplacePosterior
+    problem: SettledProblem, batches: list[Batch], posterior: LaplacePosterior
 ) -> dict[str, Tensor]:
     """Split the outputs' covariance by layer, as a prediction computes it: (R, C, C)."""
     blocks = find_blocks(problem.model, posterior.subset)

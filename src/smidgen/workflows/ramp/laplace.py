@@ -23,13 +23,14 @@ from smidgen.evaluate import expected_calibration_error
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import checked_grid, tuning_curve
 from smidgen.outputs.predictive import Predictive
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
 from smidgen.runtime.progress import track
 from smidgen.runtime.record import Record
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset
 from smidgen.workflows.method import Method, predict_from_outputs
 from smidgen.workflows.ramp.points import (
@@ -55,6 +56,8 @@ from smidgen.workflows.ramp.schemes import (
 PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
 PRECISIONS = tuple(10 ** (k / 2) for k in range(-8, 13))
 """From 1e-4 to 1e6, two per decade."""
+# What the level of a scheme is; of the others, how many layers.
+_LEVELS = {"sparse-kfac": "percent", "best-budget": "floats"}
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def ramp(
     clock.lap("curvature pass and decompositions")
     first = next(iter(posteriors.values()))
     require_classifier(first.likelihood)
-    problem = replace(problem, likelihood=first.likelihood)
+    problem = problem.with_likelihood(first.likelihood)
     link = first.likelihood.resolved_link("auto")
     grid = checked_grid(settings.precisions)
     batches = track(validation, "validating", show=progress)
@@ -208,7 +211,7 @@ class _Scorer:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         posteriors: Mapping[float, LaplacePosterior],
         table: VarianceTable,
         link: str,
@@ -319,12 +322,13 @@ class _Scorer:
             if name in self.posteriors[percent].subset.parts
         }
         base = self.posteriors[point.blocks[0][0]]
+        origin = Origin(point.scheme, {_LEVELS.get(point.scheme, "count"): point.level})
         curve = tuning_curve(self.objective, self.table, point.blocks)
         edges = (curve.precisions[0], curve.precisions[-1])
         at_edge = len(curve.precisions) > 1 and point.precision in edges
         return replace(
             base,
-            subset=Subset(base.subset.universe, parts),
+            subset=Subset(base.subset.universe, parts, origin),
             operators={n: self.posteriors[p].operators[n] for p, n in point.blocks},
             precision=point.precision,
             temperature=point.temperature,

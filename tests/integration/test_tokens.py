@@ -11,8 +11,12 @@ from transformers import BertForTokenClassification
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
-from smidgen.workflows.comparison import point_methods, posterior_method, seen_elsewhere
-from smidgen.workflows.evaluation import evaluate_posterior
+from smidgen.workflows.method import (
+    predict_point,
+    predict_posterior,
+    predict_shifted,
+    read_examples,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -131,7 +135,7 @@ def test_a_comparison_is_of_labelled_tokens(model, batches, posterior, masked):
         assert len(method.elsewhere["unlabelled"]) == batches[0]["labels"].numel()
     assert_close(methods[2].predictive.logits, masked[0], **EXACT)
 
-    record = evaluate_posterior(posterior, model, batches, progress=False)
+    record = smidgen.compare(model, posterior, batches, progress=False)
     scores = {m["name"]: m["scores"]["nll"]["value"] for m in record.results["methods"]}
     plain = torch.nn.functional.cross_entropy(*masked)
     assert scores["map"] == pytest.approx(float(plain), **SOLVER_REL)

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.workflows.evaluation import evaluate_posterior
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def test_a_loader_that_shuffles_gives_the_scores_of_one_that_does_not(made):
     for shuffle in (False, True):
         # Its order is of the caller's random state, which stays as it was.
         loader = DataLoader(rows, 20, shuffle=shuffle)
-        record = evaluate_posterior(posterior, model, loader, progress=False)
+        record = smidgen.compare(model, posterior, loader, progress=False)
         found = {each["name"]: each["scores"] for each in record.results["methods"]}
         scores.append([of["nll"]["value"] for of in found.values()])
     assert scores[0] == pytest.approx(scores[1], rel=1e-12)
@@ -41,7 +40,7 @@ def test_a_name_that_is_a_baselines_is_refused_before_any_pass(made, name):
     model, _, posterior = made
     unread = iter([])
     with pytest.raises(ArgumentError, match="name must tell the posterior from map and"):
-        evaluate_posterior(posterior, model, unread, name=name)
+        smidgen.compare(model, posterior, unread, name=name)
 
 
 def test_one_shifted_set_is_in_memory_at_a_time(made):
@@ -57,8 +56,7 @@ def test_one_shifted_set_is_in_memory_at_a_time(made):
                 yield batch, y
 
     shifted = {str(i): Batches() for i in range(4)}
-    record = evaluate_posterior(
-        posterior, model, DataLoader(rows, 20), shifted=shifted, progress=False
+    record = smidgen.compare(model, posterior, DataLoader(rows, 20), shifted=shifted, progress=False
     )
     assert set(record.results["methods"][0]["detection"]) == set(shifted)
     # A set is three batches; the last of the set before may still be held.

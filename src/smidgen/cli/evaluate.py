@@ -37,8 +37,7 @@ def evaluate(
     json_file: texts.Json = None,
 ) -> None:
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
-    from smidgen.workflows.evaluation import evaluate_posterior
-
+    
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)

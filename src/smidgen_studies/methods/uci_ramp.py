@@ -10,8 +10,7 @@ from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.report.names import label_method
 from smidgen.weights.subset import Subset
-from smidgen.workflows.posterior_notes import posterior_settings
-from smidgen.workflows.predicting import predicted
+from smidgen.prediction import predict_batches
 from smidgen_studies.data.uci import (
     Level,
     Tables,
@@ -55,7 +54,7 @@ def ramped(
     levels = []
     for percent, subset in chosen:
         posterior, nll = fitted(problem, tables, subset)
-        settings = posterior_settings(posterior)
+        settings = posterior.settings()
         # A regression has noise in place of a temperature.
         del settings["temperature"]
         levels.append(
@@ -65,7 +64,7 @@ def ramped(
                 fraction=subset.fraction,
                 floats=posterior.floats,
                 validation_nll=nll,
-                predictive=predicted(posterior, problem, test),
+                predictive=predict_batches(posterior, problem, test),
                 settings={**settings, "noise": posterior.likelihood.scale},
             )
         )

@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
 
 def test_a_checkpoint_never_replaces_something_else(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="is not a checkpoint file"):
         fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "thesis.txt")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     with pytest.raises(StoreError, match="checkpoint must be a file, got the folder"):

@@ -16,7 +16,7 @@ from tests.support.tolerances import EXACT
 import smidgen
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import StoreError
-from smidgen.runtime.artifact import hash_file
+from smidgen.runtime.files import hash_file
 from smidgen.runtime.record import Record
 
 

@@ -22,8 +22,14 @@ from torch import Tensor, nn
 
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.outputs.likelihood import describe, from_description
-from smidgen.runtime.artifact import HASH, hash_file, read_config, read_tensors
-from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.files import (
+    HASH,
+    hash_file,
+    new_folder,
+    read_config,
+    read_tensors,
+    refuse_taken,
+)
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.build import Weights, assembled
 from smidgen.sparse.layers import matrix_of

@@ -20,8 +20,14 @@ from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import laplace, swag
 from smidgen.posterior.swag import SwagPosterior
-from smidgen.runtime.artifact import HASH, hash_file, read_config, read_tensors
-from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.files import (
+    HASH,
+    hash_file,
+    new_folder,
+    read_config,
+    read_tensors,
+    refuse_taken,
+)
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
 

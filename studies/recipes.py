@@ -215,7 +215,7 @@ def bench_of(name: str, seed: int, data: Path, cache: Path) -> Bench:
             for table in (made.task.validation, made.task.test)
         ]
         evidence = {
-            scope: fit.tune_by_evidence(
+            scope: fit.calibrate_by_evidence(
                 posteriors["10 %"],
                 problem,
                 scope=scope,  # type: ignore[arg-type]

@@ -123,16 +123,17 @@ def test_padding_changes_no_prediction(model, batches, posterior):
 def test_a_comparison_is_of_labelled_tokens(model, batches, posterior, masked):
     problem = smidgen.Problem(model)
     elsewhere = {"other": batches[:1], "unlabelled": [_without_labels(batches[0])]}
-    methods, targets = point_methods(problem, batches, temperature=2.0, progress=False)
+    data = read_examples(problem, batches, progress=False)
+    methods, targets = predict_point(None, data, 2.0)
     assert torch.equal(targets, masked[1])
     assert_close(methods[0].predictive.logits, masked[0], **EXACT)
-    methods.append(posterior_method("ours", posterior, problem, batches))
-    methods = seen_elsewhere(methods, {"ours": posterior}, problem, elsewhere)
+    methods.append(predict_posterior("ours", posterior, problem, data))
+    methods = predict_shifted(methods, {"ours": posterior}, problem, elsewhere)
     labelled = int((batches[0]["labels"] != -100).sum())
     for method in methods:
         assert len(method.predictive) == len(targets)
-        assert len(method.elsewhere["other"]) == labelled
-        assert len(method.elsewhere["unlabelled"]) == batches[0]["labels"].numel()
+        assert len(method.shifted["other"]) == labelled
+        assert len(method.shifted["unlabelled"]) == batches[0]["labels"].numel()
     assert_close(methods[2].predictive.logits, masked[0], **EXACT)
 
     record = smidgen.compare(model, posterior, batches, progress=False)
@@ -146,8 +147,8 @@ def test_a_test_set_without_any_label_is_refused(model, batches):
     nothing = [{**b, "labels": torch.full_like(b["labels"], -100)} for b in batches]
     problem = smidgen.Problem(model)
     for wrong in (nothing, [_without_labels(batches[0])]):
-        with pytest.raises(DataError, match="test data must have labels, and a batch has"):
-            point_methods(problem, wrong, temperature=None, progress=False)
+        with pytest.raises(DataError, match="test must be labelled, got a batch without"):
+            predict_point(None, read_examples(problem, wrong, progress=False), None)
     logits, targets = smidgen.point_outputs(model, nothing)
     with pytest.raises(DataError, match=r"no example has a label \(all are -100\)"):
         smidgen.fit.temperature(logits, targets)

@@ -1,4 +1,4 @@
-"""`evaluate_posterior`: a posterior beside its baselines on test data."""
+"""`compare`: posteriors beside their baselines on test data."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def test_a_loader_that_shuffles_gives_the_scores_of_one_that_does_not(made):
 def test_a_name_that_is_a_baselines_is_refused_before_any_pass(made, name):
     model, _, posterior = made
     unread = iter([])
-    with pytest.raises(ArgumentError, match="name must tell the posterior from map and"):
-        smidgen.compare(model, posterior, unread, name=name)
+    with pytest.raises(
+        ArgumentError, match="name of a posterior must be none of map, temp"
+    ):
+        smidgen.compare(model, {name: posterior}, unread)
 
 
 def test_one_shifted_set_is_in_memory_at_a_time(made):
@@ -56,7 +58,8 @@ def test_one_shifted_set_is_in_memory_at_a_time(made):
                 yield batch, y
 
     shifted = {str(i): Batches() for i in range(4)}
-    record = smidgen.compare(model, posterior, DataLoader(rows, 20), shifted=shifted, progress=False
+    record = smidgen.compare(
+        model, posterior, DataLoader(rows, 20), shifted=shifted, progress=False
     )
     assert set(record.results["methods"][0]["detection"]) == set(shifted)
     # A set is three batches; the last of the set before may still be held.

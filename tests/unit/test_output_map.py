@@ -84,7 +84,7 @@ def test_an_inner_map_is_not_labelled_a_last_layer():
     subset = smidgen.select.named(model, "hidden.*")
     posterior = smidgen.fit.laplace(model, [batch], subset, precision=1)
     record = smidgen.compare(model, posterior, [batch], progress=False)
-    assert record.results["methods"][-1]["label"] == "Modules"
+    assert record.results["methods"][-1]["label"] == "Chosen by name"
     assert group_labels("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
 
 

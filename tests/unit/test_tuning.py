@@ -178,13 +178,13 @@ def test_no_other_precision_has_more_evidence(scope):
     posterior = smidgen.fit.laplace(
         model, [batch], smidgen.select.sparse_kfac(model, percent=100)
     )
-    tuned = smidgen.fit.tune_by_evidence(posterior, model, scope=scope)
+    tuned = smidgen.fit.calibrate_by_evidence(posterior, model, scope=scope)
     best = smidgen.fit.log_evidence(tuned, model)
     for factor in (0.5, 0.9, 1.1, 2.0):
         other = {name: tau * factor for name, tau in tuned.precisions.items()}
         assert smidgen.fit.log_evidence(tuned.with_precision(other), model) < best
     if scope == "layer":
-        scalar = smidgen.fit.tune_by_evidence(posterior, model)
+        scalar = smidgen.fit.calibrate_by_evidence(posterior, model)
         assert best > smidgen.fit.log_evidence(scalar, model)
 
 
@@ -198,7 +198,7 @@ def test_evidence_needs_labels_and_scope_is_named():
     )
     with pytest.raises(ArgumentError, match="fitted to labelled data"):
         smidgen.fit.log_evidence(posterior, model)
-    assert math.isfinite(smidgen.fit.tune_by_evidence(posterior, model).precision)
+    assert math.isfinite(smidgen.fit.calibrate_by_evidence(posterior, model).precision)
     with pytest.raises(ArgumentError, match="scope must be one of"):
         smidgen.fit.tune_precision(posterior, model, [batch], scope="map")
     full = smidgen.fit.laplace(model, [batch], subset, structure="full")
@@ -249,7 +249,7 @@ def test_evidence_refuses_another_model_and_names_its_edge():
         model[-1].bias.zero_()
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     with pytest.warns(smidgen.SmidgenWarning, match="at the edge of the precisions"):
-        smidgen.fit.tune_by_evidence(posterior, model)
+        smidgen.fit.calibrate_by_evidence(posterior, model)
 
 
 def test_the_edge_is_that_of_what_was_chosen_for_each_group():

@@ -101,10 +101,7 @@ def test_samples_are_judged_by_their_spread():
 
 def test_the_seed_decides_which_weights_are_compared():
     model, batch = nn.Linear(30, 20), (torch.ones(3, 30), torch.tensor([0, 1, 2]))
-    found = [
-        smidgen.verify(model, [batch], seed=seed)
-        for seed in (1, 1, 2)
-    ]
+    found = [smidgen.verify(model, [batch], seed=seed) for seed in (1, 1, 2)]
     assert found[0] == found[1]
     assert found[0] != found[2]
 

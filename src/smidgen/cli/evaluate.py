@@ -37,7 +37,6 @@ def evaluate(
     json_file: texts.Json = None,
 ) -> None:
     """Say whether it helped: the posterior beside the MAP and temperature scaling."""
-    
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
@@ -47,12 +46,11 @@ def evaluate(
         of, path = _named_file(item)
         others = texts.read_table(path, text, text_pair, None)
         shifted[of] = texts.batches_of(others, tokenizer, batch_size, max_length)
-    record = evaluate_posterior(
-        loaded,
+    record = smidgen.compare(
         network,
+        loaded if name is None else {name: loaded},
         texts.batches_of(table, tokenizer, batch_size, max_length),
         shifted=shifted,
-        name=name,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
     if json_file is not None:

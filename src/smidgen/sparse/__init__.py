@@ -12,14 +12,11 @@ from smidgen.sparse.build import make_sparse
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pruning import prune_network
 from smidgen.sparse.rewire import Rewiring, Schedule
-from smidgen.sparse.store import load_sparse, save_sparse
 
 __all__ = [
     "Rewiring",
     "Schedule",
     "SparseNetwork",
-    "load_sparse",
     "prune_network",
-    "save_sparse",
     "make_sparse",
 ]

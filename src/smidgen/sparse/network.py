@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.outputs.likelihood import Likelihood
-from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.layers import GaussianLayer, Noise
 from smidgen.sparse.matmul import Path
@@ -55,10 +53,6 @@ class SparseNetwork(nn.Module):
         self.universe = dict(universe)
         self.budget: Budget = budget
         self.generator = generator
-        # What it was made from, where that is known: then a saved one needs no model.
-        self.plain: PlainNetwork | None = None
-        # What its outputs mean, once it was trained.
-        self.likelihood: Likelihood | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the model; in training mode with noise, in evaluation mode on the means."""

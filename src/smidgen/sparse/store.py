@@ -1,155 +1,25 @@
-"""A sparse posterior is a folder: `config.json`, `sparse.safetensors`, `README.md`.
+"""A sparse network as tensors and a header, and back.
 
-A network made from a `PlainNetwork` says so in its config and is built again from that.
-
-Of each layer it holds k means, k log-scales and k columns (two bytes each where they fit)
-with a count for each row; of the rest of the model, its parameters and buffers. No
-pickle; written whole or not at all; a load checks hash, shapes and bounds.
+Of each layer there are k means, k log-scales and k columns (two bytes each where they fit)
+with a count for each row; of the rest of the model, its parameters and buffers. Reading
+checks shapes and bounds.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from smidgen.errors import SmidgenError, StoreError
-from smidgen.outputs.likelihood import describe, from_description
-from smidgen.runtime.files import (
-    HASH,
-    hash_file,
-    new_folder,
-    read_config,
-    read_tensors,
-    refuse_taken,
-)
-from smidgen.sparse.architectures import PlainNetwork
-from smidgen.sparse.build import Weights, assembled
+from smidgen.errors import StoreError
+from smidgen.sparse.build import Weights
 from smidgen.sparse.layers import matrix_of
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 
-SCHEMA = 1
-_CONFIG, _TENSORS, _CARD = "config.json", "sparse.safetensors", "README.md"
 _SHORT = 2**16
-
-
-def save_sparse(
-    network: SparseNetwork,
-    folder: str | Path,
-    *,
-    plain: PlainNetwork | None = None,
-    about: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Write a sparse network to a folder, whole or not at all.
-
-    Args:
-        network: The network.
-        folder: Where to; it must not exist yet, or `overwrite` must be given.
-        plain: The plain model it was made from, so that a load needs none; that of the
-            network it was loaded as, if left out.
-        about: What else to note, as JSON takes it: seed, data.
-        overwrite: Replace a sparse network that is there already.
-
-    Returns:
-        The folder.
-
-    Raises:
-        StoreError: If something is there already and may not be replaced.
-    """  # noqa: DOC502
-    folder = Path(folder)
-    plain = plain or network.plain
-    refuse_taken_network(folder, overwrite=overwrite)
-    with new_folder(folder) as work:
-        save_file(tensors_of(network), str(work / _TENSORS), metadata={"format": "smidgen"})
-        config = {
-            "schema": SCHEMA,
-            "method": "ssvi",
-            HASH: hash_file(work / _TENSORS),
-            "model": None if plain is None else asdict(plain),
-            "likelihood": network.likelihood and describe(network.likelihood),
-            "about": dict(about or {}),
-            **header_of(network),
-        }
-        text = json.dumps(config, indent=1, allow_nan=False) + "\n"
-        (work / _CONFIG).write_text(text, encoding="utf-8")
-        card = _card(network, whole=plain is not None)
-        (work / _CARD).write_text(card, encoding="utf-8")
-    return folder
-
-
-def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNetwork:
-    """Read a sparse network into a copy of a model of the same shape.
-
-    Args:
-        folder: What `save_sparse` or `smidgen train-sparse` wrote.
-        model: The model it was made from, with any weights; never changed. Not needed
-            for what `smidgen train-sparse` wrote: that is built again, and takes raw
-            inputs.
-
-    Returns:
-        The network, in evaluation mode.
-
-    Raises:
-        StoreError: If the folder is missing, damaged, or of another model.
-    """
-    folder = Path(folder)
-    config = read_config(
-        folder / _CONFIG,
-        schema=SCHEMA,
-        what="sparse network",
-        made_by="smidgen.sparse.save_sparse or 'smidgen train-sparse'",
-    )
-    tensors = read_tensors(folder / _TENSORS, config, what="sparse network")
-    if model is None and config.get("model") is None:
-        raise StoreError(
-            f"model must be given: {folder} does not say what its network was made from. "
-            "Pass a model of the same shape, with any weights."
-        )
-    try:
-        plain = None
-        if model is None:
-            plain = PlainNetwork(**config["model"])
-            model = plain.build()
-        network = assembled(
-            model,
-            weights_of(tensors, config),
-            budget=config["budget"],
-            generator=torch.Generator().manual_seed(0),
-        )
-        fill(network, tensors, config)
-        network.plain = plain
-        # Folders of before had none.
-        if config.get("likelihood") is not None:
-            network.likelihood = from_description(config["likelihood"])
-        return network.eval()
-    except StoreError:
-        raise
-    except (SmidgenError, SafetensorError) as error:
-        raise StoreError(f"{folder} does not fit this model: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise StoreError(
-            f"{folder} does not fit this model or is incomplete: {error!r}."
-        ) from error
-
-
-def refuse_taken_network(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something, unless it is a network to be replaced."""
-    refuse_taken(
-        folder,
-        overwrite=overwrite,
-        needed=_TENSORS,
-        written=(_CONFIG, _TENSORS, _CARD),
-        what="sparse network",
-    )
 
 
 def header_of(network: SparseNetwork) -> dict[str, Any]:
@@ -256,26 +126,3 @@ def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern
         raise StoreError(f"columns must be in [0, {columns}).")
     starts = torch.arange(rows).repeat_interleave(counts.long()) * columns
     return Pattern(rows, columns, starts + inner)
-
-
-def _card(network: SparseNetwork, *, whole: bool) -> str:
-    kind = "Gaussian" if network.stochastic else "deterministic"
-    call = 'load_sparse("this-folder")  # takes raw inputs'
-    if not whole:
-        call = 'load_sparse("this-folder", model)  # a model of the same shape, any weights'
-    return f"""---
-library_name: smidgen
-tags: [bayesian, variational-inference, sparse]
----
-# A sparse network of {network.count:,} {kind} weights
-
-{network.count:,} of {network.total:,} weights of {len(network.layers)} layers are active
-({network.density:.3%}); all others are exactly zero.
-
-```python
-from smidgen.sparse import load_sparse
-
-network = {call}
-state = network.densified()  # a plain state dict of the means
-```
-"""

@@ -15,7 +15,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.base import Calibration, Posterior
+from smidgen.posterior.base import Posterior
 from smidgen.report.names import FAMILIES, label_method
 from smidgen.report.one_record import tables
 from smidgen.runtime.record import BASELINES, Record
@@ -35,14 +35,6 @@ from smidgen.workflows.method import (
 )
 
 Posteriors = Posterior | Sequence[Posterior] | Mapping[str, Posterior]
-# What a record's configuration says of a posterior, by the attribute that holds it.
-_NOTED = {
-    "fingerprint": "fingerprint",
-    "structure": "structure",
-    "approximation": "approximation",
-    "precision": "plain_precision",
-    "spread": "covariance",
-}
 # Laplace posteriors are named by the selector of their weights alone.
 _UNNAMED = "laplace"
 _PREFERRED = "sparse-kfac"
@@ -209,6 +201,9 @@ def _find_point(
 
     SSVI trains weights of its own: its point is the network at their means. Beside a
     posterior of the model itself, the model is the point estimate.
+
+    Returns:
+        Both.
     """
     points = [(p.point_model(network), p) for p in posteriors.values()]
     own = [(point, p) for point, p in points if point is network]
@@ -247,15 +242,14 @@ def _describe(
     network: nn.Module, posteriors: Mapping[str, Posterior], examples: int
 ) -> dict[str, Any]:
     """What a record says of the subset, the data and the precision's choice."""
-    last = next(reversed(posteriors.values()))
-    posterior = posteriors.get(_PREFERRED, last)
+    posterior = posteriors.get(_PREFERRED) or list(posteriors.values())[-1]
     results: dict[str, Any] = {
         "subset": describe_subset(network, posterior.subset),
         "data": {"train": posterior.num_data, "test": examples},
     }
     if posterior.calibration is not None:
         results["data"]["validation"] = posterior.calibration.examples
-    curve = precision_curve(posterior)
+    curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 
 
@@ -267,42 +261,8 @@ def _settings(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
 
 def _posterior_settings(posterior: Posterior) -> dict[str, Any]:
     origin = posterior.subset.origin
-    return {
-        "method": posterior.method,
-        **posterior.settings(),
-        **{
-            key: getattr(posterior, attribute)
-            for key, attribute in _NOTED.items()
-            if hasattr(posterior, attribute)
-        },
-        **({} if origin is None else {"select": str(origin)}),
-    }
-
-
-def precision_curve(posterior: Posterior) -> dict[str, Any] | None:
-    """List the validation NLL over the grid of precisions, for a figure.
-
-    Args:
-        posterior: Any posterior.
-
-    Returns:
-        The curve, or None unless a grid of precisions chose the posterior's.
-    """
-    calibration = posterior.calibration
-    if not isinstance(calibration, Calibration):
-        return None
-    precision = getattr(posterior, "precision", None)
-    return {
-        "precision": list(calibration.precisions),
-        "nll": list(calibration.nll),
-        "nll_with_temperature": list(calibration.joint_nll),
-        # Several precisions are not one point of the curve.
-        "chosen_precision": precision if isinstance(precision, float) else None,
-        "chosen_precisions": getattr(posterior, "precisions", {}),
-        "chosen_temperature": posterior.temperature,
-        "map_nll": calibration.map_nll,
-        "temperature_nll": calibration.map_scaled_nll,
-    }
+    select = {} if origin is None else {"select": str(origin)}
+    return {**posterior.record_config(), **select}
 
 
 def describe_subset(model: nn.Module, subset: Subset) -> dict[str, Any]:

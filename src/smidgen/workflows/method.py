@@ -18,6 +18,7 @@ from torch import Tensor
 
 from smidgen import evaluate
 from smidgen.errors import DataError
+from smidgen.evaluate.scores import confidence_and_correct
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
@@ -38,8 +39,6 @@ _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 # A slow prediction is timed once.
 _TIMED_SECONDS = 20.0
 _DRAWS = 300
-# Standard deviations from the mean to either end of a normal's 95 % interval.
-_NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +299,7 @@ def _score(
     method: Method, targets: Tensor, disagreement: Sequence[float] | None
 ) -> dict[str, Any]:
     predictive = method.predictive
-    scores, confidence, correct = _scores(predictive, targets)
+    scores = evaluate.summarise(predictive, targets)
     row: dict[str, Any] = {
         "name": method.name,
         "label": method.label or label_method(method.name),
@@ -308,7 +307,8 @@ def _score(
         "floats": method.floats,
         "relative_seconds": method.relative_seconds,
     }
-    if confidence is not None and correct is not None:
+    if not isinstance(predictive, GaussianPredictive):
+        confidence, correct = confidence_and_correct("compare", predictive, targets)
         curve = evaluate.reliability_curve(confidence, correct, bins=10)
         row["reliability"] = curve.to_dict()
         row["risk_coverage"] = evaluate.risk_coverage(confidence, correct).to_dict()
@@ -328,43 +328,11 @@ def _score(
     return row
 
 
-def _scores(
-    predictive: Predictive, targets: Tensor
-) -> tuple[dict[str, evaluate.Interval], Tensor | None, Tensor | None]:
-    """Scores, and confidence and correctness of each decision where there are any."""
-    scores = evaluate.summarise(predictive, targets)
-    if isinstance(predictive, CategoricalPredictive):
-        return scores, predictive.confidence, evaluate.correct(predictive, targets)
-    if isinstance(predictive, GaussianPredictive):
-        ends = _NORMAL_95 * predictive.total_variance.sqrt()
-        errors = (targets.reshape(predictive.mean.shape) - predictive.mean).abs()
-        inside = (errors <= ends).double().mean(-1)
-        return {**scores, "coverage": evaluate.bootstrap_mean(inside)}, None, None
-    assert isinstance(predictive, BernoulliPredictive)
-    # Every label is one yes-or-no decision; examples, not labels, are redrawn.
-    confidence = torch.maximum(predictive.probs, 1 - predictive.probs)
-    labels = targets.reshape(predictive.probs.shape)
-    correct = ((predictive.probs > 0.5) == (labels == 1)).double()
-
-    def calibration_error(rows: Tensor, binning: str) -> float:
-        chosen = (confidence[rows].flatten(), correct[rows].flatten())
-        return evaluate.expected_calibration_error(*chosen, binning=binning)
-
-    scores = {"accuracy": evaluate.bootstrap_mean(correct.mean(-1)), **scores}
-    for binning in evaluate.BINNINGS:
-        scores["ece_" + binning.replace("-", "_")] = evaluate.bootstrap(
-            lambda rows, binning=binning: calibration_error(rows, binning),
-            len(correct),
-            draws=_DRAWS,
-        )
-    return scores, confidence.flatten(), correct.flatten()
-
-
 def _differences(method: Method, baseline: Method, targets: Tensor) -> list[dict[str, Any]]:
     pair = (method.predictive, baseline.predictive)
     nll = evaluate.paired_difference(*(evaluate.nll(p, targets) for p in pair))
     differences = {"nll": nll}
-    if all(isinstance(p, CategoricalPredictive) for p in pair):
+    if not any(isinstance(p, GaussianPredictive) for p in pair):
         differences["ece_equal_mass"] = evaluate.paired_calibration_difference(
             *pair, targets, draws=_DRAWS
         )

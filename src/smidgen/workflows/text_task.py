@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.integrations.huggingface import load_classifier, text_loader
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
-from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.record import Record
-from smidgen.workflows.compare import describe_subset, precision_curve
+from smidgen.workflows.compare import describe_subset
 from smidgen.workflows.method import (
     predict_point,
     predict_posterior,
@@ -168,9 +168,7 @@ def _evaluate(
     assert chosen.calibration is not None
     problem = problem.with_likelihood(chosen.likelihood)
     test = read_examples(problem, loaders.test, progress=progress)
-    methods, targets = predict_point(
-        problem.likelihood, test, chosen.calibration.map_scale
-    )
+    methods, targets = predict_point(problem.likelihood, test, chosen.calibration.map_scale)
     methods += [
         predict_posterior(name, posterior, problem, test, progress=progress)
         for name, posterior in posteriors.items()
@@ -184,6 +182,6 @@ def _evaluate(
     shifted = {name: len(table) for name, table in task.shifted.items()}
     return {
         **score_methods(methods, targets, disagreement=disagreement),
-        "precision_curve": precision_curve(chosen),
+        "precision_curve": chosen.precision_curve(),
         "data": {**sizes, **shifted},
     }

@@ -26,7 +26,5 @@ def marginal_variances(
     """
     problem = as_problem(model)
     everything = select.sparse_kfac(problem.model, percent=100)
-    posterior = fit.laplace(
-        problem, train, everything, structure="diag", progress=progress
-    )
+    posterior = fit.laplace(problem, train, everything, structure="diag", progress=progress)
     return select.scores.variance(posterior, problem)

@@ -31,7 +31,7 @@ from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
@@ -238,7 +238,7 @@ def _draw_weights(
     posterior: LaplacePosterior, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Draw the weights many times, as predicting by samples does: (S, D) by layer."""
-    draws = [posterior.drawn(generator) for _ in range(_DRAWS)]
+    draws = [posterior.sample_deviations(generator) for _ in range(_DRAWS)]
     return {
         name: torch.stack([draw[name] for draw in draws]).double().cpu()
         for name in posterior.operators
@@ -282,7 +282,7 @@ def _output_variances(
 ) -> dict[str, Tensor]:
     """Split the outputs' covariance by layer, as a prediction computes it: (R, C, C)."""
     blocks = find_blocks(problem.model, posterior.subset)
-    terms = covariance_terms(posterior, blocks, label=lambda name: name)
+    terms = posterior.covariance_terms(blocks, label=lambda name: name)
     eye = torch.eye(posterior.likelihood.outputs, dtype=torch.float64)
 
     def each_output(outputs: Tensor) -> Tensor:

@@ -80,4 +80,6 @@ def _reported(problem: Problem, loaders: Mapping[str, Loader]) -> dict[str, Any]
     logits, targets = point_outputs(problem, loaders["validation"])
     assert targets is not None
     scale = fit.temperature(logits, targets)
-    return score_methods(*predict_point(None, read_examples(problem, loaders["test"]), scale))
+    return score_methods(
+        *predict_point(None, read_examples(problem, loaders["test"]), scale)
+    )

@@ -19,7 +19,9 @@ from smidgen.errors import ArgumentError, DivergedError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
-from smidgen.prediction import sparse_outputs
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.sampling import sampled_outputs
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.sparse import SparseNetwork, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
@@ -187,7 +189,13 @@ def _model(told: Settings, data: Images, seed: int) -> nn.Module:
 
 
 def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
-    return sparse_outputs(network, scoring(arrays), samples=told.samples, progress=False)
+    """Outputs of every draw, (S, N, C)."""
+    # Outputs are taken as they are, whatever the labels: of other data these may be none.
+    likelihood = Categorical(max(2, arrays.classes))
+    posterior = SparsePosterior(network=network, likelihood=likelihood)
+    problem, batches = Problem(network, likelihood), scoring(arrays)
+    runs = sampled_outputs(problem, posterior, batches, samples=told.samples)
+    return torch.cat([outputs for _, outputs in runs], 1)
 
 
 def _trial(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from smidgen import fit
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.weights.subset import Subset
@@ -47,9 +48,9 @@ def run(job: Job) -> Mapping[str, Any]:
         found = fit.laplace(
             problem, tables.loader("train"), subset, structure=told.structure
         )
-        found = fit.tune_precision(found, problem, tables.loader("validation"))
-        assert found.tuning is not None
-        assert found.tuning.chosen_nll is not None
-        return found, found.tuning.chosen_nll
+        found = calibrate(found, problem, tables.loader("validation"))
+        assert found.calibration is not None
+        assert found.calibration.chosen_nll is not None
+        return found, found.calibration.chosen_nll
 
     return ramped(job, "laplace", told.by, told.percents, fitted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.swag import SwagPosterior
@@ -55,8 +56,8 @@ def run(job: Job) -> Mapping[str, Any]:
             **told.arguments(),
             seed=job.seed,
         )
-        found = fit.tune_samples(found, problem, validation, samples=told.samples)
-        assert found.tuning is not None
-        return found, found.tuning.chosen_nll
+        found = calibrate(found, problem, validation, samples=told.samples)
+        assert found.calibration is not None
+        return found, found.calibration.chosen_nll
 
     return ramped(job, "swag", told.by, told.percents, fitted)

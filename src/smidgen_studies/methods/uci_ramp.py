@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
+from smidgen.prediction import predict_batches
 from smidgen.report.names import label_method
 from smidgen.weights.subset import Subset
-from smidgen.prediction import predict_batches
 from smidgen_studies.data.uci import (
     Level,
     Tables,
@@ -22,7 +21,7 @@ from smidgen_studies.data.uci import (
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.uci_choices import HOW, By, subsets_by
 
-Fit = Callable[[Problem, Tables, Subset], tuple[LaplacePosterior | SwagPosterior, float]]
+Fit = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)

@@ -21,7 +21,7 @@ from smidgen.curvature.kronecker import Approximation
 from smidgen.errors import ArgumentError
 from smidgen.evaluate import expected_calibration_error
 from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.precision import checked_grid, tuning_curve
+from smidgen.fit.calibration.precision import checked_grid, score_precisions
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
@@ -323,7 +323,7 @@ class _Scorer:
         }
         base = self.posteriors[point.blocks[0][0]]
         origin = Origin(point.scheme, {_LEVELS.get(point.scheme, "count"): point.level})
-        curve = tuning_curve(self.objective, self.table, point.blocks)
+        curve = score_precisions(self.objective, self.table, point.blocks)
         edges = (curve.precisions[0], curve.precisions[-1])
         at_edge = len(curve.precisions) > 1 and point.precision in edges
         return replace(
@@ -332,7 +332,7 @@ class _Scorer:
             operators={n: self.posteriors[p].operators[n] for p, n in point.blocks},
             precision=point.precision,
             temperature=point.temperature,
-            tuning=replace(curve, chosen_nll=point.nll, at_edge=at_edge),
+            calibration=replace(curve, chosen_nll=point.nll, at_edge=at_edge),
         )
 
     def predict(

@@ -22,7 +22,7 @@ from torch import nn
 from smidgen import fit, select
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.evaluate import expected_calibration_error
-from smidgen.fit.calibration.samples import HeldOut, held_out, tuned_by
+from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs, held_out
 from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior import store
@@ -131,16 +131,14 @@ def swag_ramp(
             progress=progress,
         )
         held = held_out(problem, posterior, validation, samples=settings.samples)
-        posterior = tuned_by(posterior, held)
+        posterior = calibrate_from_outputs(posterior, held)
         point = _score(scheme, level, posterior, held, time.perf_counter() - started)
         stored.add(point, posterior)
         checkpoint.unlink(missing_ok=True)
     # Points of an earlier study that tried more are left out.
     tried = {(scheme, level) for scheme, level, _ in candidates}
     points = [p for p in stored.points if (p.scheme, p.level) in tried]
-    return _report(
-        problem, stored, points, (validation, test), settings, config, progress
-    )
+    return _report(problem, stored, points, (validation, test), settings, config, progress)
 
 
 def _candidates(

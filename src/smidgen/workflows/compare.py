@@ -38,6 +38,7 @@ Posteriors = Posterior | Sequence[Posterior] | Mapping[str, Posterior]
 # Laplace posteriors are named by the selector of their weights alone.
 _UNNAMED = "laplace"
 _PREFERRED = "sparse-kfac"
+_SELECTORS = {"named": "Chosen by name"}
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ def _label(name: str, posterior: Posterior) -> str:
         return FAMILIES.get(method, method)
     family = None if method == _UNNAMED else method
     label = label_method(origin.selector, family=family)
+    if label == origin.selector:
+        label = _SELECTORS.get(label, label.replace("-", " ").capitalize())
     # A selector's usual structure goes without saying.
     selector = SELECTORS.get(origin.selector)
     usual = usual_structure(scattered=bool(selector and selector.scattered))

@@ -308,7 +308,9 @@ def _score(
         "relative_seconds": method.relative_seconds,
     }
     if not isinstance(predictive, GaussianPredictive):
-        confidence, correct = confidence_and_correct("compare", predictive, targets)
+        # Of labels, every yes or no is an answer of its own.
+        answers = confidence_and_correct("compare", predictive, targets)
+        confidence, correct = (values.flatten() for values in answers)
         curve = evaluate.reliability_curve(confidence, correct, bins=10)
         row["reliability"] = curve.to_dict()
         row["risk_coverage"] = evaluate.risk_coverage(confidence, correct).to_dict()

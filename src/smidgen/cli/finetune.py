@@ -53,7 +53,7 @@ def finetune(
     )
     huggingface.name_classes(network, table.label_names)
     loaders = [
-        texts.batches_of(
+        texts.make_batches(
             each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
         )
         for each in (table, held_out)

@@ -27,7 +27,9 @@ Method = Annotated[
     ),
 ]
 Steps = Annotated[int, typer.Option(min=1, help="SWAG: number of SGD steps.")]
-Every = Annotated[int, typer.Option(min=1, help="SWAG: steps from one snapshot to the next.")]
+Every = Annotated[
+    int, typer.Option(min=1, help="SWAG: steps from one snapshot to the next.")
+]
 Rank = Annotated[
     int, typer.Option(min=2, help="SWAG: rank of the covariance, in snapshots kept.")
 ]
@@ -38,9 +40,7 @@ Rates = Annotated[
 TrialSteps = Annotated[
     int, typer.Option(min=1, help="SWAG: SGD steps to try each learning rate with.")
 ]
-Samples = Annotated[
-    int, typer.Option(min=2, help="SWAG: weight samples to predict with.")
-]
+Samples = Annotated[int, typer.Option(min=2, help="SWAG: weight samples to predict with.")]
 # The options that only one method has, by their names in Python.
 _OPTIONS = {
     "laplace": (

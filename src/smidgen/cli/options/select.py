@@ -46,7 +46,8 @@ Size = Annotated[
     float | None, typer.Option(help="Size of the choice, in the selector's own unit.")
 ]
 Percent = Annotated[
-    float | None, typer.Option(help="Percent of rows and columns of each layer.  [default: 10]")
+    float | None,
+    typer.Option(help="Percent of rows and columns of each layer.  [default: 10]"),
 ]
 Fraction = Annotated[
     float | None, typer.Option(help="Fraction of single weights.  [default: 0.01]")
@@ -54,7 +55,10 @@ Fraction = Annotated[
 Count = Annotated[int | None, typer.Option(help="How many whole layers.  [default: 1]")]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--pattern", help="Parameter names for --select named, such as 'classifier.*'; may be repeated.",),
+    typer.Option(
+        "--pattern",
+        help="Parameter names for --select named, such as 'classifier.*'; may be repeated.",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Structure = Annotated[

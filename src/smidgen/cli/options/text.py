@@ -17,17 +17,24 @@ if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
 
 Model = Annotated[str, typer.Argument(help="Folder of the model, or its Hugging Face id.")]
-PosteriorFolder = Annotated[Path, typer.Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")]
+PosteriorFolder = Annotated[
+    Path, typer.Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")
+]
 Text = Annotated[
     str,
     typer.Option(
-        "--text", help="Column of the text: its name, or its number from 0 if the file has no header."
+        "--text",
+        help="Column of the text: its name, or its number from 0 if the file has no header.",
     ),
 ]
-Pair = Annotated[str | None, typer.Option("--text-pair", help="Column of a second text, for pairs.")]
+Pair = Annotated[
+    str | None, typer.Option("--text-pair", help="Column of a second text, for pairs.")
+]
 Label = Annotated[str, typer.Option("--label", help="Column of the label.")]
 BatchSize = Annotated[int, typer.Option(help="Texts per batch.", min=1)]
-MaxLength = Annotated[int, typer.Option(help="Longer texts are cut to this many tokens.", min=3)]
+MaxLength = Annotated[
+    int, typer.Option(help="Longer texts are cut to this many tokens.", min=3)
+]
 
 
 def _find_device(name: str) -> str:
@@ -45,7 +52,9 @@ Device = Annotated[
         help="Device to compute on: cpu, cuda, cuda:1, mps; auto uses CUDA if available.",
     ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the results to this JSON file.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Also write the results to this JSON file.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
 

@@ -477,7 +477,7 @@ BAD_FITS = {
     "no pattern": (
         lambda w, t: {"select": "named"},
         "--select named needs --pattern, got none",
-        "Give one",
+        "Try --pattern",
     ),
     "no such parameter": (
         lambda w, t: {"select": "named", "pattern": "head.*"},
@@ -678,7 +678,7 @@ def test_reports_of_what_is_no_record(tmp_path, capsys):
     assert not (tmp_path / "p.html").exists()
 
 
-@pytest.mark.parametrize("command", ["finetune", "tune"])
+@pytest.mark.parametrize("command", ["finetune", "bayestune"])
 def test_star_ratings_get_no_class_zero(world, tmp_path, capsys, command):
     lines = [f"{'abcd'[i % 4]}\t{1 + i % 5}" for i in range(40)]
     stars = write(tmp_path / "stars.tsv", "sentence\tstars\n" + "\n".join(lines) + "\n")

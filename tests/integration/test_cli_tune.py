@@ -41,7 +41,7 @@ def world(tmp_path_factory):
 
 def tune(root, out, *more, model="encoder"):
     return run(
-        "tune",
+        "bayestune",
         root / model,
         "--train",
         root / "train.tsv",
@@ -256,7 +256,7 @@ def test_a_tenth_is_held_out_and_chains_on_halves_are_compared(world, capsys):
     words = ["--text", "sentence", "--label", "verdict", "--max-length", 12, "--elbow"]
     words += ["--posterior", "none", "--epochs", 1, "--agreement", "--json", found]
     words += ["--train", world / "train.tsv", "--out", world / "held-out"]
-    assert run("tune", world / "encoder", *words) == 0
+    assert run("bayestune", world / "encoder", *words) == 0
     assert "two halves of the data agree" in capsys.readouterr().out
     told = json.loads(found.read_text())
     assert told["agreement"]["fraction"] == told["chain"]["fraction"] < 1
@@ -269,7 +269,7 @@ def test_regression_has_one_output_and_no_accuracy(world, capsys):
     words = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
     words += ["--train", world / "numbers.tsv", "--val", world / "numbers.tsv"]
     words += ["--epochs", 1, "--fraction", 0.05, "--out", world / "regression"]
-    assert run("tune", world / "encoder", *words) == 0
+    assert run("bayestune", world / "encoder", *words) == 0
     shown = capsys.readouterr().out
     page = (world / "regression" / "report.html").read_text()
     for text in (shown, page.partition('<section id="measured">')[0]):

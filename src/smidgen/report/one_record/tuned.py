@@ -1,4 +1,4 @@
-"""What `smidgen tune` found: the weights it moved, their delta, and the posterior."""
+"""What `smidgen bayestune` found: the weights it moved, their delta, and the posterior."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tuned_of(record: Record) -> Tuned | None:
         record: The record.
 
     Returns:
-        It, if the record is of `smidgen tune`.
+        It, if the record is of `smidgen bayestune`.
     """
     if record.kind != KIND:
         return None
@@ -101,7 +101,7 @@ def tuned_verdict(record: Record) -> list[str]:
     """Say what validation data say of a tuned model, and that they chose it.
 
     Args:
-        record: The record of `smidgen tune`.
+        record: The record of `smidgen bayestune`.
 
     Returns:
         What was tuned; and where there is a posterior a line against the MAP and one

@@ -23,7 +23,7 @@ def verdict(record: Record) -> list[str]:
 
     Returns:
         Three lines, against the MAP, against temperature scaling, and the cost; what was
-        tuned and the first two for `smidgen tune`; or one line that says why there is
+        tuned and the first two for `smidgen bayestune`; or one line that says why there is
         nothing to compare.
     """
     if record.kind == KIND:

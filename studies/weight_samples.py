@@ -33,7 +33,12 @@ def compared(made: Finetuned) -> dict[str, Any]:
     subset = smidgen.select.sparse_kfac(made.model, percent=10)
     some = made.task.validation.take(range(HELD))
     posterior = fit.laplace(problem, made.loader(made.task.train), subset)
-    linear = fit.tune_precision(posterior, problem, made.loader(some), scope="scalar")
+    linear = smidgen.calibrate(
+        posterior,
+        problem,
+        made.loader(some),
+        settings=smidgen.fit.CalibrationSettings(scope="scalar"),
+    )
     assert isinstance(linear.precision, float)
     tried = []
     for step in STEPS:
@@ -45,16 +50,14 @@ def compared(made: Finetuned) -> dict[str, Any]:
     test = made.loader(made.task.test)
     outputs, targets = smidgen.point_outputs(problem, test)
     assert targets is not None
-    tuning = linear.tuning
+    tuning = linear.calibration
     assert tuning is not None
     found = {
         "temperature": smidgen.outputs.predictive.CategoricalPredictive.from_logits(
             outputs, tuning.map_scale
         ),
         "linearised": smidgen.predict_batches(linear, problem, test),
-        "weight samples": smidgen.predict_samples_batches(
-            best, problem, test, samples=TEST_DRAWS
-        ),
+        "weight samples": smidgen.predict_batches(best, problem, test, samples=TEST_DRAWS),
     }
     losses = {name: evaluate.nll(each, targets) for name, each in found.items()}
     return {

@@ -6,7 +6,7 @@ A new link is tested by its name in `outputs.links.LINKS`; another way gets a ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -42,10 +42,16 @@ def sparsely(call):
         # Of weights much wider than that all draws may be sure of the same.
         scale = 0.05 * posterior.precision**-0.5
         network = smidgen.make_sparse(
-            problem.model, density=1.0, prior=1.0, scale=scale, path="dense"
+            problem.model,
+            density=1.0,
+            settings=smidgen.sparse.SparseSettings(prior=1.0, scale=scale, path="dense"),
         )
-        given = replace(problem, model=network, likelihood=posterior.likelihood)
-        return call(given, batch, samples=6, temperature=posterior.temperature, **options)
+        own = smidgen.SparsePosterior(
+            network=network,
+            likelihood=posterior.likelihood,
+            temperature=posterior.temperature,
+        )
+        return call(own, problem, batch, samples=6, **options)
 
     return predicted
 
@@ -53,16 +59,16 @@ def sparsely(call):
 WAYS = [
     linearised("auto"),
     *(linearised(link, link=link) for link in LINKS),
-    linearised("top-2", top=2),
+    linearised("top-2", link=smidgen.Link(top=2)),
     Way(
         "samples",
-        partial(smidgen.predict_samples, samples=6),
-        partial(smidgen.predict_samples_batches, samples=6),
+        partial(smidgen.predict, samples=6),
+        partial(smidgen.predict_batches, samples=6),
     ),
     Way(
         "sparse",
-        sparsely(smidgen.predict_sparse),
-        sparsely(smidgen.predict_sparse_batches),
+        sparsely(smidgen.predict),
+        sparsely(smidgen.predict_batches),
     ),
 ]
 

@@ -637,7 +637,7 @@ def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch)
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen.posterior.store.laplace.card", interrupted)
+    monkeypatch.setattr("smidgen.posterior.laplace.LaplacePosterior.card", interrupted)
     assert fit_with(world, tmp_path / "new") == 130
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

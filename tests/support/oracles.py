@@ -155,9 +155,9 @@ def dense_gaussian_map(module, part, inputs, noise, outer):
     Returns the outputs and the gradients, given `outer` for the outputs, of inputs, active
     means, active log-scales (unless there is no noise) and the bias, where there is one.
     """
-    where = part.pattern.listed().long()
+    where = part.pattern.list_indices().long()
     inputs = inputs.clone().requires_grad_()
-    means = part.weight().requires_grad_()
+    means = part.to_dense().requires_grad_()
     logs = torch.full_like(means, -torch.inf).flatten()
     logs[where] = part.log_scales.detach()
     logs = logs.view_as(means).requires_grad_()

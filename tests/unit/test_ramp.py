@@ -12,7 +12,6 @@ from tests.support.tolerances import EXACT
 import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.objective import Objective
-from smidgen.outputs.link_choice import Link
 from smidgen.posterior.variance_table import variance_table
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.schemes import SCHEMES, allocate
@@ -67,7 +66,7 @@ def test_every_chosen_point_equals_one_fitted_and_predicted_alone(study):
         assert point.floats == assembled.floats
         refitted = alone.with_precision(point.precision).with_temperature(point.temperature)
         predictive = smidgen.predict_batches(
-            refitted, problem, test, link=Link("auto", draws=64)
+            refitted, problem, test, link=smidgen.Link(draws=64)
         )
         nll = float(smidgen.evaluate.nll(predictive, targets).mean())
         assert methods[scheme]["scores"]["nll"]["value"] == pytest.approx(nll, rel=1e-7)
@@ -79,10 +78,14 @@ def test_validation_scores_are_those_of_tuning_each_point(study):
     for scheme in ("sparse-kfac", "last-layer"):
         point = found.chosen[scheme]
         alone = smidgen.fit.laplace(problem, train, found.posteriors[scheme].subset)
-        settings = smidgen.fit.CalibrationSettings(
-            scope="scalar", precisions=SMALL.precisions, refine=False
+        tuned = smidgen.calibrate(
+            alone,
+            problem,
+            validation,
+            settings=smidgen.fit.CalibrationSettings(
+                scope="scalar", precisions=SMALL.precisions, refine=False
+            ),
         )
-        tuned = smidgen.calibrate(alone, problem, validation, settings=settings)
         assert tuned.precision == pytest.approx(point.precision)
         assert tuned.temperature == pytest.approx(point.temperature, rel=1e-5)
         assert tuned.calibration.chosen_nll == pytest.approx(point.nll, rel=1e-9)

@@ -36,7 +36,7 @@ def test_a_posterior_comes_back_equal(case, structure, tmp_path):
     problem = case.problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=40)
     posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
-    posterior = smidgen.fit.tune_precision(posterior, problem, [batch])
+    posterior = smidgen.calibrate(posterior, problem, [batch])
     smidgen.save(posterior, tmp_path / "saved")
     loaded = smidgen.load(tmp_path / "saved", model)
     assert loaded == posterior
@@ -194,7 +194,7 @@ def test_an_interrupt_at_any_rename_keeps_the_old_or_the_new(
     assert smidgen.load(folder, model).precision == (9.0 if done else 0.7)
 
 
-@pytest.mark.parametrize("step", ["folder.save_file", "laplace.card", "os.rename"])
+@pytest.mark.parametrize("step", ["folder.save_file", "folder.json.dumps", "os.rename"])
 @pytest.mark.parametrize("existing", [False, True])
 def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step, existing):
     posterior, model, _, folder = fitted

@@ -13,8 +13,8 @@ from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.build import Start
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.build import FirstWeights
+from smidgen.sparse.prune import PruningScore
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +47,8 @@ Shared = Annotated[
     Budget, typer.Option(help="How the active weights are divided among the layers.")
 ]
 First = Annotated[
-    Start, typer.Option(help="Which weights are active first: random ones, or the largest.")
+    FirstWeights,
+    typer.Option(help="Which weights are active first: random ones, or the largest."),
 ]
 Scale = Annotated[float, typer.Option(help="Initial scale, as a fraction of the prior's.")]
 Prior = Annotated[
@@ -57,7 +58,7 @@ Prior = Annotated[
     ),
 ]
 Going = Annotated[
-    Removal,
+    PruningScore,
     typer.Option(
         help="Score that ranks active weights for pruning; the lowest are pruned."
     ),
@@ -170,8 +171,9 @@ def train_sparse(
     write_json(json_file, {"network": str(folder), "scores": scores, **_course(found)})
 
 
-# Options that `sparse_bayesian` has under the same names.
-_CHOICES = ("density", "budget", "start", "scale", "prior", "deterministic", "seed")
+# Options that `make_sparse` and `SparseSettings` have under the same names.
+_CHOICES = ("density", "start", "seed")
+_SETTINGS = ("budget", "scale", "prior", "deterministic")
 
 
 def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
@@ -187,7 +189,7 @@ def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
 def _course(found: SparsePosterior) -> dict[str, Any]:
     return {
         "history": [epoch.scores() for epoch in found.history],
-        "moves": [asdict(move) for move in found.changes],
+        "moves": [change.to_record() for change in found.changes],
         "state_bytes": found.state_bytes,
         "derived_bytes": found.derived_bytes,
     }
@@ -266,10 +268,13 @@ def _network(
     plain: PlainNetwork, train: Arrays, options: Mapping[str, Any]
 ) -> SparseNetwork:
     """The network to be trained, on its device."""
-    from smidgen.sparse import make_sparse
+    from smidgen.sparse import SparseSettings, make_sparse
 
     model = _model(plain, train, options["seed"]).to(options["device"])
-    return make_sparse(model, **{name: options[name] for name in _CHOICES})
+    settings = SparseSettings(**{name: options[name] for name in _SETTINGS})
+    return make_sparse(
+        model, settings=settings, **{name: options[name] for name in _CHOICES}
+    )
 
 
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:

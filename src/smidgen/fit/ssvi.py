@@ -36,16 +36,18 @@ from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.guard import disable_recomputing, preserve_model
 from smidgen.runtime.loader import ResumableLoader, find_generators
 from smidgen.runtime.progress import track
-from smidgen.sparse.build import Start, make_sparse
+from smidgen.sparse.build import FirstWeights, make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.resuming import description, put_back, training_tensors
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,
-    packed_course,
-    unpacked_course,
+    describe_network,
+    pack_history,
+    pack_training,
+    restore_training,
+    unpack_history,
 )
 from smidgen.types import Batch
 
@@ -58,7 +60,7 @@ def ssvi(
     validation: Iterable[Batch] | None = None,
     *,
     density: float | None = None,
-    start: Start | None = None,
+    start: FirstWeights | None = None,
     training: SparseTraining | None = None,
     num_data: int | None = None,
     seed: int = 0,
@@ -144,7 +146,7 @@ def _place(checkpoint: str | Path | None) -> Path | None:
 
 
 def _network(
-    model: nn.Module, density: float | None, start: Start | None, seed: int
+    model: nn.Module, density: float | None, start: FirstWeights | None, seed: int
 ) -> SparseNetwork:
     """A sparse network of one's own: a copy, or made from a plain model."""
     if not isinstance(model, SparseNetwork):
@@ -186,7 +188,7 @@ class _Run:
         # Before the first step: what is trained from here on is compared by it.
         self.about = {
             "method": "ssvi",
-            **description(network),
+            **describe_network(network),
             **asdict(training),
             "steps": self.steps,
             "num_data": num_data,
@@ -268,8 +270,8 @@ class _Run:
             return
         paths = {name: part.path for name, part in self.network.layers.items()}
         step = self.alternation.step
-        course = packed_course(self.history, self.moves, paths=paths, step=step)
-        state = training_tensors(self.network, self.optimiser, self.generators)
+        course = pack_history(self.history, self.moves, paths=paths, step=step)
+        state = pack_training(self.network, self.optimiser, self.generators)
         write_checkpoint(place, {**state, **course}, self.about)
 
     def resume(self, place: Path | None) -> None:
@@ -277,16 +279,18 @@ class _Run:
         tensors = None if place is None else read_checkpoint(place, self.about)
         if tensors is None:
             return
-        self.history, self.moves, notes = unpacked_course(tensors)
-        put_back(tensors, notes["paths"], self.network, self.optimiser, self.generators)
+        self.history, self.moves, notes = unpack_history(tensors)
+        restore_training(
+            tensors, notes["paths"], self.network, self.optimiser, self.generators
+        )
         self.alternation.step = int(notes["step"])
 
 
 def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
     """Warn where the active set was to move and never will."""
-    wanted = schedule.share > 0 and schedule.until > 0 and network.count < network.total
+    wanted = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
     # The first of all moves comes after `every` steps.
-    if wanted and not schedule.replaced(schedule.every) > 0:
+    if wanted and not schedule.fraction_at(schedule.every) > 0:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "

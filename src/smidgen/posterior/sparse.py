@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,11 +13,17 @@ from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior, SampleCalibration, Sampler
 from smidgen.sparse.architectures import PlainNetwork
-from smidgen.sparse.build import assembled
+from smidgen.sparse.build import assemble_network
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.rewire import ActiveSetChange
-from smidgen.sparse.store import fill, header_of, tensors_of, weights_of
+from smidgen.sparse.store import (
+    describe_layers,
+    pack_tensors,
+    restore_rest,
+    unpack_weights,
+)
 from smidgen.sparse.training import SparseEpoch
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset
 
 
@@ -56,7 +62,8 @@ class SparsePosterior(Posterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "subset", self.network.subset())
+        origin = Origin(self.method, {"density": self.network.density})
+        object.__setattr__(self, "subset", replace(self.network.subset(), origin=origin))
 
     @property
     def floats(self) -> int:
@@ -120,10 +127,10 @@ class SparsePosterior(Posterior):
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Split the network into tensors and settings."""
-        return tensors_of(self.network), {
+        return pack_tensors(self.network), {
             "model": None if self.plain is None else asdict(self.plain),
             "about": dict(self.notes),
-            **header_of(self.network),
+            **describe_layers(self.network),
         }
 
     @classmethod
@@ -135,13 +142,13 @@ class SparsePosterior(Posterior):
         common: Mapping[str, Any],
     ) -> Self:
         """Put the network together in a copy of the model, checking every shape."""
-        network = assembled(
+        network = assemble_network(
             problem.model,
-            weights_of(tensors, config),
+            unpack_weights(tensors, config),
             budget=config["budget"],
             generator=torch.Generator().manual_seed(0),
         )
-        fill(network, tensors, config)
+        restore_rest(network, tensors, config)
         plain = config.get("model")
         return cls(
             network=network.eval(),

@@ -8,15 +8,16 @@ out, its sparse path never. `pattern` and `products` compute with them, `removal
 `addition` say which weights go and come, `alternation` does it.
 """
 
-from smidgen.sparse.build import make_sparse
+from smidgen.sparse.build import SparseSettings, make_sparse
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.pruning import prune_network
+from smidgen.sparse.prune import prune_network
 from smidgen.sparse.rewire import Rewiring, Schedule
 
 __all__ = [
     "Rewiring",
     "Schedule",
     "SparseNetwork",
+    "SparseSettings",
     "prune_network",
     "make_sparse",
 ]

@@ -14,91 +14,92 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import StoreError
-from smidgen.sparse.build import Weights
-from smidgen.sparse.layers import matrix_of
+from smidgen.sparse.build import ActiveWeights
+from smidgen.sparse.layers import matrix_shape
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 
 _SHORT = 2**16
 
 
-def header_of(network: SparseNetwork) -> dict[str, Any]:
+def describe_layers(network: SparseNetwork) -> dict[str, Any]:
     """List what is not a tensor: layers, shapes, priors, budget."""
     layers = {
         name: {
-            "shape": list(part.shape),
+            "shape": list(layer.shape),
             "prior": network.priors[name],
-            "path": part.path,
-            "noise": part.noise,
+            "path": layer.path,
+            "noise": layer.noise,
         }
-        for name, part in network.layers.items()
+        for name, layer in network.layers.items()
     }
     return {"budget": network.budget, "maps": layers}
 
 
-def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
+def pack_tensors(network: SparseNetwork) -> dict[str, Tensor]:
     """List all tensors under names of their own: of layers, and of the rest."""
-    found: dict[str, Tensor] = {}
-    for name, part in network.layers.items():
-        found[f"means/{name}"] = part.means
-        if part.log_scales is not None:
-            found[f"log_scales/{name}"] = part.log_scales
-        if part.pattern.indices is not None:
-            counts, columns = _packed(part.pattern)
-            found[f"row_counts/{name}"], found[f"columns/{name}"] = counts, columns
-    for name, value in network.rest().items():
-        found[f"rest/{name}"] = value
-    return {key: value.detach().cpu().contiguous() for key, value in found.items()}
+    tensors: dict[str, Tensor] = {}
+    for name, layer in network.layers.items():
+        tensors[f"means/{name}"] = layer.means
+        if layer.log_scales is not None:
+            tensors[f"log_scales/{name}"] = layer.log_scales
+        if layer.pattern.indices is not None:
+            counts, columns = _pack_pattern(layer.pattern)
+            tensors[f"row_counts/{name}"], tensors[f"columns/{name}"] = counts, columns
+    for name, value in network.remaining_state().items():
+        tensors[f"rest/{name}"] = value
+    return {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
 
 
-def weights_of(
+def unpack_weights(
     tensors: Mapping[str, Tensor], header: Mapping[str, Any]
-) -> dict[str, Weights]:
-    """Read the active weights of every layer, checked.
+) -> dict[str, ActiveWeights]:
+    """Read and check the active weights of every layer.
 
     Args:
-        tensors: What `tensors_of` listed.
-        header: What `header_of` listed.
+        tensors: What `pack_tensors` listed.
+        header: What `describe_layers` listed.
 
     Returns:
         Weights by layer, on the CPU.
 
     Raises:
-        StoreError: If a tensor has another shape than it must.
+        StoreError: If a tensor has the wrong shape.
     """
-    found = {}
+    weights = {}
     for name, entry in header["maps"].items():
-        rows, columns = matrix_of(tuple(entry["shape"]))
+        rows, columns = matrix_shape(tuple(entry["shape"]))
         pattern = Pattern(rows, columns)
         if f"columns/{name}" in tensors:
             counts, inner = tensors[f"row_counts/{name}"], tensors[f"columns/{name}"]
-            pattern = _unpacked(rows, columns, counts, inner)
-        means, logs = tensors[f"means/{name}"], tensors.get(f"log_scales/{name}")
-        for each in (means, logs):
-            if each is not None and each.shape != (pattern.count,):
+            pattern = _unpack_pattern(rows, columns, counts, inner)
+        means, log_scales = tensors[f"means/{name}"], tensors.get(f"log_scales/{name}")
+        for values in (means, log_scales):
+            if values is not None and values.shape != (pattern.count,):
                 raise StoreError(
-                    f"{name} must have {pattern.count} values, got {tuple(each.shape)}."
+                    f"{name} must have {pattern.count} values, got {tuple(values.shape)}."
                 )
-        found[name] = Weights(pattern, means, logs, float(entry["prior"]))
-    return found
+        weights[name] = ActiveWeights(pattern, means, log_scales, float(entry["prior"]))
+    return weights
 
 
-def fill(
+def restore_rest(
     network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
-    """Copy all that is not a value of a Gaussian layer into a network.
+    """Copy everything that is no value of a Gaussian layer into a network.
 
     Args:
         network: The network.
-        tensors: What `tensors_of` listed.
-        header: What `header_of` listed.
+        tensors: What `pack_tensors` listed.
+        header: What `describe_layers` listed.
 
     Raises:
-        StoreError: If a tensor has another shape than it must.
+        StoreError: If a tensor has the wrong shape.
     """
-    for name, part in network.layers.items():
-        part.path, part.noise = header["maps"][name]["path"], header["maps"][name]["noise"]
-    for name, value in network.rest().items():
+    for name, layer in network.layers.items():
+        entry = header["maps"][name]
+        layer.path, layer.noise = entry["path"], entry["noise"]
+    for name, value in network.remaining_state().items():
         stored = tensors[f"rest/{name}"]
         if stored.shape != value.shape:
             raise StoreError(
@@ -108,9 +109,9 @@ def fill(
             value.copy_(stored)
 
 
-def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:
+def _pack_pattern(pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Entries in each row, and their columns in two bytes where those fit."""
-    indices = pattern.listed().cpu()
+    indices = pattern.list_indices().cpu()
     counts = torch.bincount(indices // pattern.columns, minlength=pattern.rows)
     columns = indices % pattern.columns
     if pattern.columns <= _SHORT:
@@ -118,7 +119,7 @@ def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:
     return counts.to(torch.int32), columns
 
 
-def _unpacked(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern:
+def _unpack_pattern(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern:
     inner = inner.to(torch.int64)
     if counts.shape != (rows,) or int(counts.min()) < 0 or int(counts.sum()) != len(inner):
         raise StoreError(f"row counts must be {rows} that sum to {len(inner)}.")

@@ -22,11 +22,11 @@ from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.sampling import sampled_outputs
 from smidgen.posterior.sparse import SparsePosterior
-from smidgen.sparse import SparseNetwork, make_sparse, prune_network
+from smidgen.sparse import SparseNetwork, SparseSettings, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.build import Start
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.build import FirstWeights
+from smidgen.sparse.prune import PruningScore
 from smidgen.workflows.method import Method, score_methods
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring
 from smidgen_studies.engine.cell import Job, read_settings
@@ -41,7 +41,7 @@ _DEFAULTS = {
     "weight_decay": SparseTraining.weight_decay,
     "scale": 0.1,
 }
-_REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
+_REMOVAL: dict[bool, PruningScore] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
 
 Data = ImageData
@@ -61,9 +61,9 @@ class Settings:
 
     density: Fraction = 1.0
     deterministic: bool = False
-    removal: Removal | None = None
+    removal: PruningScore | None = None
     budget: Budget = _BUDGET
-    start: Start = "random"
+    start: FirstWeights = "random"
     network: Literal["mlp", "resnet"] = "mlp"
     hidden: tuple[Count, ...] = (256, 256)
     width: Count = 8
@@ -98,7 +98,7 @@ class Settings:
         return (*own, *scaled)
 
     @property
-    def score(self) -> Removal:
+    def score(self) -> PruningScore:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]
 
@@ -171,10 +171,10 @@ def _network(told: Settings, model: nn.Module, scale: float, seed: int) -> Spars
     return make_sparse(
         model,
         density=told.density,
-        budget=told.budget,
         start=told.start,
-        scale=scale,
-        deterministic=told.deterministic,
+        settings=SparseSettings(
+            budget=told.budget, scale=scale, deterministic=told.deterministic
+        ),
         seed=seed,
     )
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from smidgen.fit import SparseTraining
 from smidgen.sparse import SparseNetwork
-from smidgen.sparse.flops import step_flops
-from smidgen.sparse.store import tensors_of
+from smidgen.sparse.flops import count_step_flops
+from smidgen.sparse.store import pack_tensors
 
 _FIRST_ROUNDS, _ROUNDS = 3, 25
 # The timed steps must not change what is timed.
@@ -26,7 +26,7 @@ _NO_RATE = 1e-12
 
 def stored_bytes(network: SparseNetwork) -> int:
     """Bytes of the file that a network is saved in."""
-    return len(serialise(tensors_of(network), metadata={"format": "smidgen"}))
+    return len(serialise(pack_tensors(network), metadata={"format": "smidgen"}))
 
 
 def costs(
@@ -51,7 +51,7 @@ def costs(
     seconds = step_seconds(sides, batch)
 
     counted = {
-        name: step_flops(
+        name: count_step_flops(
             side,
             batch[0],
             passes=training.passes,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from statistics import mean
 from typing import get_args
 
+from smidgen.report.formats import format_nll, format_signed
 from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
 from smidgen.report.many_records.findings import findings
 from smidgen.report.names import FAMILIES, label_method, label_within
-from smidgen.report.one_record.tables import nll, signed
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.uci_choices import By
 from studies.committed import across_of, missing, recipe_records
@@ -57,7 +57,7 @@ def _recipe_gap(first: str, second: str) -> str:
     found = {score: stratified(own) for score, own in gaps.items()}
     return (
         f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
-        f"by task {', '.join(f'{task} {signed(value)}' for task, value in means)}; ECE "
+        f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; ECE "
         f"{_interval(found['ece'])}. 95 % intervals over {found['nll'].count} pairs of "
         "task and seed, tasks counting alike; seeds of a task share test rows, all or some."
     )
@@ -70,8 +70,8 @@ def _gap(record: Record, first: str, second: str, score: str) -> float:
 
 def _interval(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
-        return signed(gap.value)
-    return f"{signed(gap.value)} ({signed(gap.low)} to {signed(gap.high)})"
+        return format_signed(gap.value)
+    return f"{format_signed(gap.value)} ({format_signed(gap.low)} to {format_signed(gap.high)})"
 
 
 def table2() -> str:
@@ -93,7 +93,7 @@ def table2() -> str:
     ]
     for method in whole:
         means = (across.values(data, method, "nll") for data in across.data)
-        cells = [nll(mean(each)) for each in means]
+        cells = [format_nll(mean(each)) for each in means]
         for score in ("nll", "ece_equal_mass"):
             gap = across.difference(method, "temperature", score)
             cells.append("" if gap is None else _marked(gap, _interval(gap)))
@@ -166,7 +166,7 @@ def _less_random(across: RecordTable, family: str, by: str, data: str) -> str:
 
 def _marked(gap: SeedMean, text: str | None = None) -> str:
     """A difference, bold where its interval leaves zero out."""
-    text = text or signed(gap.value)
+    text = text or format_signed(gap.value)
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from statistics import mean
 
+from smidgen.report.formats import format_count, format_nll, format_rate, format_ratio
 from smidgen.report.many_records.aggregate import stratified
-from smidgen.report.one_record.tables import count, nll, rate, score_rows, times
+from smidgen.report.one_record.tables import score_rows
 from smidgen.runtime.record import Record
 from studies import claims, ssvi_tables, tuning_tables
 from studies.committed import ROOT, recipe_records
@@ -69,7 +70,7 @@ def tasks() -> str:
         for records in by_task.values():
             found = [record.results["recipes"][name] for record in records]
             scores = (mean(f["nll"] for f in found), mean(f["ece"] for f in found))
-            cells.append(f"{nll(scores[0])} / {rate(scores[1])}")
+            cells.append(f"{format_nll(scores[0])} / {format_rate(scores[1])}")
         lines.append(f"| {label} | {' | '.join(cells)} | {_clear(by_task, name)} |")
     return "\n".join(lines)
 
@@ -99,7 +100,7 @@ def cost() -> str:
         "",
         "| | time ÷ limit |",
         "|---|---|",
-        *(f"| {name} | {times(ratio)} |" for name, ratio in ratios.items()),
+        *(f"| {name} | {format_ratio(ratio)} |" for name, ratio in ratios.items()),
     ]
     demo_record = Record.load(ROOT / "results" / "demo.json")
     subset = demo_record.results["subset"]
@@ -108,9 +109,9 @@ def cost() -> str:
     )
     lines += [
         "",
-        f"At {subset['percent']:g} percent, {count(subset['size'])} of "
-        f"{count(subset['total'])} weights are stochastic and the posterior stores "
-        f"{count(floats)} floats.",
+        f"At {subset['percent']:g} percent, {format_count(subset['size'])} of "
+        f"{format_count(subset['total'])} weights are stochastic and the posterior stores "
+        f"{format_count(floats)} floats.",
     ]
     return "\n".join(lines)
 
@@ -131,7 +132,7 @@ def recipes() -> str:
     ]
     for name in next(iter(by_task.values()))[0].results["recipes"]:
         means = [
-            nll(mean(r.results["recipes"][name]["nll"] for r in records))
+            format_nll(mean(r.results["recipes"][name]["nll"] for r in records))
             for records in by_task.values()
         ]
         lines.append(f"| {name} | {' | '.join(means)} | {_clear(by_task, name)} |")
@@ -220,8 +221,8 @@ def weight_samples() -> str:
     for path in sorted((ROOT / "results" / "weight-samples").glob("*.json")):
         record = Record.load(path)
         found, gaps = record.results["methods"], record.results["differences"]
-        cells = [nll(found[n]["nll"]) for n in ("temperature", "linearised")]
-        cells.append(nll(found["weight samples"]["nll"]))
+        cells = [format_nll(found[n]["nll"]) for n in ("temperature", "linearised")]
+        cells.append(format_nll(found["weight samples"]["nll"]))
         gap = gaps["weight samples to linearised"]
         cells.append(f"{gap['value']:+.4f} ({gap['low']:+.4f} to {gap['high']:+.4f})")
         name = f"{record.config['task']}, seed {record.seed}"
@@ -252,11 +253,11 @@ def swag() -> str:
             scores = method["scores"]
             slower = method.get("relative_seconds")
             cells = [
-                count(method.get("weights") or 0),
-                count(method["floats"]),
-                nll(scores["nll"]["value"]),
-                rate(scores["ece_equal_mass"]["value"]),
-                "" if slower is None else times(slower),
+                format_count(method.get("weights") or 0),
+                format_count(method["floats"]),
+                format_nll(scores["nll"]["value"]),
+                format_rate(scores["ece_equal_mass"]["value"]),
+                "" if slower is None else format_ratio(slower),
             ]
             lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -266,7 +267,9 @@ def samples() -> str:
     """The benchmark of weight samples."""
     record = Record.load(ROOT / "bench" / "records" / "samples.json")
     lines = ["| | time ÷ time |", "|---|---|"]
-    lines += [f"| {name} | {times(value)} |" for name, value in record.results.items()]
+    lines += [
+        f"| {name} | {format_ratio(value)} |" for name, value in record.results.items()
+    ]
     return "\n".join(lines)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from smidgen.report.formats import format_nll
 from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.trials import TrialTable, shown, trial_tables
-from smidgen.report.one_record.tables import nll
 from smidgen.runtime.record import Record
 from studies.committed import ROOT, across_of, missing, records_of
 
@@ -267,8 +267,8 @@ def _robustness() -> str:
             losses = [trial["validation_nll"] for trial in known]
             moved = [trial["median_scale"] for trial in known]
             parts.append(
-                f"{table.label} from {nll(min(losses))} to {nll(max(losses))} (median σ/σ₀ "
-                f"from {min(moved):.2g} to {max(moved):.2g})"
+                f"{table.label} from {format_nll(min(losses))} to {format_nll(max(losses))} "
+                f"(median σ/σ₀ from {min(moved):.2g} to {max(moved):.2g})"
             )
     if not parts:
         return ""

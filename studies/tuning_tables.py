@@ -7,9 +7,9 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
+from smidgen.report.formats import format_signed
 from smidgen.report.many_records.aggregate import SeedMean
 from smidgen.report.names import label_method
-from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
 from smidgen_studies.statistics import (
     OURS,
@@ -246,15 +246,15 @@ def _gap(gap: SeedMean | None) -> str:
     if gap is None:
         return ""
     if gap.low is None or gap.high is None:
-        return signed(gap.value, 3)
-    text = f"{signed(gap.value, 3)} ({_ends(gap)})"
+        return format_signed(gap.value, 3)
+    text = f"{format_signed(gap.value, 3)} ({_ends(gap)})"
     return f"**{text}**" if gap.above_zero or gap.below_zero else text
 
 
 def _ends(gap: SeedMean) -> str:
     if gap.low is None or gap.high is None:
         return ""
-    return f"{signed(gap.low, 3)} to {signed(gap.high, 3)}"
+    return f"{format_signed(gap.low, 3)} to {format_signed(gap.high, 3)}"
 
 
 def _size(count: int | None) -> str:

@@ -192,10 +192,10 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
 
 def _check_baseline(study: Study, records: Sequence[Record]) -> None:
     """Refuse a baseline that no cell has; say if the cells that have it are not done."""
-    from smidgen.report import fields as reading
+    from smidgen.report import fields
     from smidgen_studies.engine.run import refuse_strange_baseline
 
-    found = {m["name"] for each in records for m in reading.methods(each)}
+    found = {m["name"] for each in records for m in fields.list_methods(each)}
     if study.baseline and found and study.baseline not in found:
         refuse_strange_baseline(study)
         note(f"the baseline {study.baseline!r} is in no record yet: another stands for it.")

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
+from smidgen.report.formats import format_signed
 from smidgen.report.many_records.aggregate import SeedMean, interval, spread
 from smidgen.report.names import label_method
-from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
 from smidgen_studies.methods.tuning_methods import Method
@@ -208,8 +208,9 @@ def _reading(outcomes: Outcomes, count: int) -> str:
 def said(gap: SeedMean) -> str:
     """A difference and its interval, in words."""
     if gap.low is None or gap.high is None:
-        return f"{signed(gap.value, 3)}, without an interval"
-    return f"{signed(gap.value, 3)}, {signed(gap.low, 3)} to {signed(gap.high, 3)}"
+        return f"{format_signed(gap.value, 3)}, without an interval"
+    low, high = format_signed(gap.low, 3), format_signed(gap.high, 3)
+    return f"{format_signed(gap.value, 3)}, {low} to {high}"
 
 
 def _list(words: Iterable[str]) -> str:

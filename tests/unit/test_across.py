@@ -26,7 +26,7 @@ from smidgen.report.many_records.aggregate import gather, spread, stratified
 from smidgen.report.many_records.figures import interval_figure, ramp_curves
 from smidgen.report.many_records.findings import findings
 from smidgen.report.names import assign_styles
-from smidgen.report.ramp.figures import lines
+from smidgen.report.ramp.figures import collect_lines
 from smidgen.runtime.record import Record
 
 
@@ -213,13 +213,13 @@ def test_a_mean_curve_has_every_seed_at_every_budget():
         }
 
     joined = ramp_curves([ramp([(10, 1.0), (20, 0.8)], 0.5), ramp([(10, 3.0)], 2.0)])
-    (line,) = lines(joined, "nll")
+    (line,) = collect_lines(joined, "nll")
     # The second seed has nothing to buy for twenty, and stays where it was.
     assert line.value == pytest.approx((0.75, 0.65))
     assert joined["temperature"]["nll"] == 0.0
     assert joined["map"]["nll"] == pytest.approx(-0.25)
     same = ramp_curves([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
-    assert lines(same, "nll")[0].value == pytest.approx((1.5,))
+    assert collect_lines(same, "nll")[0].value == pytest.approx((1.5,))
 
 
 def test_one_seed_claims_nothing():

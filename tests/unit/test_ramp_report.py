@@ -15,8 +15,8 @@ from tests.support.report_page import Page
 from tests.support.report_record import difference
 
 from smidgen.report import render, score_rows, verdict
-from smidgen.report.ramp.figures import _BETWEEN, _apart, lines, score_limits
-from smidgen.report.ramp.layers import places
+from smidgen.report.ramp.figures import _BETWEEN, _move_apart, collect_lines, score_limits
+from smidgen.report.ramp.layers import locate_layers
 from smidgen.runtime.record import Record
 
 SECTIONS = {
@@ -155,18 +155,18 @@ def test_rows_say_size_and_edge(record: Record) -> None:
 
 def test_random_modules_are_a_mean_within_a_band(record: Record) -> None:
     ramp = record.results["ramp"]
-    drawn = {line.scheme: line for line in lines(ramp, "nll")}
+    drawn = {line.scheme: line for line in collect_lines(ramp, "nll")}
     line = drawn["random"]
     own = [p for p in ramp["points"] if p["scheme"] == "random" and p["level"] == 1]
     assert line.low[0] == min(p["nll"] for p in own)
     assert line.high[0] == max(p["nll"] for p in own)
     assert line.low[0] < line.value[0] < line.high[0]
     assert drawn["sparse-kfac"].low == drawn["sparse-kfac"].high
-    assert list(line.floats) == sorted(line.floats)
+    assert list(line.sizes) == sorted(line.sizes)
 
 
 def test_levels_far_away_do_not_flatten_the_curves(record: Record) -> None:
-    drawn = lines(record.results["ramp"], "nll")
+    drawn = collect_lines(record.results["ramp"], "nll")
     low, high = score_limits(drawn, {"map": 0.5804, "temperature": 0.4526})
     assert low < 0.4501
     assert 0.4526 < high < 0.46
@@ -176,7 +176,7 @@ def test_levels_far_away_do_not_flatten_the_curves(record: Record) -> None:
     "wanted", [[50.0] * 6, [0.0, 0.0, 99.0, 100.0, 100.0], [10.0, 50.0, 90.0], []]
 )
 def test_names_are_moved_apart_within_the_axes(wanted: list[float]) -> None:
-    found = _apart(wanted, 0.0, 100.0)
+    found = _move_apart(wanted, 0.0, 100.0)
     assert all(b - a >= _BETWEEN - 1e-9 for a, b in pairwise(found))
     assert all(-1e-9 <= height <= 100 + 1e-9 for height in found)
     if wanted == [10.0, 50.0, 90.0]:
@@ -192,7 +192,7 @@ def test_maps_have_short_kinds_of_their_own() -> None:
         "bert.pooler.dense",
         "classifier",
     ]
-    found = places(names)
+    found = locate_layers(names)
     kinds = [found[name].kind for name in names]
     assert kinds == [
         "query",
@@ -202,14 +202,14 @@ def test_maps_have_short_kinds_of_their_own() -> None:
         "pooler",
         "classifier",
     ]
-    assert [found[name].layer for name in names] == [3, 3, 3, 10, None, None]
-    plain = places(["0", "2"])
-    assert {(place.kind, place.layer) for place in plain.values()} == {
+    assert [found[name].depth for name in names] == [3, 3, 3, 10, None, None]
+    plain = locate_layers(["0", "2"])
+    assert {(place.kind, place.depth) for place in plain.values()} == {
         ("layers", 0),
         ("layers", 2),
     }
     experts = [f"l.{i}.experts.{j}.fc" for i in range(2) for j in range(2)]
-    assert len(set(places(experts).values())) == 4
+    assert len(set(locate_layers(experts).values())) == 4
 
 
 def test_norms_of_many_kinds_are_drawn_by_place(record: Record) -> None:

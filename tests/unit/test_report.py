@@ -14,16 +14,16 @@ from tests.support.tuned_record import make_tuned_record
 
 from smidgen.errors import DataError, StoreError
 from smidgen.report import render, score_rows, verdict, write
-from smidgen.report.one_record.subset_picture import subset_picture
-from smidgen.report.one_record.tables import (
-    COLUMNS,
-    count,
-    nll,
-    percent,
-    signed,
-    significant,
-    times,
+from smidgen.report.formats import (
+    format_count,
+    format_nll,
+    format_percent,
+    format_ratio,
+    format_signed,
+    format_significant,
 )
+from smidgen.report.one_record.subset_picture import subset_picture
+from smidgen.report.one_record.tables import columns_of
 from smidgen.runtime.record import Record
 
 _BUILDER = runpy.run_path(str(Path(__file__).parents[1] / "support" / "report_record.py"))
@@ -188,9 +188,10 @@ def test_methods_may_lack_scores_and_bounds(record: Record) -> None:
         {"name": "swag", "scores": {"nll": {"value": 0.4}, "brier": {"value": 0.2}}},
     ]
     rows = score_rows(replace(record, results={"methods": methods}))
-    assert [cell.text for cell in rows[0].cells] == ["–"] * len(COLUMNS)
-    assert rows[1].cells[1].text == "0.4000"
-    assert rows[1].cells[1].bounds == ()
+    # Columns that no method has a number for are left out.
+    assert [cell.text for cell in rows[0].cells] == ["–", "–"]
+    assert rows[1].cells[0].text == "0.4000"
+    assert rows[1].cells[0].bounds == ()
     assert ("swag", "nll") in Page(render(make_record(methods=methods))).numbers
 
 
@@ -220,12 +221,12 @@ def test_rows_show_formatted_numbers(record: Record) -> None:
 
 
 def test_number_formats() -> None:
-    assert percent(0.8309) == "83.1\u202f%"
-    assert nll(-0.25) == "−0.2500"
-    assert signed(0.0012) == "+0.0012"
-    assert signed(-0.0132) == "−0.0132"
-    assert count(1234567) == "1,234,567"
-    assert times(1.081) == "1.08×"
+    assert format_percent(0.8309) == "83.1\u202f%"
+    assert format_nll(-0.25) == "−0.2500"
+    assert format_signed(0.0012) == "+0.0012"
+    assert format_signed(-0.0132) == "−0.0132"
+    assert format_count(1234567) == "1,234,567"
+    assert format_ratio(1.081) == "1.08×"
     shown = {
         12.34: "12.3",
         0.0: "0",
@@ -233,7 +234,7 @@ def test_number_formats() -> None:
         4.56e-5: "4.56×10⁻⁵",
         1e7: "1.00×10⁷",
     }
-    assert {value: significant(value) for value in shown} == shown
+    assert {value: format_significant(value) for value in shown} == shown
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_a_tuned_model_is_judged_by_what_its_record_holds() -> None:
         "0.5353 against 0.5606; no gain is claimed from that.",
         "Against temperature scaling: lower NLL on the validation data that chose the "
         "posterior. 0.5353 against 0.5438; no gain is claimed from that. 'smidgen "
-        "evaluate' tells on test data.",
+        "evaluate' tests it on test data.",
     ]
     higher = verdict(make_tuned_record(chosen_nll=0.55))
     assert higher[1].startswith("Against the MAP: lower")
@@ -440,3 +441,57 @@ def test_a_record_of_an_older_run_has_a_page_too() -> None:
     config = {key: value for key, value in record.config.items() if key != "head"}
     text = render(replace(record, results=old, config=config))
     assert "27,364 weights; all others" in text
+
+
+def make_scored(scores: dict[str, dict[str, float]]) -> Record:
+    """Build a comparison by hand: methods with these scores, and one difference."""
+
+    def estimate(value: float) -> dict[str, float]:
+        return {"value": value, "low": value - 0.01, "high": value + 0.01}
+
+    methods = [
+        {"name": name, "scores": {key: estimate(value) for key, value in values.items()}}
+        for name, values in scores.items()
+    ]
+    differences = [
+        difference("sparse-kfac", "map", "nll", -0.3, 0.1),
+        difference("sparse-kfac", "temperature", "nll", 0.01, 0.05),
+    ]
+    return Record(
+        kind="evaluate", config={}, results={"methods": methods, "differences": differences}
+    )
+
+
+def test_a_regression_is_shown_by_nll_rmse_and_coverage() -> None:
+    record = make_scored(
+        {
+            "map": {"nll": 1.5, "rmse": 0.61, "coverage": 0.81},
+            "temperature": {"nll": 1.19, "rmse": 0.61, "coverage": 0.94},
+            "sparse-kfac": {"nll": 1.2, "rmse": 0.61, "coverage": 0.953},
+        }
+    )
+    assert [column.score for column in columns_of(record)] == ["nll", "rmse", "coverage"]
+    first, second, cost = verdict(record)
+    assert first.startswith("Against the MAP: Bayes helped, Sparse-KFAC is clearly better")
+    assert "NLL 1.2000 against 1.5000" in first
+    assert second.startswith("Against fitted noise: no clear gain, fitted noise is enough")
+    assert "ECE" not in first + second + cost
+    text = render(record)
+    assert Page(text).numbers["sparse-kfac", "coverage"] == "0.953"
+    assert "root mean squared error" in text
+    assert "expected calibration error" not in text
+    assert "temperature scaling" not in text
+    assert Page(text).sections == {"scores", "measured"}
+
+
+def test_labels_are_shown_by_nll_brier_ece_and_accuracy() -> None:
+    scores = {"nll": 0.9, "brier": 0.3, "accuracy": 0.8, "ece": 0.05}
+    names = ("map", "temperature", "sparse-kfac")
+    record = make_scored(dict.fromkeys(names, scores))
+    shown = [column.score for column in columns_of(record)]
+    assert shown == ["accuracy", "nll", "ece", "brier"]
+    first, second, _ = verdict(record)
+    assert "ECE 0.050 against 0.050" in first
+    assert second.startswith("Against temperature scaling: no clear gain")
+    numbers = Page(render(record)).numbers
+    assert {("map", score) for score in shown} <= set(numbers)

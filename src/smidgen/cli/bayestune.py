@@ -160,11 +160,11 @@ def _hold_out(table: TextTable, path: Path, seed: int) -> tuple[TextTable, TextT
 def _show(result: Finding) -> None:
     """Print a result as soon as it is there."""
     from smidgen.fit import Agreement, SparseFinetuneResult
-    from smidgen.report.one_record.tuned import tuned_weights
+    from smidgen.report.one_record.tuned import describe_weights
     from smidgen.workflows.bayestune import Choice
 
     if isinstance(result, Choice):
-        out.print(f"  {tuned_weights(result.subset.size, result.head_size)}")
+        out.print(f"  {describe_weights(result.subset.size, result.head_size)}")
         out.print(f"  the head is {', '.join(result.head_modules)}")
         show_chain(result.scales, result.fraction)
     elif isinstance(result, Agreement):

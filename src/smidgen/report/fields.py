@@ -1,4 +1,4 @@
-"""Reading the results of a record: the one place that knows where things lie."""
+"""The one reader of a record's results: nothing else knows where things are in them."""
 
 from __future__ import annotations
 
@@ -11,80 +11,100 @@ from smidgen.runtime.record import BASELINES, Record
 
 MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
+_ECE = ("ece_equal_mass", "ece")
 
-Interval = Mapping[str, float]
-"""A value, and with it `low` and `high` where they are known."""
+Method = Mapping[str, Any]
+"""A method of a record: its name, scores, settings and curves."""
+Estimate = Mapping[str, float]
+"""A measured `value`, with `low` and `high` where its interval is known."""
 
 
-def methods(record: Record) -> list[Mapping[str, Any]]:
+def read_part(record: Record, name: str) -> Any:
+    """Read one part of the results by name; None if it is absent or empty."""
+    return record.results.get(name) or None
+
+
+def list_methods(record: Record) -> list[Method]:
     """List the methods of a record, in its order.
 
     Args:
         record: The record.
 
     Returns:
-        One mapping per method, each with a name that is its own.
+        One mapping for each method, each with a name of its own.
 
     Raises:
         DataError: If a method has no name, or two share one.
     """
-    told = record.results.get("methods")
-    # Records of one's own may lay theirs out otherwise: no page knows those.
-    found: list[Mapping[str, Any]] = list(told) if isinstance(told, list | tuple) else []
-    names = [method.get("name") for method in found]
+    part = read_part(record, "methods")
+    # A user's own kind of record may have other methods: no page knows those.
+    methods: list[Method] = list(part) if isinstance(part, list | tuple) else []
+    names = [method.get("name") for method in methods]
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:
             raise DataError(
-                f"methods of a record must have names of their own, got {names}. "
-                "Name each method once."
+                f"methods of a record must have names of their own, got {names}. Give each "
+                "a different name."
             )
-    return found
+    return methods
 
 
-def label(method: Mapping[str, Any]) -> str:
+def label_of(method: Method) -> str:
     """Name a method as people read it."""
     text = method.get("label") or label_method(method["name"])
     # Records written before 0.1 call an affine layer a map.
     return str(text).replace("ll maps", "ll layers")
 
 
-def named(record: Record, name: str) -> Mapping[str, Any] | None:
+def find_method(record: Record, name: str) -> Method | None:
     """Find a method by its name."""
-    return next((m for m in methods(record) if m["name"] == name), None)
+    return next((m for m in list_methods(record) if m["name"] == name), None)
 
 
-def primary(record: Record) -> Mapping[str, Any] | None:
-    """Find the Bayesian method the verdict is about.
+def find_primary(record: Record) -> Method | None:
+    """Find the Bayesian method that the verdict is about.
 
     Args:
         record: The record.
 
     Returns:
-        What validation data chose in a ramping study; else Sparse-KFAC where it was
-        run, else the last method that is no baseline.
+        What validation data chose in a ramp; else Sparse-KFAC where it was run, else the
+        last method that is not a baseline.
     """
-    best = named(record, str((ramp(record) or {}).get("best")))
+    best = find_method(record, str((read_part(record, "ramp") or {}).get("best")))
     if best is not None:
         return best
-    candidates = [m for m in methods(record) if m["name"] not in BASELINES]
+    candidates = [m for m in list_methods(record) if m["name"] not in BASELINES]
     preferred = [m for m in candidates if m["name"] == _PREFERRED]
     return next(iter(preferred or reversed(candidates)), None)
 
 
-def ramp(record: Record) -> Mapping[str, Any] | None:
-    """Read the validation curves of a ramping study, if the record is of one."""
-    found: Mapping[str, Any] | None = record.results.get("ramp")
-    return found or None
-
-
-def score(method: Mapping[str, Any] | None, name: str) -> Interval | None:
+def read_score(method: Method | None, name: str) -> Estimate | None:
     """Read one score of a method, if it was measured."""
-    found: Interval | None = ((method or {}).get("scores") or {}).get(name)
-    return found
+    score: Estimate | None = ((method or {}).get("scores") or {}).get(name)
+    return score
 
 
-def difference(record: Record, method: str, baseline: str, score: str) -> Interval | None:
-    """Read a paired difference, method less baseline, if it was measured with bounds.
+def find_calibration_score(method: Method | None) -> str | None:
+    """Name the calibration error that a method was scored by, if any."""
+    return next((name for name in _ECE if read_score(method, name)), None)
+
+
+def is_regression(record: Record) -> bool:
+    """Say whether predictions are numbers: those are never right or wrong."""
+    methods = list_methods(record)
+    return any(read_score(method, "rmse") for method in methods)
+
+
+def name_scaling(record: Record) -> str:
+    """Say what the second baseline does to the point estimate, in two words."""
+    return "fitted noise" if is_regression(record) else "temperature scaling"
+
+
+def read_difference(
+    record: Record, method: str, baseline: str, score: str
+) -> Estimate | None:
+    """Read a paired difference, method minus baseline, if it was measured with bounds.
 
     Args:
         record: The record.
@@ -95,28 +115,19 @@ def difference(record: Record, method: str, baseline: str, score: str) -> Interv
     Returns:
         The difference and its interval.
     """
-    wanted = (method, baseline, score)
-    for entry in record.results.get("differences") or ():
-        given = (entry.get("method"), entry.get("baseline"), entry.get("score"))
-        if given == wanted and bounded(entry):
-            found: Interval = entry
-            return found
+    for entry in read_part(record, "differences") or ():
+        names = (entry.get("method"), entry.get("baseline"), entry.get("score"))
+        if names == (method, baseline, score) and has_bounds(entry):
+            difference: Estimate = entry
+            return difference
     return None
 
 
-def bounded(interval: Interval) -> bool:
-    """Say whether a value comes with both of its bounds."""
-    return all(interval.get(key) is not None for key in ("value", "low", "high"))
+def has_bounds(estimate: Estimate) -> bool:
+    """Say whether a value comes with both ends of its interval."""
+    return all(estimate.get(key) is not None for key in ("value", "low", "high"))
 
 
-def shifted_sets(record: Record) -> list[str]:
-    """List the shifted data sets any method was asked to detect, in order."""
-    found: dict[str, None] = {}
-    for method in methods(record):
-        found.update(dict.fromkeys(method.get("detection") or {}))
-    return list(found)
-
-
-def by_method(record: Record, part: str) -> dict[str, Any]:
+def collect_part(record: Record, part: str) -> dict[str, Any]:
     """Collect one part of every method that has it, by method name."""
-    return {m["name"]: m[part] for m in methods(record) if m.get(part)}
+    return {m["name"]: m[part] for m in list_methods(record) if m.get(part)}

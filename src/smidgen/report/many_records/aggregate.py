@@ -19,7 +19,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from smidgen.errors import DataError
-from smidgen.report import fields as reading
+from smidgen.report import fields
 from smidgen.runtime.record import Record
 
 LEVEL = 0.95
@@ -148,7 +148,7 @@ class RecordTable:
         entry = self.entries.get((*pair, method))
         if entry is None:
             return None
-        found = reading.score(entry, score)
+        found = fields.read_score(entry, score)
         plain = entry.get(score) if found is None else found["value"]
         return None if plain is None else float(plain)
 
@@ -223,7 +223,9 @@ class RecordTable:
     def parts(self, data: str, part: str) -> list[Any]:
         """One part of the results of every record of a data set that has it."""
         own = self.records_of(data)
-        return [each.results[part] for each in own if each.results.get(part)]
+        return [
+            fields.read_part(each, part) for each in own if fields.read_part(each, part)
+        ]
 
     def records_of(self, data: str) -> list[Record]:
         """The records of a data set."""
@@ -251,10 +253,10 @@ def gather(records: Iterable[Record], test_to_train: float = 0.0) -> RecordTable
     entries: dict[tuple[str, int, str], Mapping[str, Any]] = {}
     labels: dict[str, str] = {}
     for data, record in zip(names, kept, strict=True):
-        for method in reading.methods(record):
+        for method in fields.list_methods(record):
             place = (data, record.seed or 0, method["name"])
             _require_same(place, entries.setdefault(place, method), method)
-            labels.setdefault(method["name"], reading.label(method))
+            labels.setdefault(method["name"], fields.label_of(method))
     if not entries:
         kinds = ", ".join(dict.fromkeys(record.kind for record in kept))
         raise DataError(
@@ -290,7 +292,7 @@ def _require_same(
 ) -> None:
     """Several cells may score one method, as the point estimate; never otherwise."""
     for score in first.get("scores") or ():
-        ours, theirs = (reading.score(each, score) for each in (first, second))
+        ours, theirs = (fields.read_score(each, score) for each in (first, second))
         if ours is None or theirs is None:
             continue
         values = ours["value"], theirs["value"]

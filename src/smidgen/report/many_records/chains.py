@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from smidgen.report import fields
+from smidgen.report.drawing.axes import (
+    WHOLE_STEPS,
+    draw_line,
+    keep_level_grid,
+    place_axes,
+    set_log_ticks,
+)
 from smidgen.report.drawing.palette import Style, legend_marker
 from smidgen.report.drawing.svg import drawing, inline, sheet
-from smidgen.report.one_record.figures import draw_line, place_axes, tidy
 from smidgen.runtime.record import Record
 
 _TRACES = {
@@ -39,7 +46,7 @@ class Chains:
 
 
 def chains_of(records: Sequence[Record], name: str) -> Chains | None:
-    """Draw the chains of some records; those of one kind of cell look alike.
+    """Draw the chains of some records; those of one kind of cell style alike.
 
     Args:
         records: Records, of one data set.
@@ -48,20 +55,27 @@ def chains_of(records: Sequence[Record], name: str) -> Chains | None:
     Returns:
         What to show, if a record has a chain.
     """
-    found = [each for each in records if (each.results.get("chain") or {}).get("traces")]
+    found = [
+        each for each in records if (fields.read_part(each, "chain") or {}).get("traces")
+    ]
     if not found:
         return None
     kinds = dict.fromkeys(_kind(each) for each in found)
-    looks = {kind: _look(place) for place, kind in enumerate(kinds)}
-    lines = [(looks[_kind(each)], each.results["chain"]["traces"]) for each in found]
+    styles = {kind: _look(place) for place, kind in enumerate(kinds)}
+    lines = [
+        (styles[_kind(each)], fields.read_part(each, "chain")["traces"]) for each in found
+    ]
     return Chains(
         {
             text: Markup(_figure(lines, trace, text, f"{name}-{trace}"))
             for trace, text in _TRACES.items()
         },
-        [(Markup(legend_marker(look, marker=False)), kind) for kind, look in looks.items()],
         [
-            {"name": f"{_kind(each)}, seed {each.seed}", **each.results["chain"]}
+            (Markup(legend_marker(style, marker=False)), kind)
+            for kind, style in styles.items()
+        ],
+        [
+            {"name": f"{_kind(each)}, seed {each.seed}", **fields.read_part(each, "chain")}
             for each in found
         ],
     )
@@ -86,20 +100,18 @@ def _figure(
     with drawing():
         figure = sheet(240, 200)
         axes = place_axes(figure, left=46, top=18, width=186, height=142)
-        for look, samples in lines:
+        for style, samples in lines:
             steps = [sample["step"] for sample in samples]
-            draw_line(axes, steps, [sample[trace] for sample in samples], look)
+            draw_line(axes, steps, [sample[trace] for sample in samples], style)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         values = [sample[trace] for _, samples in lines for sample in samples]
         if trace != "nll" and max(values) >= 10 * min(values) > 0:
             # Chains that move by other rules differ by powers of ten.
             axes.set_yscale("log")
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_locator(LogLocator(numticks=5))
-            axes.yaxis.set_major_formatter("{x:g}")
+            set_log_ticks(axes.yaxis, 5)
         else:
-            axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_major_locator(MaxNLocator(4, steps=WHOLE_STEPS))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("step")
-        tidy(axes)
+        keep_level_grid(axes)
         return inline(figure, name, f"{text} along the chain")

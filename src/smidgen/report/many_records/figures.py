@@ -9,33 +9,38 @@ from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from smidgen.report.drawing.palette import PAPER, SOFT, Style
+from smidgen.report import fields
+from smidgen.report.drawing.axes import draw_markers, place_axes, set_rows
+from smidgen.report.drawing.palette import SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.fields import MAP, TEMPERATURE
+from smidgen.report.formats import (
+    format_signed,
+    shorten_text,
+)
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, spread
-from smidgen.report.one_record.figures import place_axes
-from smidgen.report.one_record.tables import signed
+from smidgen.report.names import METHODS
+from smidgen.report.one_record.figures import filled_bins
 from smidgen.report.ramp.figures import (
     Line,
-    float_limits,
-    lines,
-    score_figure,
+    collect_lines,
+    draw_scores,
+    group_levels,
     score_limits,
+    size_limits,
 )
 
 _WIDTH, _NAMES, _ROW, _LINE = 384.0, 168.0, 17.0, 11.0
 _LONGEST, _LONGEST_END = 30, 14
 _FAR_OUT = 1.0
-_STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 
 
 def interval_figure(
     gaps: Mapping[str, SeedMean],
     labels: Mapping[str, str],
-    looks: Mapping[str, Style],
+    styles: Mapping[str, Style],
     *,
     aside: Collection[str] = (),
     xlabel: str,
@@ -46,7 +51,7 @@ def interval_figure(
     Args:
         gaps: By method, from top to bottom.
         labels: Names for people.
-        looks: How each is drawn.
+        styles: How each is drawn.
         aside: Methods that are only numbers at the edge where they lie far from the others.
         xlabel: What is measured.
         name: A name for the figure that no other has.
@@ -62,36 +67,25 @@ def interval_figure(
         figure = sheet(_WIDTH, height + 46)
         across = _WIDTH - _NAMES - 16
         axes = place_axes(figure, left=_NAMES, top=4, width=across, height=height)
-        axes.axvline(0.0, color=SOFT, linewidth=0.9, dashes=(3, 2.5))
+        room = 0.05 * (high - low)
+        set_rows(axes, len(gaps), (low - room, high + room), 0.0, 4)
         for row, (method, found) in enumerate(gaps.items()):
-            look, y = looks[method], row + 0.5
+            style, y = styles[method], row + 0.5
             place = min(max(found.value, low), high)
             if place == found.value:
-                axes.hlines(y, *_ends(found), look.colour, linewidth=1.6)
-                marker = look.marker
+                axes.hlines(y, *_ends(found), style.colour, linewidth=1.6)
+                marker = style.marker
             else:
                 _number_at_edge(axes, found.value, place, y)
                 marker = ">" if place == high else "<"
-            axes.plot(
-                [place], [y], marker, color=look.colour, markersize=6,
-                markeredgecolor=PAPER, markeredgewidth=0.6,
-            )  # fmt: skip
+            draw_markers(axes, [place], [y], style, marker=marker)
             for i, line in enumerate(names[method]):
                 down = y / len(gaps) + (i - (len(names[method]) - 1) / 2) * _LINE / height
                 axes.text(
                     -6 / across, 1 - down, line,
                     transform=axes.transAxes, ha="right", va="center",
                 )  # fmt: skip
-        room = 0.05 * (high - low)
-        axes.set_xlim(low - room, high + room)
-        axes.set_ylim(len(gaps), 0)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(4, steps=_STEPS))
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:.3g}".replace("-", "−"))
         axes.set_xlabel(xlabel)
-        axes.grid(True, axis="x")
-        axes.set_axisbelow(True)
         return inline(figure, name, f"{xlabel} of each method")
 
 
@@ -117,7 +111,7 @@ def _number_at_edge(axes: Axes, value: float, place: float, y: float) -> None:
     """Write a difference that lies beyond the axis beside its arrow."""
     inward = -1 if value > place else 1
     axes.annotate(
-        signed(value), (place, y), (8 * inward, 0),
+        format_signed(value), (place, y), (8 * inward, 0),
         textcoords="offset points", va="center", color=SOFT,
         ha="right" if inward < 0 else "left",
     )  # fmt: skip
@@ -169,12 +163,9 @@ def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[st
     """The points of a scheme, every seed at every size, so that means compare."""
     seeds: list[dict[float, list[Mapping[str, Any]]]] = []
     for ramp in ramps:
-        own: dict[float, list[Mapping[str, Any]]] = {}
-        for point in ramp["points"]:
-            if point["scheme"] == scheme:
-                own.setdefault(point["level"], []).append(point)
-        if own:
-            seeds.append(own)
+        levels = group_levels(ramp["points"], scheme)
+        if levels:
+            seeds.append(levels)
     # As many sizes are the same sizes: if not in layers or floats, as shares of the weights.
     if len({len(own) for own in seeds}) == 1:
         return [
@@ -193,19 +184,19 @@ def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[st
 
 
 def ramp_figures(
-    ramp: Mapping[str, Any], looks: Mapping[str, Style], name: str
+    ramp: Mapping[str, Any], styles: Mapping[str, Style], name: str
 ) -> list[str]:
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
     found = []
     for score, text in _SCORES.items():
-        drawn = [_marked(line) for line in lines(ramp, score)]
+        drawn = [_marked(line) for line in collect_lines(ramp, score)]
         levels = {name: ramp[name][score] for name in (MAP, TEMPERATURE)}
-        axis = (float_limits(drawn), score_limits(drawn, levels))
+        axis = (size_limits(drawn), score_limits(drawn, levels))
         found.append(
-            score_figure(
+            draw_scores(
                 drawn,
                 levels,
-                looks,
+                styles,
                 axis,
                 ylabel=f"validation {text} − temperature",
                 name=f"{name}-{score}",
@@ -216,19 +207,19 @@ def ramp_figures(
 
 def _marked(line: Line) -> Line:
     """Mark the only point of a scheme; of more the line itself is drawn."""
-    only = (line.floats[0], line.value[0]) if len(line.floats) == 1 else None
+    only = (line.sizes[0], line.value[0]) if len(line.sizes) == 1 else None
     return replace(line, chosen=only)
 
 
 def level_figures(
-    across: RecordTable, data: str, looks: Mapping[str, Style], baseline: str, name: str
+    across: RecordTable, data: str, styles: Mapping[str, Style], baseline: str, name: str
 ) -> dict[str, str]:
     """Draw what ever more stochastic weights change in test NLL, within each seed.
 
     Args:
         across: The records.
         data: Which data set.
-        looks: How each method is drawn.
+        styles: How each method is drawn.
         baseline: The method that each is compared with, drawn level across at zero.
         name: A name for the figure that no other has.
 
@@ -244,29 +235,28 @@ def level_figures(
         ends = [_ends(each) for each in found.values()]
         line = Line(
             scheme,
-            _end_name(across.labels.get(scheme, scheme)),
+            _end_name(scheme, across.labels.get(scheme, scheme)),
             tuple(found),
             tuple(each.value for each in found.values()),
             tuple(low for low, _ in ends),
             tuple(high for _, high in ends),
-            None,
         )
         family, _, _ = across.labels.get(scheme, scheme).partition(", ")
         families.setdefault(family, []).append(_marked(line))
     levels = {baseline: 0.0}
     return {
-        family: score_figure(
+        family: draw_scores(
             drawn,
             levels,
-            looks,
-            (float_limits(drawn), _seen_limits(drawn, levels)),
+            styles,
+            (size_limits(drawn), _seen_limits(drawn, levels)),
             ylabel=f"test NLL less that of {across.labels.get(baseline, baseline)}",
             xlabel="percent of weights stochastic",
             name=f"{name}-{place}",
         )
         for place, (family, drawn) in enumerate(families.items())
         # One size of everything is a row of the table and no curve.
-        if any(len(line.floats) > 1 for line in drawn)
+        if any(len(line.sizes) > 1 for line in drawn)
     }
 
 
@@ -288,7 +278,7 @@ def _level_gaps(
         level = across.value(pair, baseline, "nll")
         if level is None:
             continue
-        for each in record.results.get("levels") or ():
+        for each in fields.read_part(record, "levels") or ():
             if each["level"] > 0:
                 own = found.setdefault(each["scheme"], {})
                 gap = each["scores"]["nll"]["value"] - level
@@ -300,28 +290,19 @@ def _narrow(line: Line) -> Line:
     return replace(line, low=line.value, high=line.value)
 
 
-def _end_name(label: str) -> str:
-    """What stands at a line's end: the label without its family, and short."""
-    own = label.partition(", ")[2] or label
-    for long, brief in (
-        ("largest weights", "magnitude"),
-        ("largest variances", "variance"),
-        (" weights", ""),
-    ):
-        own = own.replace(long, brief)
-    return own if len(own) <= _LONGEST_END else own[: _LONGEST_END - 1] + "…"
+def _end_name(scheme: str, label: str) -> str:
+    """Name a line's end: the short name of the choice, or the label without its family."""
+    known = METHODS.get(f"uci:{scheme.partition('-')[2]}")
+    if known is not None and known.short:
+        return known.short
+    return shorten_text(label.partition(", ")[2] or label, _LONGEST_END)
 
 
 def pooled_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Average reliability bins over seeds, bin by bin; they hold equal shares."""
-    bins = list(zip(*(_rows(each) for each in curves), strict=False))
+    bins = list(zip(*(filled_bins(each) for each in curves), strict=False))
     return {
         "confidence": [fmean(row[0] for row in each) for each in bins],
         "accuracy": [fmean(row[1] for row in each) for each in bins],
         "count": [sum(row[2] for row in each) for each in bins],
     }
-
-
-def _rows(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float, float]]:
-    rows = zip(curve["confidence"], curve["accuracy"], curve["count"], strict=True)
-    return [row for row in rows if row[2]]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from smidgen.outputs.likelihood import is_extreme
-from smidgen.report import fields as reading
+from smidgen.report import fields
+from smidgen.report.formats import (
+    format_nll,
+    format_signed,
+    format_significant,
+)
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
 from smidgen.report.many_records.trials import edges
-from smidgen.report.one_record.tables import nll, signed, significant
 
 # Questions one asks of such records: the first of a pair against the second.
 _PAIRS = (
@@ -81,9 +85,7 @@ def _of_data(across: RecordTable, data: str, baseline: str) -> str:
     mean = lowest and across.mean(data, lowest, "nll")
     if not lowest or not mean:
         return ""
-    opening = (
-        f"{data}: the lowest mean NLL is {nll(mean.value)}, of {_name(across, lowest)}"
-    )
+    opening = f"{data}: the lowest mean NLL is {format_nll(mean.value)}, of {_name(across, lowest)}"
     if lowest == baseline:
         return f"{opening}, the baseline itself."
     gap = across.difference(lowest, baseline, "nll", data)
@@ -91,7 +93,7 @@ def _of_data(across: RecordTable, data: str, baseline: str) -> str:
         return f"{opening}; {_name(across, baseline)} was not measured beside it."
     if gap.count < FEWEST:
         few = {1: "one pair bears", 2: "two pairs bear"}[gap.count]
-        told = f"difference to {_name(across, baseline)} {signed(gap.value)}"
+        told = f"difference to {_name(across, baseline)} {format_signed(gap.value)}"
         return f"{opening} ({told}; {few} no verdict)."
     clearly = "clearly" if gap.below_zero else "not clearly"
     return f"{opening}, {clearly} below {_name(across, baseline)} ({_said(gap)})."
@@ -160,7 +162,7 @@ def _worse_than_nothing(across: RecordTable) -> list[str]:
         if floor is not None and above:
             verb = _agreeing(len(above), "has", "have")
             found.append(
-                f"{data}: a constant prediction has NLL {nll(floor.value)}; on average of "
+                f"{data}: a constant prediction has NLL {format_nll(floor.value)}; on average of "
                 f"the same seeds {names} {verb} a higher one."
             )
     return found
@@ -169,9 +171,9 @@ def _worse_than_nothing(across: RecordTable) -> list[str]:
 def _at_edges(across: RecordTable) -> list[str]:
     """Which settings that were chosen might be better still beyond what was tried."""
     choices = {
-        f"{data}: {reading.label(methods[0])}": record.results["choice"]
+        f"{data}: {fields.label_of(methods[0])}": fields.read_part(record, "choice")
         for data, record in zip(across.names, across.records, strict=True)
-        if record.results.get("choice") and (methods := reading.methods(record))
+        if fields.read_part(record, "choice") and (methods := fields.list_methods(record))
     }
     return [
         *edges(choices),
@@ -204,7 +206,7 @@ def _precisions_at_edges(across: RecordTable) -> list[str]:
 def _extreme_temperatures(across: RecordTable) -> list[str]:
     """Of predictions whose temperature no well-sized validation set would ask for."""
     found = [
-        f"{_name(across, method)} on {data} (seed {seed}: {significant(scale)})"
+        f"{_name(across, method)} on {data} (seed {seed}: {format_significant(scale)})"
         for (data, seed, method), entry in across.entries.items()
         if (scale := entry.get("temperature")) is not None and is_extreme(scale)
     ]
@@ -221,7 +223,7 @@ def _rates_at_edges(across: RecordTable) -> list[str]:
     lowest = highest = count = 0
     for record in across.records:
         told = (record.config.get("settings") or {}).get("rates") or ()
-        for method in reading.methods(record):
+        for method in fields.list_methods(record):
             tried, rate = method.get("rates") or told, method.get("learning_rate")
             if rate is not None and len(tried) > 1:
                 count += 1
@@ -242,10 +244,10 @@ def _agreeing(count: int, one: str, several: str) -> str:
 
 
 def _said(gap: SeedMean) -> str:
-    text = f"difference {signed(gap.value)}"
+    text = f"difference {format_signed(gap.value)}"
     if gap.low is None or gap.high is None:
         return f"{text}, one pair of each data set, so no interval"
-    ends = f"{signed(gap.low)} to {signed(gap.high)}"
+    ends = f"{format_signed(gap.low)} to {format_signed(gap.high)}"
     return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
 
 

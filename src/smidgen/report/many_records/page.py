@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,16 @@ from typing import Any
 from markupsafe import Markup
 
 from smidgen.errors import DataError, SmidgenError
-from smidgen.report import fields as reading
+from smidgen.report import fields
 from smidgen.report.drawing.palette import Style, legend_marker
+from smidgen.report.formats import (
+    format_count,
+    format_fraction,
+    format_nll,
+    format_percent,
+    format_rate,
+    format_signed,
+)
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, gather
 from smidgen.report.many_records.chains import chains_of
 from smidgen.report.many_records.figures import (
@@ -28,35 +35,35 @@ from smidgen.report.many_records.figures import (
 from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.trials import shown, trial_tables
 from smidgen.report.names import assign_styles
-from smidgen.report.one_record import figures, tables
-from smidgen.report.one_record.page import environment
+from smidgen.report.one_record import figures
+from smidgen.report.one_record.page import embed_json, environment
 from smidgen.report.one_record.tables import Bound, Cell, Column
 from smidgen.report.ramp.page import BY_NORM, norm_figures
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
-_NLL = Column("nll", "NLL", "↓", tables.nll)
+_NLL = Column("nll", "NLL", "↓", format_nll)
 _COLUMNS = (
-    Column("metric", "Task's own score", "↑", tables.rate),
+    Column("metric", "Task's own score", "↑", format_rate),
     _NLL,
-    Column("ece_equal_mass", "ECE", "↓", tables.rate),
-    Column("ece_equal_width", "ECE, equal widths", "↓", tables.rate),
-    Column("accuracy", "Accuracy", "↑", tables.percent),
-    Column("rmse", "RMSE", "↓", tables.nll),
-    Column("ood_auroc", "OOD AUROC", "↑", tables.rate),
-    Column("fraction", "Weights stochastic", "", tables.share),
-    Column("trained", "Weights trained", "↓", tables.count),
-    Column("floats", "Floats stored", "↓", tables.count),
-    Column("stored_bytes", "Bytes stored", "↓", tables.count),
-    Column("stored_ratio", "Bytes ÷ dense VI", "↓", tables.rate),
-    Column("operations_ratio", "Operations ÷ dense VI", "↓", tables.rate),
-    Column("seconds_ratio", "Step time ÷ dense VI", "↓", tables.rate),
+    Column("ece_equal_mass", "ECE", "↓", format_rate),
+    Column("ece_equal_width", "ECE, equal widths", "↓", format_rate),
+    Column("accuracy", "Accuracy", "↑", format_percent),
+    Column("rmse", "RMSE", "↓", format_nll),
+    Column("ood_auroc", "OOD AUROC", "↑", format_rate),
+    Column("fraction", "Weights stochastic", "", format_fraction),
+    Column("trained", "Weights trained", "↓", format_count),
+    Column("floats", "Floats stored", "↓", format_count),
+    Column("stored_bytes", "Bytes stored", "↓", format_count),
+    Column("stored_ratio", "Bytes ÷ dense VI", "↓", format_rate),
+    Column("operations_ratio", "Operations ÷ dense VI", "↓", format_rate),
+    Column("seconds_ratio", "Step time ÷ dense VI", "↓", format_rate),
 )
 _PLAIN = ("fraction", "trained", "floats", "stored_bytes", "stored_ratio")
 # The papers' ECE has bins of equal width, so it stands beside ours of that kind.
 _PAPER = {"nll": "nll", "ece_equal_width": "ece"}
 _BESIDE_A_PAPER = ("ece_equal_width",)
-_FAR = (reading.MAP, "constant")
+_FAR = (fields.MAP, "constant")
 # Of the ECE in bins of equal mass.
 _BINS = 20
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
@@ -118,13 +125,13 @@ def write_many(
 
 def baseline_of(across: RecordTable, wanted: str | None) -> str:
     """The method that others are compared with: temperature scaling if it is there."""
-    names = (wanted, reading.TEMPERATURE, reading.MAP, across.methods[0])
+    names = (wanted, fields.TEMPERATURE, fields.MAP, across.methods[0])
     return next(name for name in names if name in across.methods)
 
 
 def _render(across: RecordTable, about: About) -> str:
     baseline = baseline_of(across, about.baseline)
-    method_looks = assign_styles(across.methods)
+    styles = assign_styles(across.methods)
     return (
         environment()
         .get_template("across.html.j2")
@@ -139,11 +146,11 @@ def _render(across: RecordTable, about: About) -> str:
             findings=about.found or findings(across, baseline),
             own_words=bool(about.found),
             data=[
-                _data_part(across, name, place, baseline, method_looks, about.paper)
+                _data_part(across, name, place, baseline, styles, about.paper)
                 for place, name in enumerate(across.data)
             ],
             methods={name: across.labels[name] for name in across.methods},
-            keys={name: Markup(legend_marker(look)) for name, look in method_looks.items()},
+            keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
             notes=_notes(across),
             overall=[] if about.found else _overall(across, baseline),
             created=max(record.created for record in across.records)[:10],
@@ -159,7 +166,7 @@ def _data_part(
     data: str,
     place: int,
     baseline: str,
-    method_looks: Mapping[str, Style],
+    styles: Mapping[str, Style],
     paper: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the page shows of one data set."""
@@ -196,7 +203,7 @@ def _data_part(
                     for column in columns
                 ],
                 "difference": _cell(
-                    Column("nll.difference", "", "", tables.signed),
+                    Column("nll.difference", "", "", format_signed),
                     across.difference(method, baseline, "nll", data),
                 ),
             }
@@ -205,7 +212,7 @@ def _data_part(
         "trials": trial_tables(across.parts(data, "trial")),
         "shown": shown,
         "chains": chains_of(across.records_of(data), name),
-        "figures": _figures(across, data, own, baseline, method_looks, name),
+        "figures": _figures(across, data, own, baseline, styles, name),
     }
 
 
@@ -221,7 +228,7 @@ def _measured(across: RecordTable, data: str, method: str, column: Column) -> Ce
     """A mean over seeds; of sizes, which no mean is one of, from where to where."""
     values = across.values(data, method, column.score)
     if column.score in _PLAIN and values and min(values) < max(values):
-        ends = (column.form(min(values)), column.form(max(values)))
+        ends = (column.format(min(values)), column.format(max(values)))
         return Cell(column.score, " – ".join(ends))
     return _cell(column, across.mean(data, method, column.score))
 
@@ -231,16 +238,16 @@ def _cell(column: Column, found: SeedMean | None) -> Cell:
         return Cell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
     if found.low is not None and found.high is not None and column.score not in _PLAIN:
-        ends, form = {"low": found.low, "high": found.high}, column.form
+        ends, form = {"low": found.low, "high": found.high}, column.format
         # Student's interval of two numbers is a dozen standard errors wide.
         if found.count < FEWEST and found.error is not None:
             ends = {"error": found.error}
-            form = tables.nll if column.form is tables.signed else column.form
+            form = format_nll if column.format is format_signed else column.format
         bounds = tuple(
             Bound(f"{column.score}.{end}", value, form(value))
             for end, value in ends.items()
         )
-    return Cell(column.score, column.form(found.value), found.value, bounds)
+    return Cell(column.score, column.format(found.value), found.value, bounds)
 
 
 def _at_edge(across: RecordTable, data: str, method: str) -> bool:
@@ -252,7 +259,9 @@ def _at_edge(across: RecordTable, data: str, method: str) -> bool:
 def _notes(across: RecordTable) -> dict[str, int]:
     """What was warned of while the records were made, and in how many, the most first."""
     told = Counter(
-        note for record in across.records for note in record.results.get("notes") or ()
+        note
+        for record in across.records
+        for note in fields.read_part(record, "notes") or ()
     )
     return dict(told.most_common())
 
@@ -265,7 +274,7 @@ def _chance(across: RecordTable, data: str, baseline: str) -> str:
         return ""
     spread = right.value * (1 - right.value)
     # The mean |accuracy − confidence| in a bin of n/B rows.
-    return tables.rate(sqrt(2 / pi * spread * _BINS / min(sizes)))
+    return format_rate(sqrt(2 / pi * spread * _BINS / min(sizes)))
 
 
 def _figures(
@@ -273,7 +282,7 @@ def _figures(
     data: str,
     own: Sequence[str],
     baseline: str,
-    method_looks: Mapping[str, Style],
+    styles: Mapping[str, Style],
     name: str,
 ) -> dict[str, Any]:
     intervals = []
@@ -287,25 +296,25 @@ def _figures(
             svg = interval_figure(
                 gaps,
                 across.labels,
-                method_looks,
+                styles,
                 aside=_FAR,
                 xlabel=f"test {text} less that of {across.labels[baseline]}",
                 name=f"{name}-{score}",
             )
             intervals.append(Markup(svg))
-    levels = level_figures(across, data, method_looks, baseline, f"{name}-levels")
+    levels = level_figures(across, data, styles, baseline, f"{name}-levels")
     norms = next(iter(across.parts(data, "norms")), ())
     return {
         "intervals": intervals,
         "levels": {family: Markup(svg) for family, svg in levels.items()},
-        "ramps": _ramps(across, data, method_looks, name),
-        "reliability": _reliability(across, data, method_looks, name),
-        "norms": norm_figures(norms, method_looks, f"{name}-norms"),
+        "ramps": _ramps(across, data, styles, name),
+        "reliability": _reliability(across, data, styles, name),
+        "norms": norm_figures(norms, styles, f"{name}-norms"),
     }
 
 
 def _ramps(
-    across: RecordTable, data: str, method_looks: Mapping[str, Style], name: str
+    across: RecordTable, data: str, styles: Mapping[str, Style], name: str
 ) -> dict[str, list[Markup]]:
     """Validation curves: the schemes but those by norm, those by norm, and SWAG's."""
     joined = ramp_curves(across.parts(data, "ramp"))
@@ -324,14 +333,14 @@ def _ramps(
         points = [point for point in joined["points"] if point["scheme"] in some]
         if points:
             drawn = ramp_figures(
-                {**joined, "points": points}, method_looks, f"{name}-ramp{place}"
+                {**joined, "points": points}, styles, f"{name}-ramp{place}"
             )
             found[heading] = [Markup(svg) for svg in drawn]
     return found
 
 
 def _reliability(
-    across: RecordTable, data: str, method_looks: Mapping[str, Style], name: str
+    across: RecordTable, data: str, styles: Mapping[str, Style], name: str
 ) -> dict[str, Markup]:
     """Calibration curves of the methods one asks about first, averaged over seeds."""
     points = {}
@@ -342,7 +351,7 @@ def _reliability(
             points[method] = pooled_bins(curves)
     if not points:
         return {}
-    drawn = figures.reliability(points, method_looks, f"{name}-reliability")
+    drawn = figures.draw_reliability(points, styles, f"{name}-reliability")
     return {method: Markup(svg) for method, svg in drawn.items()}
 
 
@@ -350,12 +359,12 @@ def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
     """Every method over all data: its mean rank, and its difference to the baseline."""
     ranks = across.ranks("nll")
     rank = Column("rank", "Mean rank", "↓", lambda value: f"{value:.1f}")
-    gap = Column("overall.difference", "", "", tables.signed)
+    gap = Column("overall.difference", "", "", format_signed)
     found = [
         {
             "name": method,
             "label": across.labels[method],
-            "rank": Cell(rank.score, rank.form(ranks[method]), ranks[method]),
+            "rank": Cell(rank.score, rank.format(ranks[method]), ranks[method]),
             "difference": _cell(gap, across.difference(method, baseline, "nll")),
         }
         for method in ranks
@@ -364,7 +373,7 @@ def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
 
 
 def _embedded(across: RecordTable) -> Markup:
-    """The numbers that the page was made of, so that no string ends the script."""
+    """Embed the numbers that the page was made of."""
     numbers = [
         {
             "data": data,
@@ -374,7 +383,4 @@ def _embedded(across: RecordTable) -> Markup:
         }
         for (data, seed, method), entry in across.entries.items()
     ]
-    text = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
+    return embed_json(numbers)

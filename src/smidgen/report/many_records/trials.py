@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smidgen.report.one_record.tables import nll, percent, significant
+from smidgen.report.formats import format_nll, format_percent, format_significant
 
 WORDS = {
     "learning_rate": "rate",
@@ -58,11 +58,11 @@ def shown(trial: Trial | None) -> str:
         return ""
     if trial["validation_nll"] is None:
         return "no finite loss"
-    words = [nll(trial["validation_nll"])]
+    words = [format_nll(trial["validation_nll"])]
     if trial["validation_accuracy"] is not None:
-        words.append(percent(trial["validation_accuracy"]))
+        words.append(format_percent(trial["validation_accuracy"]))
     if trial.get("median_scale") is not None:
-        words.append(f"σ/σ₀ {significant(trial['median_scale'])}")
+        words.append(f"σ/σ₀ {format_significant(trial['median_scale'])}")
     return ", ".join(words)
 
 

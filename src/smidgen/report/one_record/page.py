@@ -15,13 +15,20 @@ from markupsafe import Markup
 
 from smidgen.errors import DataError, SmidgenError
 from smidgen.posterior.laplace import format_range
-from smidgen.report import fields as reading
+from smidgen.report import fields
 from smidgen.report.drawing.palette import Style, legend_marker
+from smidgen.report.formats import (
+    format_count,
+    format_nll,
+    format_percent,
+    format_significant,
+    shorten_text,
+)
 from smidgen.report.many_records.chains import chains_of
 from smidgen.report.names import assign_styles, explain_methods
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.subset_picture import subset_picture
-from smidgen.report.one_record.tuned import tuned_of
+from smidgen.report.one_record.tuned import describe_tuned
 from smidgen.report.one_record.verdict import LEADS, verdict
 from smidgen.report.ramp.page import ramp_parts
 from smidgen.runtime.files import write_text
@@ -57,28 +64,31 @@ def render(record: Record) -> str:
 
 def _render(record: Record) -> str:
     template = environment().get_template("page.html.j2")
-    method_looks = assign_styles([method["name"] for method in reading.methods(record)])
+    styles = assign_styles([method["name"] for method in fields.list_methods(record)])
     return template.render(
         record=record,
         title=_title(record),
         verdict=[_split(line) for line in verdict(record)],
-        keys={name: Markup(legend_marker(look)) for name, look in method_looks.items()},
+        keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
         columns=tables.columns_of(record),
         rows=tables.score_rows(record),
         best=tables.best_method(record),
-        reliability=_reliability(record, method_looks),
-        risk_coverage=_risk_coverage(record, method_looks),
-        detection=_detection(record, method_looks),
-        disagreement=_disagreement(record, method_looks),
+        scaling=fields.name_scaling(record),
+        regression=fields.is_regression(record),
+        notes=fields.read_part(record, "notes") or (),
+        reliability=_reliability(record, styles),
+        risk_coverage=_risk_coverage(record, styles),
+        detection=_detection(record, styles),
+        disagreement=_disagreement(record, styles),
         subset=_subset(record),
-        precision=_precision(record, method_looks),
-        tuned=tuned_of(record),
+        precision=_precision(record, styles),
+        tuned=describe_tuned(record),
         chains=chains_of([record], "chain"),
-        ramp=ramp_parts(record, method_looks),
+        ramp=ramp_parts(record, styles),
         meanings=explain_methods(),
         measured=_measured(record),
         shown=_shown(record),
-        embedded=_embedded(record),
+        embedded=embed_json(json.loads(record.to_json())),
     )
 
 
@@ -106,11 +116,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=tables.count,
-        nll=tables.nll,
-        percent=tables.percent,
-        share=tables.share,
-        significant=tables.significant,
+        count=format_count,
+        nll=format_nll,
+        percent=format_percent,
+        significant=format_significant,
     )
     return environment
 
@@ -129,8 +138,8 @@ def _split(line: str) -> tuple[str, str, str]:
     return lead, claim[:1].upper() + claim[1:] + stop.strip(), numbers
 
 
-def _reliability(record: Record, method_looks: Mapping[str, Style]) -> list[dict[str, Any]]:
-    drawn = figures.reliability(reading.by_method(record, "reliability"), method_looks)
+def _reliability(record: Record, styles: Mapping[str, Style]) -> list[dict[str, Any]]:
+    drawn = figures.draw_reliability(fields.collect_part(record, "reliability"), styles)
     return [
         {"row": row, "svg": Markup(drawn[row.name])}
         for row in tables.score_rows(record)
@@ -138,60 +147,56 @@ def _reliability(record: Record, method_looks: Mapping[str, Style]) -> list[dict
     ]
 
 
-def _risk_coverage(
-    record: Record, method_looks: Mapping[str, Style]
-) -> dict[str, Any] | None:
-    curves = reading.by_method(record, "risk_coverage")
+def _risk_coverage(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+    curves = fields.collect_part(record, "risk_coverage")
     if not curves:
         return None
-    method = reading.primary(record)
-    if reading.ramp(record) and method is not None:
+    method = fields.find_primary(record)
+    if fields.read_part(record, "ramp") and method is not None:
         # The schemes' curves lie on each other; the table beside has them all.
-        drawn = (reading.MAP, reading.TEMPERATURE, method["name"])
+        drawn = (fields.MAP, fields.TEMPERATURE, method["name"])
         curves = {name: curve for name, curve in curves.items() if name in drawn}
-    svg = Markup(figures.risk_coverage(curves, method_looks))
+    svg = Markup(figures.draw_risk_coverage(curves, styles))
     return {"svg": svg, "rows": tables.area_rows(record)}
 
 
-def _detection(record: Record, method_looks: Mapping[str, Style]) -> dict[str, Any] | None:
-    found = reading.by_method(record, "detection")
+def _detection(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+    found = fields.collect_part(record, "detection")
     if not found:
         return None
-    drawn = figures.shift_detection(found, method_looks)
+    drawn = figures.draw_shift_detection(found, styles)
     return {
         "figures": {name: Markup(svg) for name, svg in drawn.items()},
         "rows": tables.detection_rows(record),
     }
 
 
-def _disagreement(
-    record: Record, method_looks: Mapping[str, Style]
-) -> dict[str, Any] | None:
-    found = reading.by_method(record, "disagreement")
+def _disagreement(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+    found = fields.collect_part(record, "disagreement")
     if not found:
         return None
-    svg = Markup(figures.human_disagreement(found, method_looks))
+    svg = Markup(figures.draw_disagreement(found, styles))
     return {"svg": svg, "rows": tables.disagreement_rows(record)}
 
 
 def _subset(record: Record) -> dict[str, Any] | None:
-    subset = record.results.get("subset")
+    subset = fields.read_part(record, "subset")
     if not subset or not subset.get("maps"):
         return None
     picture = subset_picture(subset["maps"])
     return {**subset, "picture": picture, "count": len(subset["maps"])}
 
 
-def _precision(record: Record, method_looks: Mapping[str, Style]) -> dict[str, Any] | None:
-    curve = record.results.get("precision_curve")
+def _precision(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+    curve = fields.read_part(record, "precision_curve")
     if not curve:
         return None
-    method = reading.primary(record)
-    look = method_looks[method["name"] if method else "sparse-kfac"]
-    own = {"precision": replace(look, dash=(1.6, 1.2)), "precision-temperature": look}
+    method = fields.find_primary(record)
+    style = styles[method["name"] if method else "sparse-kfac"]
+    own = {"precision": replace(style, dash=(1.6, 1.2)), "precision-temperature": style}
     if not curve.get("nll_with_temperature"):
-        own["precision"] = look
-    all_looks = {**method_looks, **own}
+        own["precision"] = style
+    all_looks = {**styles, **own}
     legend = (
         ("precision", "precision alone", "nll"),
         ("precision-temperature", "precision with a temperature", "nll_with_temperature"),
@@ -199,7 +204,7 @@ def _precision(record: Record, method_looks: Mapping[str, Style]) -> dict[str, A
         ("temperature", "temperature scaling", "temperature_nll"),
     )
     return {
-        "svg": Markup(figures.precision_curve(curve, all_looks)),
+        "svg": Markup(figures.draw_precision_curve(curve, all_looks)),
         "legend": [
             (Markup(legend_marker(all_looks[name], marker=False)), text)
             for name, text, part in legend
@@ -215,7 +220,7 @@ def _measured(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
     run: dict[str, Any] = {"kind": record.kind, "status": record.status}
     run |= {"seed": record.seed, "date": record.created, "schema": record.schema}
     parts: dict[str, Mapping[str, Any]] = {
-        "Data": record.results.get("data") or {},
+        "Data": fields.read_part(record, "data") or {},
         "Configuration": record.config,
         "Run": run,
         "Versions": record.versions,
@@ -233,9 +238,9 @@ def _value(found: object) -> str:
     if found is None:
         return "none"
     if isinstance(found, int) and not isinstance(found, bool):
-        return tables.count(found)
+        return format_count(found)
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+    return shorten_text(text, _LONGEST_VALUE)
 
 
 def _shown(record: Record) -> str:
@@ -245,9 +250,9 @@ def _shown(record: Record) -> str:
     )
 
 
-def _embedded(record: Record) -> Markup:
-    """Write the record so that no string in it can end the script element."""
-    text = json.dumps(json.loads(record.to_json()), separators=(",", ":"))
+def embed_json(value: object) -> Markup:
+    """Write a value as JSON in which no string can end the script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)

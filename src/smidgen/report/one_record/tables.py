@@ -1,75 +1,23 @@
-"""Tables: plain rows for the page and the terminal, and every number's format."""
+"""Tables: plain rows for the page and the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor, log10
-from typing import Any
 
-from smidgen.report import fields as reading
+from smidgen.report import fields
+from smidgen.report.fields import Estimate, Method
+from smidgen.report.formats import (
+    THIN,
+    format_count,
+    format_fraction,
+    format_nll,
+    format_percent,
+    format_rate,
+    format_ratio,
+    format_significant,
+)
 from smidgen.runtime.record import Record
-
-_MINUS = "\u2212"
-_THIN = "\u202f"
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def percent(value: float) -> str:
-    """Format a share as a percentage: `83.1 %`."""
-    return f"{_decimals(100 * value, 1)}{_THIN}%"
-
-
-def nll(value: float) -> str:
-    """Format a negative log likelihood, or a Brier score: `0.3821`."""
-    return _decimals(value, 4)
-
-
-def rate(value: float) -> str:
-    """Format a calibration error, an AUROC or a correlation: `0.047`."""
-    return _decimals(value, 3)
-
-
-def signed(value: float, places: int = 4) -> str:
-    """Format a difference with its sign: `+0.0012`."""
-    text = _decimals(value, places)
-    return text if value <= 0 else f"+{text}"
-
-
-def count(value: float) -> str:
-    """Format a count with thousands separators: `1,234,567`."""
-    return f"{round(value):,}".replace("-", _MINUS)
-
-
-def share(value: float) -> str:
-    """Format a share of any size as a percentage: `0.0119 %`, `100 %`."""
-    return f"{significant(100 * value)}{_THIN}%"
-
-
-def seconds(value: float) -> str:
-    """Format a time: `0.3 s`, `1,234 s`."""
-    return f"{value:,.{1 if value < 100 else 0}f}{_THIN}s"
-
-
-def times(value: float) -> str:
-    """Format a ratio of times: `1.08×`."""
-    return f"{value:.2f}×"
-
-
-def significant(value: float) -> str:
-    """Format a number of unknown size to three digits: `12.3`, `4.56×10⁻⁵`."""
-    if value == 0:
-        return "0"
-    exponent = floor(log10(abs(value)))
-    if exponent < -3 or exponent > 5:
-        power = str(exponent).translate(_SUPERSCRIPT)
-        return f"{_decimals(value / 10.0**exponent, 2)}×10{power}"
-    places = max(0, 2 - exponent)
-    return f"{value:,.{places}f}".replace("-", _MINUS)
-
-
-def _decimals(value: float, places: int) -> str:
-    return f"{value:.{places}f}".replace("-", _MINUS)
 
 
 @dataclass(frozen=True)
@@ -79,7 +27,7 @@ class Column:
     score: str
     heading: str
     better: str
-    form: Callable[[float], str]
+    format: Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -101,7 +49,7 @@ class Cell:
         value: As it was recorded, or None.
         bounds: The ends of its 95 % interval, its standard error alone, or nothing.
         best: Whether it is marked as the best of its column.
-        count: A count that belongs to it, or nothing.
+        count: A count that belongs to it, if any.
     """
 
     score: str
@@ -114,7 +62,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table; `settings` are what was tuned for it.
+    """One method of a table; `settings` are those chosen for it on validation data.
 
     `size` is that of a chosen point, in a word or two;
     `at_edge` says that the chosen precision is the first or last of its grid.
@@ -128,32 +76,52 @@ class Row:
     size: str = ""
 
 
+NLL = Column("nll", "NLL", "↓", format_nll)
+FRACTION = Column("fraction", "Weights stochastic", "", format_fraction)
+FLOATS = Column("floats", "Floats stored", "↓", format_count)
+RMSE = Column("rmse", "RMSE", "↓", format_nll)
 SCORES = (
-    Column("accuracy", "Accuracy", "↑", percent),
-    Column("nll", "NLL", "↓", nll),
-    Column("ece_equal_mass", "ECE, equal mass", "↓", rate),
-    Column("ece_equal_width", "ECE, equal width", "↓", rate),
-    Column("brier", "Brier", "↓", nll),
+    Column("accuracy", "Accuracy", "↑", format_percent),
+    NLL,
+    RMSE,
+    Column("coverage", f"In 95{THIN}% intervals", "", format_percent),
+    Column("ece_equal_mass", "ECE, equal mass", "↓", format_rate),
+    Column("ece_equal_width", "ECE, equal width", "↓", format_rate),
+    Column("ece", "ECE", "↓", format_rate),
+    Column("brier", "Brier", "↓", format_nll),
 )
-COSTS = (
-    Column("floats", "Floats stored", "↓", count),
-    Column("relative_seconds", "Time / forward", "↓", times),
-)
-COLUMNS = SCORES + COSTS
+COLUMNS = (*SCORES, FLOATS, Column("relative_seconds", "Time / forward", "↓", format_ratio))
 RAMP_COLUMNS = (
-    Column("fraction", "Weights stochastic", "", share),
-    Column("floats", "Floats stored", "↓", count),
-    Column("validation_nll", "NLL, validation", "↓", nll),
+    FRACTION,
+    FLOATS,
+    Column("validation_nll", "NLL, validation", "↓", format_nll),
     *SCORES,
 )
-_SETTINGS = (
-    Column("precision", "τ", "", significant),
-    Column("temperature", "T", "", significant),
+SETTINGS = (
+    Column("precision", "τ", "", format_significant),
+    Column("temperature", "T", "", format_significant),
+    Column("noise", "noise", "", format_significant),
 )
+_AREA = Column("risk_coverage.area", "Area", "↓", format_nll)
+_DISAGREEMENT = Column("disagreement", "Human disagreement", "↑", format_rate)
+
+
+def columns_of(record: Record) -> tuple[Column, ...]:
+    """List the columns of the main table, those that a method has a number for.
+
+    Args:
+        record: The record.
+
+    Returns:
+        Scores and costs; for a ramp scores and sizes.
+    """
+    columns = RAMP_COLUMNS if fields.read_part(record, "ramp") else COLUMNS
+    methods = fields.list_methods(record)
+    return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
 
 
 def score_rows(record: Record) -> list[Row]:
-    """Make the main table, a row per method in the order of `columns_of`.
+    """Make the main table, a row for each method in the order of `columns_of`.
 
     Args:
         record: The record.
@@ -164,29 +132,7 @@ def score_rows(record: Record) -> list[Row]:
     """
     best = best_method(record)
     columns = columns_of(record)
-    return [_row(method, best, columns) for method in reading.methods(record)]
-
-
-def columns_of(record: Record) -> tuple[Column, ...]:
-    """List the columns of the main table: a ramping study shows sizes, and no times."""
-    return RAMP_COLUMNS if reading.ramp(record) else COLUMNS
-
-
-def level_text(scheme: str, level: float) -> str:
-    """Say the size of a point in its scheme's own terms."""
-    if scheme == "sparse-kfac":
-        return f"{level:g}{_THIN}% of rows and columns"
-    if scheme == "best-budget":
-        return f"at most {count(level)} floats"
-    if scheme == "magnitude":
-        return f"{100 * level:g}{_THIN}% of all weights"
-    return f"{count(level)} layer{'' if level == 1 else 's'}"
-
-
-def _short_level(scheme: str, level: float) -> str:
-    if scheme == "sparse-kfac":
-        return f"{level:g}{_THIN}%"
-    return "budget" if scheme == "best-budget" else level_text(scheme, level)
+    return [_make_row(method, best, columns) for method in fields.list_methods(record)]
 
 
 def best_method(record: Record) -> str | None:
@@ -198,117 +144,126 @@ def best_method(record: Record) -> str | None:
     Returns:
         Its name, or None where the lead may be chance.
     """
-    scored = {
-        method["name"]: found["value"]
-        for method in reading.methods(record)
-        if (found := reading.score(method, "nll"))
+    losses = {
+        method["name"]: loss["value"]
+        for method in fields.list_methods(record)
+        if (loss := fields.read_score(method, "nll"))
     }
-    if not scored:
+    if not losses:
         return None
-    lowest = min(scored, key=scored.__getitem__)
-    gap = reading.difference(record, lowest, reading.TEMPERATURE, "nll")
+    lowest = min(losses, key=losses.__getitem__)
+    gap = fields.read_difference(record, lowest, fields.TEMPERATURE, "nll")
     return lowest if gap and gap["high"] < 0 else None
 
 
+def describe_level(scheme: str, level: float) -> str:
+    """Say the size of a point in the terms of its scheme."""
+    if scheme == "sparse-kfac":
+        return f"{level:g}{THIN}% of rows and columns"
+    if scheme == "best-budget":
+        return f"at most {format_count(level)} floats"
+    if scheme == "magnitude":
+        return f"{100 * level:g}{THIN}% of all weights"
+    return f"{format_count(level)} layer{'' if level == 1 else 's'}"
+
+
 def detection_rows(record: Record) -> list[Row]:
-    """Make the table of AUROCs, a row per method and a cell per shifted set."""
-    sets = reading.shifted_sets(record)
-    return [
-        Row(
-            method["name"],
-            reading.label(method),
-            tuple(
-                _cell(Column(f"detection.{name}", name, "↑", rate), found.get(name))
-                for name in sets
-            ),
-        )
-        for method in reading.methods(record)
-        if (found := method.get("detection"))
-    ]
+    """Make the table of AUROCs, a row for each method and a cell for each shifted set."""
+    detection = fields.collect_part(record, "detection")
+    names = dict.fromkeys(name for sets in detection.values() for name in sets)
+    columns = [Column(f"detection.{name}", name, "↑", format_rate) for name in names]
+    return _part_rows(
+        record,
+        {
+            method: [make_cell(column, sets.get(column.heading)) for column in columns]
+            for method, sets in detection.items()
+        },
+    )
 
 
 def disagreement_rows(record: Record) -> list[Row]:
     """Make the table of how uncertainty follows human disagreement."""
-    column = Column("disagreement", "Human disagreement", "↑", rate)
-    return [
-        Row(m["name"], reading.label(m), (_cell(column, m["disagreement"]),))
-        for m in reading.methods(record)
-        if m.get("disagreement")
-    ]
+    parts = fields.collect_part(record, "disagreement")
+    return _part_rows(
+        record, {name: [make_cell(_DISAGREEMENT, part)] for name, part in parts.items()}
+    )
 
 
 def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
-    column = Column("risk_coverage.area", "Area", "↓", nll)
-    return [
-        Row(
-            m["name"],
-            reading.label(m),
-            (_cell(column, m["risk_coverage"].get("area")),),
-        )
-        for m in reading.methods(record)
-        if m.get("risk_coverage")
-    ]
-
-
-def _row(method: Mapping[str, Any], best: str | None, columns: Sequence[Column]) -> Row:
-    name = method["name"]
-    cells = [
-        _cell(
-            column,
-            reading.score(method, column.score)
-            if column in SCORES
-            else method.get(column.score),
-            best=column.score == "nll" and name == best,
-        )
-        for column in columns
-    ]
-    settings = [
-        _cell(column, method[column.score])
-        for column in _SETTINGS
-        if method.get(column.score) is not None
-    ]
-    if method.get("precision_range"):
-        ends = " to ".join(significant(end) for end in method["precision_range"])
-        settings.insert(0, Cell("precision", ends))
-    level, size = method.get("level"), ""
-    if level is not None:
-        size = _short_level(name, level)
-        settings.insert(0, Cell("level", level_text(name, level), level))
-    if method.get("weights") is not None:
-        held = Bound("weights", method["weights"], count(method["weights"]))
-        cells = [replace(c, count=held) if c.score == "fraction" else c for c in cells]
-    return Row(
-        method["name"],
-        reading.label(method),
-        tuple(cells),
-        tuple(settings),
-        at_edge=bool(method.get("precision_at_edge")),
-        size=size,
+    parts = fields.collect_part(record, "risk_coverage")
+    return _part_rows(
+        record, {name: [make_cell(_AREA, part.get("area"))] for name, part in parts.items()}
     )
 
 
-def _cell(
-    column: Column, found: reading.Interval | float | None, *, best: bool = False
+def _part_rows(record: Record, cells: Mapping[str, Sequence[Cell]]) -> list[Row]:
+    labels = {m["name"]: fields.label_of(m) for m in fields.list_methods(record)}
+    return [Row(name, labels[name], tuple(row)) for name, row in cells.items()]
+
+
+def _read(method: Method, column: Column) -> Estimate | float | None:
+    """Read what a method has for a column: a score, or a cost beside the scores."""
+    if column in SCORES:
+        return fields.read_score(method, column.score)
+    cost: float | None = method.get(column.score)
+    return cost
+
+
+def _make_row(method: Method, best: str | None, columns: Sequence[Column]) -> Row:
+    name = method["name"]
+    cells = [
+        make_cell(column, _read(method, column), best=column is NLL and name == best)
+        for column in columns
+    ]
+    settings = [
+        make_cell(column, method[column.score])
+        for column in SETTINGS
+        if method.get(column.score) is not None
+    ]
+    if method.get("precision_range"):
+        ends = " to ".join(format_significant(end) for end in method["precision_range"])
+        settings.insert(0, Cell("precision", ends))
+    level, size = method.get("level"), ""
+    if level is not None:
+        text = describe_level(name, level)
+        short = {"sparse-kfac": f"{level:g}{THIN}%", "best-budget": "budget"}
+        size = short.get(name, text)
+        settings.insert(0, Cell("level", text, level))
+    if method.get("weights") is not None:
+        weights = Bound("weights", method["weights"], format_count(method["weights"]))
+        cells = [replace(c, count=weights) if c.score == "fraction" else c for c in cells]
+    at_edge = bool(method.get("precision_at_edge"))
+    label = fields.label_of(method)
+    return Row(name, label, tuple(cells), tuple(settings), at_edge, size)
+
+
+def make_cell(
+    column: Column, measured: Estimate | float | None, *, best: bool = False
 ) -> Cell:
-    interval: reading.Interval = found if isinstance(found, Mapping) else {}
-    value = interval.get("value") if isinstance(found, Mapping) else found
+    """Make a cell of a number, with its interval where it has one.
+
+    Args:
+        column: What was measured.
+        measured: The number, or a mapping with its `value`, `low` and `high`.
+        best: Whether to mark it.
+
+    Returns:
+        The cell; a dash if nothing was measured.
+    """
+    estimate: Estimate = measured if isinstance(measured, Mapping) else {}
+    value = estimate.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
         return Cell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
-    if reading.bounded(interval):
+    if fields.has_bounds(estimate):
+        # The value already shows the unit.
         bounds = tuple(
-            Bound(f"{column.score}.{end}", interval[end], _bare(column, interval[end]))
+            Bound(
+                f"{column.score}.{end}",
+                estimate[end],
+                column.format(estimate[end]).removesuffix(f"{THIN}%"),
+            )
             for end in ("low", "high")
         )
-    return Cell(column.score, column.form(value), value, bounds, best)
-
-
-def plain_cell(column: Column, value: float | None) -> Cell:
-    """Make a cell of a number without an interval."""
-    return _cell(column, value)
-
-
-def _bare(column: Column, value: float) -> str:
-    """Format the end of an interval; its value already shows the unit."""
-    return column.form(value).removesuffix(f"{_THIN}%")
+    return Cell(column.score, column.format(value), value, bounds, best)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from smidgen.report import fields as reading
-from smidgen.report.fields import Interval
-from smidgen.report.one_record.tables import count, nll, rate, share, signed, times
+from smidgen.report import fields
+from smidgen.report.fields import Estimate, Method
+from smidgen.report.formats import (
+    format_count,
+    format_fraction,
+    format_nll,
+    format_rate,
+    format_ratio,
+    format_signed,
+)
 from smidgen.report.one_record.tuned import KIND, TUNED, tuned_verdict
 from smidgen.runtime.record import Record
 
-_JUDGED = ("Against the MAP", "Against temperature scaling", "Cost")
-LEADS = (*_JUDGED, TUNED, "Against fitted noise")
+LEADS = (
+    "Against the MAP",
+    "Against temperature scaling",
+    "Against fitted noise",
+    "Cost",
+    TUNED,
+)
 
 
 def verdict(record: Record) -> list[str]:
@@ -22,170 +31,155 @@ def verdict(record: Record) -> list[str]:
         record: The record.
 
     Returns:
-        Three lines, against the MAP, against temperature scaling, and the cost; what was
-        tuned and the first two for `smidgen bayestune`; or one line that says why there is
-        nothing to compare.
+        Three lines: against the MAP, against temperature scaling (for a regression, against
+        fitted noise), and the cost. For `smidgen bayestune`, what was tuned and the first
+        two. Or one line that says why there is nothing to compare.
     """
     if record.kind == KIND:
         return tuned_verdict(record)
-    method = reading.primary(record)
+    method = fields.find_primary(record)
     if method is None:
         return [
             "This record compares no Bayesian method with a point estimate, so there is "
             "nothing to judge. 'smidgen evaluate' makes one that does."
         ]
-    texts = (_against_map(record, method), _against_temperature(record, method))
+    scaling = fields.name_scaling(record)
     return [
-        f"{lead}: {text}"
-        for lead, text in zip(_JUDGED, (*texts, _cost(record, method)), strict=True)
+        f"Against the MAP: {_judge_against_map(record, method)}",
+        f"Against {scaling}: {_judge_against_scaling(record, method, scaling)}",
+        f"Cost: {_describe_cost(record, method)}",
     ]
 
 
-def _against_map(record: Record, method: Mapping[str, Any]) -> str:
-    numbers = _numbers(record, method, reading.MAP)
+def _judge_against_map(record: Record, method: Method) -> str:
+    numbers = _compare_numbers(record, method, fields.MAP)
     if numbers is None:
         return "not measured."
-    gap = reading.difference(record, method["name"], reading.MAP, "nll")
+    gap = fields.read_difference(record, method["name"], fields.MAP, "nll")
     if gap is None:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
     if gap["high"] < 0:
-        opening = f"Bayes helped, {reading.label(method)} is clearly better"
+        opening = f"Bayes helped, {fields.label_of(method)} is clearly better"
     elif gap["low"] > 0:
-        opening = f"Bayes did harm, {reading.label(method)} is clearly worse"
+        opening = f"Bayes did harm, {fields.label_of(method)} is clearly worse"
     else:
         opening = "Bayes made no clear difference"
     return f"{opening}. {numbers}"
 
 
-def _against_temperature(record: Record, method: Mapping[str, Any]) -> str:
-    numbers = _numbers(record, method, reading.TEMPERATURE)
+def _judge_against_scaling(record: Record, method: Method, scaling: str) -> str:
+    numbers = _compare_numbers(record, method, fields.TEMPERATURE)
     if numbers is None:
         return "not measured, so whether it would have been enough is unknown."
-    gap = reading.difference(record, method["name"], reading.TEMPERATURE, "nll")
+    gap = fields.read_difference(record, method["name"], fields.TEMPERATURE, "nll")
     if gap is None:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
     if gap["high"] < 0:
         return f"clearly better. {numbers}"
     finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
-    if reading.ramp(record):
-        return _among_schemes(record, finding, numbers)
-    other = _clearly_better(record, reading.TEMPERATURE)
-    if other is not None:
-        ours, best = reading.label(method), _numbers(record, other, reading.TEMPERATURE)
-        mine = f"{ours} is {finding}" if gap["low"] > 0 else f"{finding} from {ours}"
-        return (
-            f"{mine}, but {reading.label(other)} is clearly better. {numbers} "
-            f"{reading.label(other)}: {best}"
-        )
-    return f"{finding}, temperature scaling is enough on this data. {numbers}"
-
-
-def _among_schemes(record: Record, finding: str, numbers: str) -> str:
-    """Judge what validation chose; test data pick no other scheme, they only count."""
-    better = _all_clearly_better(record, reading.TEMPERATURE)
+    better = _clearly_better(record, fields.TEMPERATURE)
     if not better:
-        return f"{finding}, temperature scaling is enough on this data. {numbers}"
-    names = ", ".join(reading.label(method) for method in better)
-    return (
-        f"{finding} for the scheme that validation data chose. {numbers} Clearly better on "
-        f"test data, each taken by itself: {names}."
-    )
+        return f"{finding}, {scaling} is enough on this data. {numbers}"
+    if fields.read_part(record, "ramp"):
+        # Test data pick no other scheme, they only count those that would be better.
+        names = ", ".join(map(fields.label_of, better))
+        return (
+            f"{finding} for the scheme that validation data chose. {numbers} Clearly "
+            f"better on test data, each taken by itself: {names}."
+        )
+    ours, other = fields.label_of(method), fields.label_of(better[0])
+    opening = f"{ours} is {finding}" if gap["low"] > 0 else f"{finding} from {ours}"
+    others = _compare_numbers(record, better[0], fields.TEMPERATURE)
+    return f"{opening}, but {other} is clearly better. {numbers} {other}: {others}"
 
 
-def _clearly_better(record: Record, baseline: str) -> Mapping[str, Any] | None:
-    """Find the best method whose paired NLL difference lies wholly below zero."""
-    return next(iter(_all_clearly_better(record, baseline)), None)
-
-
-def _all_clearly_better(record: Record, baseline: str) -> list[Mapping[str, Any]]:
-    better = [
-        (found["value"], method["name"], method)
-        for method in reading.methods(record)
-        if (found := reading.difference(record, method["name"], baseline, "nll"))
-        and found["high"] < 0
+def _clearly_better(record: Record, baseline: str) -> list[Method]:
+    """List methods whose paired NLL difference lies wholly below zero, best first."""
+    gaps = [
+        (gap["value"], method["name"], method)
+        for method in fields.list_methods(record)
+        if (gap := fields.read_difference(record, method["name"], baseline, "nll"))
+        and gap["high"] < 0
     ]
-    return [method for _, _, method in sorted(better, key=lambda item: item[:2])]
+    return [method for _, _, method in sorted(gaps, key=lambda item: item[:2])]
 
 
-def _numbers(record: Record, method: Mapping[str, Any], baseline: str) -> str | None:
-    """Put NLL and ECE of a method beside those of a baseline."""
-    other = reading.named(record, baseline)
-    ours, theirs = reading.score(method, "nll"), reading.score(other, "nll")
+def _compare_numbers(record: Record, method: Method, baseline: str) -> str | None:
+    """Put NLL and calibration error of a method beside those of a baseline."""
+    other = fields.find_method(record, baseline)
+    ours, theirs = fields.read_score(method, "nll"), fields.read_score(other, "nll")
     if ours is None or theirs is None:
         return None
-    text = f"NLL {nll(ours['value'])} against {nll(theirs['value'])}"
-    gap = reading.difference(record, method["name"], baseline, "nll")
+    text = f"NLL {format_nll(ours['value'])} against {format_nll(theirs['value'])}"
+    gap = fields.read_difference(record, method["name"], baseline, "nll")
     if gap:
-        text += f" (difference {_interval(gap)})"
-    ours, theirs = (reading.score(m, "ece_equal_mass") for m in (method, other))
+        text += f" (difference {_format_gap(gap)})"
+    name = fields.find_calibration_score(method) or ""
+    ours, theirs = (fields.read_score(m, name) for m in (method, other))
     if ours and theirs:
-        text += f", ECE {rate(ours['value'])} against {rate(theirs['value'])}"
-        gap = reading.difference(record, method["name"], baseline, "ece_equal_mass")
+        text += f", ECE {format_rate(ours['value'])} against {format_rate(theirs['value'])}"
+        gap = fields.read_difference(record, method["name"], baseline, name)
         if gap and gap["low"] <= 0 <= gap["high"]:
             text += ", which may be chance"
     return f"{text}."
 
 
-def _interval(gap: Interval) -> str:
-    low, high = signed(gap["low"]), signed(gap["high"])
-    return f"{signed(gap['value'])}, 95\u202f% interval {low} to {high}"
+def _format_gap(gap: Estimate) -> str:
+    low, high = format_signed(gap["low"]), format_signed(gap["high"])
+    return f"{format_signed(gap['value'])}, 95\u202f% interval {low} to {high}"
 
 
-def _cost(record: Record, method: Mapping[str, Any]) -> str:
+def _describe_cost(record: Record, method: Method) -> str:
     parts = []
     if method.get("floats") is not None:
-        parts.append(f"{count(method['floats'])} floats stored")
+        parts.append(f"{format_count(method['floats'])} floats stored")
     if method.get("relative_seconds") is not None:
-        parts.append(
-            f"{times(method['relative_seconds'])} the time of a plain forward pass"
-        )
+        ratio = format_ratio(method["relative_seconds"])
+        parts.append(f"{ratio} the time of a plain forward pass")
     if method.get("fraction") is not None:
-        parts.append(f"{share(method['fraction'])} of the weights stochastic")
-    lines = [" and ".join(parts) + "." if parts else "not measured.", *_whole(record)]
-    baseline = reading.named(record, reading.TEMPERATURE)
+        parts.append(f"{format_fraction(method['fraction'])} of the weights stochastic")
+    lines = [" and ".join(parts) + "." if parts else "not measured."]
+    whole = fields.find_method(record, "full")
+    loss = fields.read_score(whole, "nll")
+    if whole is not None and loss is not None and whole.get("floats") is not None:
+        floats = format_count(whole["floats"])
+        lines.append(f"All layers: {floats} floats, NLL {format_nll(loss['value'])}.")
+    baseline = fields.find_method(record, fields.TEMPERATURE)
     if baseline is not None:
-        lines += [*_detection(method, baseline), *_disagreement(method, baseline)]
+        lines += [
+            *_compare_detection(method, baseline, fields.name_scaling(record)),
+            *_compare_disagreement(method, baseline),
+        ]
     return " ".join(lines)
 
 
-def _whole(record: Record) -> list[str]:
-    """Say what a posterior over everything costs and gives, where a study has one."""
-    whole = reading.named(record, "full")
-    found = reading.score(whole, "nll")
-    if whole is None or found is None or whole.get("floats") is None:
-        return []
-    return [f"All layers: {count(whole['floats'])} floats, NLL {nll(found['value'])}."]
-
-
-def _detection(method: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
+def _compare_detection(method: Method, baseline: Method, scaling: str) -> list[str]:
     ours, theirs = method.get("detection") or {}, baseline.get("detection") or {}
     shared = [name for name in ours if ours[name] and theirs.get(name)]
     if not shared:
         return []
     means = [
-        sum(found[name]["value"] for name in shared) / len(shared)
-        for found in (ours, theirs)
+        format_rate(sum(sets[name]["value"] for name in shared) / len(shared))
+        for sets in (ours, theirs)
     ]
-    above = sum(_above(ours[name], theirs[name]) for name in shared) or "none"
+    higher = sum(_is_above(ours[name], theirs[name]) for name in shared) or "none"
     sets = "1 shifted set" if len(shared) == 1 else f"{len(shared)} shifted sets"
     return [
-        f"Mean AUROC over {sets}: {rate(means[0])} against {rate(means[1])} for "
-        f"temperature scaling, clearly higher on {above}."
+        f"Mean AUROC over {sets}: {means[0]} against {means[1]} for {scaling}, clearly "
+        f"higher on {higher}."
     ]
 
 
-def _disagreement(method: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
+def _compare_disagreement(method: Method, baseline: Method) -> list[str]:
     ours, theirs = method.get("disagreement"), baseline.get("disagreement")
     if not ours or not theirs:
         return []
-    apart = "clearly higher" if _above(ours, theirs) else "not clearly higher"
-    return [
-        f"Human disagreement: {rate(ours['value'])} against {rate(theirs['value'])}, "
-        f"{apart}."
-    ]
+    values = f"{format_rate(ours['value'])} against {format_rate(theirs['value'])}"
+    clearly = "clearly" if _is_above(ours, theirs) else "not clearly"
+    return [f"Human disagreement: {values}, {clearly} higher."]
 
 
-def _above(ours: Interval, theirs: Interval) -> bool:
+def _is_above(ours: Estimate, theirs: Estimate) -> bool:
     """Say whether one interval lies wholly above another."""
-    both = reading.bounded(ours) and reading.bounded(theirs)
+    both = fields.has_bounds(ours) and fields.has_bounds(theirs)
     return both and ours["low"] > theirs["high"]

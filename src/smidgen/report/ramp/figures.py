@@ -1,4 +1,4 @@
-"""Figures of a ramping study: scores against size, and norms by layer.
+"""Figures of a ramp: scores against size, and norms by layer.
 
 Lines carry their names at their right ends; names are moved apart where they would meet.
 """
@@ -11,18 +11,26 @@ from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from smidgen.report.drawing.palette import PAPER, SOFT, Style
+from smidgen.report.drawing.axes import (
+    clean_name,
+    draw_line,
+    draw_markers,
+    keep_level_grid,
+    place_axes,
+    set_decimal_ticks,
+    set_log_ticks,
+)
+from smidgen.report.drawing.palette import SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.names import shorten_method
-from smidgen.report.one_record.figures import draw_line, place_axes, plain_name, tidy
-from smidgen.report.ramp.layers import Place
+from smidgen.report.ramp.layers import LayerPosition
 
 _WIDTH, _HEIGHT = 384.0, 258.0
 _LEFT, _TOP, _ACROSS, _DOWN = 70.0, 10.0, 214.0, 204.0
 _BETWEEN = 13.0
-_STEPS = (1, 2, 2.5, 5, 10)
 # A level this many times as far away as all the points together is named, not drawn.
 _FAR = 1.0
 _LONGEST = 16
@@ -31,29 +39,30 @@ _FEW_DECADES = 10**2.6
 _DECADE = 10.0
 _MARKERS = "os^vD*"
 _DASHES = ((), (5.0, 1.6), (2.0, 1.2), (6.0, 1.6, 1.2, 1.6), (1.2, 1.2))
+Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One scheme: floats across, a score up, and how far its repeats spread.
+    """One scheme: sizes across, a score up, and the range of its repeats.
 
     Args:
         scheme: Name of the scheme.
         label: Its name as people read it, short.
-        floats: Floats stored, ascending.
+        sizes: Floats stored, or another size, ascending.
         value: The score of each, the mean over repeats.
         low: The lowest over repeats.
         high: The highest over repeats.
-        chosen: Floats and score of the chosen point.
+        chosen: Size and score of the chosen point.
     """
 
     scheme: str
     label: str
-    floats: tuple[float, ...]
+    sizes: tuple[float, ...]
     value: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    chosen: tuple[float, float] | None
+    chosen: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,8 @@ class _End:
     joined: bool = True
 
 
-def lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
-    """Gather the points of a study into a line for each scheme.
+def collect_lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
+    """Gather the points of a ramp into a line for each scheme.
 
     Args:
         ramp: The validation curves of a record.
@@ -78,23 +87,32 @@ def lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
         The lines, in the order of the points.
     """
     points = ramp["points"]
-    found = []
+    lines = []
     for scheme in dict.fromkeys(point["scheme"] for point in points):
-        levels: dict[float, list[Mapping[str, Any]]] = {}
-        for point in points:
-            if point["scheme"] == scheme:
-                levels.setdefault(point["level"], []).append(point)
-        rows = sorted(_summed(group, score) for group in levels.values())
-        place = ramp["chosen"].get(scheme)
-        own = None if place is None else points[place]
-        floats, value, low, high = (tuple(each) for each in zip(*rows, strict=True))
-        chosen = own and (own["floats"], own[score])
-        label = shorten_method(scheme)
-        found.append(Line(scheme, label, floats, value, low, high, chosen))
-    return found
+        rows = sorted(
+            _summarise_level(group, score)
+            for group in group_levels(points, scheme).values()
+        )
+        sizes, value, low, high = (tuple(column) for column in zip(*rows, strict=True))
+        index = ramp["chosen"].get(scheme)
+        best = None if index is None else points[index]
+        chosen = best and (best["floats"], best[score])
+        lines.append(Line(scheme, shorten_method(scheme), sizes, value, low, high, chosen))
+    return lines
 
 
-def _summed(
+def group_levels(
+    points: Sequence[Mapping[str, Any]], scheme: str
+) -> dict[float, list[Mapping[str, Any]]]:
+    """Group the points of a scheme by their level."""
+    levels: dict[float, list[Mapping[str, Any]]] = {}
+    for point in points:
+        if point["scheme"] == scheme:
+            levels.setdefault(point["level"], []).append(point)
+    return levels
+
+
+def _summarise_level(
     group: Sequence[Mapping[str, Any]], score: str
 ) -> tuple[float, float, float, float]:
     values = [point[score] for point in group]
@@ -102,24 +120,24 @@ def _summed(
     return floats, sum(values) / len(values), min(values), max(values)
 
 
-def float_limits(drawn: Sequence[Line]) -> tuple[float, float]:
-    """Find the ends of an axis of floats that shows every line."""
-    floats = [max(1.0, x) for line in drawn for x in line.floats]
-    floats += [max(1.0, line.chosen[0]) for line in drawn if line.chosen]
-    return min(floats) / 1.25, max(floats) * 1.25
+def size_limits(lines: Sequence[Line]) -> Limits:
+    """Find the ends of an axis of sizes that shows every line."""
+    sizes = [max(1.0, x) for line in lines for x in line.sizes]
+    sizes += [max(1.0, line.chosen[0]) for line in lines if line.chosen]
+    return min(sizes) / 1.25, max(sizes) * 1.25
 
 
-def score_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[float, float]:
+def score_limits(lines: Sequence[Line], levels: Mapping[str, float]) -> Limits:
     """Find the ends of an axis that shows every line, and levels that are not far away.
 
     Args:
-        drawn: The lines.
+        lines: The lines.
         levels: Scores of the baselines.
 
     Returns:
         The ends.
     """
-    values = [y for line in drawn for y in (*line.low, *line.high)]
+    values = [y for line in lines for y in (*line.low, *line.high)]
     low, high = min(values), max(values)
     spread = max(high - low, 1e-3 * abs(high), 1e-9)
     near = (low - _FAR * spread, high + _FAR * spread)
@@ -129,11 +147,11 @@ def score_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[fl
     return low - room, high + room
 
 
-def score_figure(
-    drawn: Sequence[Line],
+def draw_scores(
+    lines: Sequence[Line],
     levels: Mapping[str, float],
-    looks: Mapping[str, Style],
-    axis: tuple[tuple[float, float], tuple[float, float]],
+    styles: Mapping[str, Style],
+    axis: tuple[Limits, Limits],
     *,
     ylabel: str,
     name: str,
@@ -142,10 +160,10 @@ def score_figure(
     """Draw a score against the floats stored, or another size.
 
     Args:
-        drawn: The lines.
+        lines: The lines.
         levels: Scores of the baselines by name, drawn level across.
-        looks: How each is drawn.
-        axis: The ends of the floats and of the score.
+        styles: How each is drawn.
+        axis: The ends of the sizes and of the score.
         ylabel: What the score is.
         name: A name for the figure that no other has.
         xlabel: What stands across.
@@ -154,62 +172,66 @@ def score_figure(
         The SVG.
     """
     with drawing():
-        figure = sheet(_WIDTH, _HEIGHT)
-        axes = place_axes(figure, left=_LEFT, top=_TOP, width=_ACROSS, height=_DOWN)
+        figure, axes = _start_axes(axis, xlabel, ylabel)
         axes.set_xscale("log")
         axes.set_xlim(*axis[0])
-        axes.set_ylim(*axis[1])
-        across = axis[0][1] / axis[0][0]
-        ticks = LogLocator(subs=(1, 3) if across < _FEW_DECADES else (1,), numticks=6)
-        # Within a decade powers of ten may all be outside.
-        axes.xaxis.set_major_locator(MaxNLocator(3) if across < _DECADE else ticks)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda x, _: _short_count(x))
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
-        axes.yaxis.set_major_formatter(_decimals())
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel, labelpad=4)
-        tidy(axes)
-        ends = [_level(axes, level, key, looks[key]) for key, level in levels.items()]
-        ends += [_drawn(axes, line, looks[line.scheme]) for line in drawn]
+        ratio = axis[0][1] / axis[0][0]
+        set_log_ticks(axes.xaxis, 6, (1, 3) if ratio < _FEW_DECADES else (1,))
+        if ratio < _DECADE:
+            # Within a decade powers of ten may all be outside.
+            axes.xaxis.set_major_locator(MaxNLocator(3))
+            axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(lambda x, _: _format_size(x))
+        ends = [_draw_level(axes, y, key, styles[key]) for key, y in levels.items()]
+        ends += [_draw_scheme(axes, line, styles[line.scheme]) for line in lines]
         _name_ends(axes, ends)
         return inline(figure, name, f"{ylabel} against {xlabel}")
 
 
-def _level(axes: Axes, level: float, key: str, look: Style) -> _End:
+def _start_axes(
+    axis: tuple[Limits, Limits], xlabel: str, ylabel: str
+) -> tuple[Figure, Axes]:
+    figure = sheet(_WIDTH, _HEIGHT)
+    axes = place_axes(figure, left=_LEFT, top=_TOP, width=_ACROSS, height=_DOWN)
+    axes.set_xlim(*axis[0])
+    axes.set_ylim(*axis[1])
+    set_decimal_ticks(axes.yaxis)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel, labelpad=4)
+    keep_level_grid(axes)
+    return figure, axes
+
+
+def _draw_level(axes: Axes, level: float, key: str, style: Style) -> _End:
     """Draw a baseline across; one beyond the axis is only named, with its value."""
     bottom, top = axes.get_ylim()
-    text = {"map": "MAP", "temperature": "Temperature"}.get(key, key)
-    seen = bottom <= level <= top
-    if seen:
-        draw_line(axes, list(axes.get_xlim()), [level, level], look)
+    text = shorten_method(key)
+    visible = bottom <= level <= top
+    if visible:
+        draw_line(axes, list(axes.get_xlim()), [level, level], style)
     else:
         text += f" {level:.3f} {'↑' if level > top else '↓'}"
-    height = _pixels(axes, 1.0, min(max(level, bottom), top))[1]
-    return _End(text, _LEFT + _ACROSS, height, look.colour, seen)
+    height = _to_pixels(axes, 1.0, min(max(level, bottom), top))[1]
+    return _End(text, _LEFT + _ACROSS, height, style.colour, visible)
 
 
-def _drawn(axes: Axes, line: Line, look: Style) -> _End:
+def _draw_scheme(axes: Axes, line: Line, style: Style) -> _End:
     if any(high > low for low, high in zip(line.low, line.high, strict=True)):
         axes.fill_between(
-            line.floats, line.low, line.high, color=look.colour, alpha=0.2, linewidth=0
+            line.sizes, line.low, line.high, color=style.colour, alpha=0.2, linewidth=0
         )
-    if len(line.floats) > 1:
-        draw_line(axes, line.floats, line.value, look)
-        axes.plot(line.floats, line.value, "o", color=look.colour, markersize=2.4, zorder=3)
+    if len(line.sizes) > 1:
+        draw_line(axes, line.sizes, line.value, style)
+        axes.plot(line.sizes, line.value, "o", color=style.colour, markersize=2.4, zorder=3)
     left, right = axes.get_xlim()
     if line.chosen is not None and left <= line.chosen[0] <= right:
-        big = 11 if look.marker == "*" else 7.5
-        axes.plot(
-            [line.chosen[0]], [line.chosen[1]], look.marker, color=look.colour,
-            markersize=big, markeredgecolor=PAPER, markeredgewidth=1.0, zorder=5,
-            clip_on=False,
-        )  # fmt: skip
-    across, up = _pixels(axes, line.floats[-1], line.value[-1])
-    return _End(line.label, min(across, _LEFT + _ACROSS), up, look.colour)
+        size = 11 if style.marker == "*" else 7.5
+        draw_markers(axes, line.chosen[:1], line.chosen[1:], style, size=size, edge=1.0)
+    across, up = _to_pixels(axes, line.sizes[-1], line.value[-1])
+    return _End(line.label, min(across, _LEFT + _ACROSS), up, style.colour)
 
 
-def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
+def _to_pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
     """Where a point is, in pixels from the lower left corner of the sheet."""
     across, up = axes.transData.transform((x, y))
     return float(across), float(up)
@@ -217,12 +239,10 @@ def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
     """Write names to the right of the axes, apart, each joined to its line's end."""
-    figure = axes.get_figure()
-    assert figure is not None
     edge = _LEFT + _ACROSS
     ordered = sorted(ends, key=lambda end: end.y)
-    bottom = float(_pixels(axes, *_corner(axes))[1])
-    heights = _apart([end.y for end in ordered], bottom, bottom + _DOWN)
+    bottom = _to_pixels(axes, axes.get_xlim()[0], axes.get_ylim()[0])[1]
+    heights = _move_apart([end.y for end in ordered], bottom, bottom + _DOWN)
     to_axes = axes.transAxes.inverted()
     for end, height in zip(ordered, heights, strict=True):
         joint = [to_axes.transform(at) for at in ((end.x, end.y), (edge + 10, height))]
@@ -233,37 +253,25 @@ def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
             )  # fmt: skip
         across, up = to_axes.transform((edge + 13, height))
         axes.text(
-            across, up, plain_name(end.text),
+            across, up, clean_name(end.text),
             transform=axes.transAxes, color=end.colour, va="center_baseline", ha="left",
         )  # fmt: skip
 
 
-def _corner(axes: Axes) -> tuple[float, float]:
-    return float(axes.get_xlim()[0]), float(axes.get_ylim()[0])
-
-
-def _apart(wanted: Sequence[float], bottom: float, top: float) -> list[float]:
+def _move_apart(heights: Sequence[float], bottom: float, top: float) -> list[float]:
     """Move ascending heights apart, as little as one sweep up and one down can."""
-    between = min(_BETWEEN, (top - bottom) / max(1, len(wanted) - 1))
-    found: list[float] = []
-    for height in wanted:
-        least = found[-1] + between if found else bottom
-        found.append(max(height, least))
+    between = min(_BETWEEN, (top - bottom) / max(1, len(heights) - 1))
+    moved: list[float] = []
+    for height in heights:
+        moved.append(max(height, moved[-1] + between if moved else bottom))
     ceiling = top
-    for place in reversed(range(len(found))):
-        found[place] = min(found[place], ceiling)
-        ceiling = found[place] - between
-    return found
+    for i in reversed(range(len(moved))):
+        moved[i] = min(moved[i], ceiling)
+        ceiling = moved[i] - between
+    return moved
 
 
-def _decimals() -> ScalarFormatter:
-    """Label all ticks of an axis with as many decimals."""
-    formatter = ScalarFormatter(useOffset=False)
-    formatter.set_scientific(False)
-    return formatter
-
-
-def _short_count(value: float) -> str:
+def _format_size(value: float) -> str:
     """Label a tick of floats: `10 k`, `1 M`."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -271,24 +279,24 @@ def _short_count(value: float) -> str:
     return f"{value:g}"
 
 
-def norm_figure(
+def draw_norms(
     norms: Mapping[str, float],
-    where: Mapping[str, Place],
+    positions: Mapping[str, LayerPosition],
     colour: str,
-    axis: tuple[tuple[float, float], tuple[float, float]],
+    axis: tuple[Limits, Limits],
     *,
     xlabel: str,
     title: str,
     name: str,
 ) -> str:
-    """Draw operator norms by layer, a line for each kind of layer.
+    """Draw operator norms by depth, a line for each kind of layer.
 
     Args:
         norms: The norm of each layer.
-        where: The kind and the layer of each layer.
+        positions: The kind and the depth of each layer.
         colour: Of all lines; markers and dashes tell them apart.
-        axis: The ends of layers and of norms; one past the last layer is for layers that
-            belong to none.
+        axis: The ends of depths and of norms; one past the last depth is for layers that
+            have none.
         xlabel: What stands across.
         title: What a screen reader says.
         name: A name for the figure that no other has.
@@ -296,38 +304,30 @@ def norm_figure(
     Returns:
         The SVG.
     """
+    (first, last), heights = axis
     kinds: dict[str, list[tuple[float, float]]] = {}
-    (first, last), (low, high) = axis
     for key, norm in norms.items():
-        layer = where[key].layer
-        x = last + 1 if layer is None else float(layer)
-        kinds.setdefault(where[key].kind, []).append((x, norm))
-    outside = any(place.layer is None for place in where.values())
+        depth = positions[key].depth
+        x = last + 1 if depth is None else float(depth)
+        kinds.setdefault(positions[key].kind, []).append((x, norm))
+    outside = any(position.depth is None for position in positions.values())
     with drawing():
-        figure = sheet(_WIDTH, _HEIGHT)
-        axes = place_axes(figure, left=_LEFT, top=_TOP, width=_ACROSS, height=_DOWN)
-        axes.set_xlim(first - 0.3, last + 0.3 + outside)
-        axes.set_ylim(low, high)
+        widths = (first - 0.3, last + 0.3 + outside)
+        figure, axes = _start_axes((widths, heights), xlabel, "operator norm")
         step = max(1, round((last - first + 1) / 8))
         ticks = list(range(int(first), int(last) + 1, step))
         axes.set_xticks([*ticks, last + 1] if outside else ticks)
         axes.set_xticklabels([*map(str, ticks), *["none"] * outside])
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
-        axes.yaxis.set_major_formatter(_decimals())
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel("operator norm", labelpad=4)
-        tidy(axes)
         ends = []
-        styles = zip(kinds.items(), cycle(_MARKERS), cycle(_DASHES), strict=False)
-        for (kind, rows), marker, dash in styles:
+        for (kind, rows), marker, dash in zip(
+            kinds.items(), cycle(_MARKERS), cycle(_DASHES), strict=False
+        ):
             xs, ys = zip(*sorted(rows), strict=True)
-            draw_line(axes, xs, ys, Style(colour, marker, dash))
-            axes.plot(
-                xs, ys, marker, color=colour, markersize=5, markeredgecolor=PAPER,
-                markeredgewidth=0.6, zorder=3, clip_on=False,
-            )  # fmt: skip
+            style = Style(colour, marker, dash)
+            draw_line(axes, xs, ys, style)
+            draw_markers(axes, xs, ys, style, size=5)
             text = kind if len(kind) <= _LONGEST else "…" + kind[1 - _LONGEST :]
-            ends.append(_End(text, *_pixels(axes, xs[-1], ys[-1]), colour))
+            ends.append(_End(text, *_to_pixels(axes, xs[-1], ys[-1]), colour))
         axes.spines["bottom"].set_color(SOFT)
         _name_ends(axes, ends)
         return inline(figure, name, title)

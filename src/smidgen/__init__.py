@@ -26,6 +26,7 @@ from smidgen.sparse import make_sparse
 from smidgen.weights.affine import coverage
 from smidgen.weights.delta import Delta, make_delta, merge_deltas
 from smidgen.weights.subset import Subset
+from smidgen.workflows.compare import Comparison, compare
 from smidgen.workflows.verify import Verification, verify
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Comparison",
     "Delta",
     "Gaussian",
     "LaplacePosterior",
@@ -49,6 +51,7 @@ __all__ = [
     "SwagPosterior",
     "Verification",
     "calibrate",
+    "compare",
     "coverage",
     "evaluate",
     "fit",

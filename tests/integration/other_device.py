@@ -44,8 +44,8 @@ def commands(root, out):
         "predicted": ("predict", out / "map", out / "ekfac", *data),
         "evaluated": ("evaluate", out / "map", out / "swag", *test, *SHORT),
         "ramp": ("ramp", out / "map", *train, *val, *test, *SHORT, *ramp),
-        "tuned": ("tune", *encoder, *brief, "--chain-epochs", 1, "--agreement"),
-        "published": ("tune", *encoder, *brief, "--update", "published", "--half"),
+        "tuned": ("bayestune", *encoder, *brief, "--chain-epochs", 1, "--agreement"),
+        "published": ("bayestune", *encoder, *brief, "--update", "published", "--half"),
         "sparse": ("train-sparse", "--train", root / "images.npz", "--epochs", 1)
         + ("--hidden", "16", "--samples", 4),
     }

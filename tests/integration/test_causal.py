@@ -17,7 +17,6 @@ from transformers import GPT2LMHeadModel
 import smidgen
 from smidgen.errors import DataError, StructureError
 from smidgen.integrations.causal import make_causal_problem
-from smidgen.workflows.evaluation import evaluate_posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -101,7 +100,7 @@ def test_fit_tune_predict_and_score(batches, tied, unchanged):
     right = (predictive.predicted[kept] == wanted).double()
     error = smidgen.evaluate.expected_calibration_error(predictive.confidence[kept], right)
     assert summary["ece_equal_mass"].value == error
-    record = evaluate_posterior(posterior, problem, batches, progress=False)
+    record = smidgen.compare(problem, posterior, batches, progress=False)
     scores = {m["name"]: m["scores"]["nll"]["value"] for m in record.results["methods"]}
     assert scores["map"] == pytest.approx(-fitted / len(wanted), **CLOSE)
 

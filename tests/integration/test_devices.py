@@ -76,7 +76,8 @@ def test_loaders_put_the_model_on_the_device(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["finetune", "tune", "fit", "predict", "evaluate", "ramp", "train-sparse"]
+    "command",
+    ["finetune", "bayestune", "fit", "predict", "evaluate", "ramp", "train-sparse"],
 )
 def test_commands_refuse_a_device_that_is_not_here(command, tmp_path, capsys):
     model = () if command == "train-sparse" else ("model",)

@@ -11,8 +11,12 @@ from transformers import BertForTokenClassification
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
-from smidgen.workflows.comparison import point_methods, posterior_method, seen_elsewhere
-from smidgen.workflows.evaluation import evaluate_posterior
+from smidgen.workflows.method import (
+    predict_point,
+    predict_posterior,
+    predict_shifted,
+    read_examples,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -119,19 +123,20 @@ def test_padding_changes_no_prediction(model, batches, posterior):
 def test_a_comparison_is_of_labelled_tokens(model, batches, posterior, masked):
     problem = smidgen.Problem(model)
     elsewhere = {"other": batches[:1], "unlabelled": [_without_labels(batches[0])]}
-    methods, targets = point_methods(problem, batches, temperature=2.0, progress=False)
+    data = read_examples(problem, batches, progress=False)
+    methods, targets = predict_point(None, data, 2.0)
     assert torch.equal(targets, masked[1])
     assert_close(methods[0].predictive.logits, masked[0], **EXACT)
-    methods.append(posterior_method("ours", posterior, problem, batches))
-    methods = seen_elsewhere(methods, {"ours": posterior}, problem, elsewhere)
+    methods.append(predict_posterior("ours", posterior, problem, data))
+    methods = predict_shifted(methods, {"ours": posterior}, problem, elsewhere)
     labelled = int((batches[0]["labels"] != -100).sum())
     for method in methods:
         assert len(method.predictive) == len(targets)
-        assert len(method.elsewhere["other"]) == labelled
-        assert len(method.elsewhere["unlabelled"]) == batches[0]["labels"].numel()
+        assert len(method.shifted["other"]) == labelled
+        assert len(method.shifted["unlabelled"]) == batches[0]["labels"].numel()
     assert_close(methods[2].predictive.logits, masked[0], **EXACT)
 
-    record = evaluate_posterior(posterior, model, batches, progress=False)
+    record = smidgen.compare(model, posterior, batches, progress=False)
     scores = {m["name"]: m["scores"]["nll"]["value"] for m in record.results["methods"]}
     plain = torch.nn.functional.cross_entropy(*masked)
     assert scores["map"] == pytest.approx(float(plain), **SOLVER_REL)
@@ -142,8 +147,8 @@ def test_a_test_set_without_any_label_is_refused(model, batches):
     nothing = [{**b, "labels": torch.full_like(b["labels"], -100)} for b in batches]
     problem = smidgen.Problem(model)
     for wrong in (nothing, [_without_labels(batches[0])]):
-        with pytest.raises(DataError, match="test data must have labels, and a batch has"):
-            point_methods(problem, wrong, temperature=None, progress=False)
+        with pytest.raises(DataError, match="test must be labelled, got a batch without"):
+            predict_point(None, read_examples(problem, wrong, progress=False), None)
     logits, targets = smidgen.point_outputs(model, nothing)
     with pytest.raises(DataError, match=r"no example has a label \(all are -100\)"):
         smidgen.fit.temperature(logits, targets)

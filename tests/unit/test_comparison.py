@@ -9,7 +9,7 @@ import torch
 
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.comparison import Method, compare
+from smidgen.workflows.method import Method, score_methods
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import SWAG_SCHEMES
 from smidgen_studies.engine.cell import read_settings
@@ -33,7 +33,7 @@ def method(name):
 
 
 def compared(*methods):
-    found = compare(methods, TARGETS)["differences"]
+    found = score_methods(methods, TARGETS)["differences"]
     return {(each["method"], each["baseline"]) for each in found}
 
 
@@ -59,7 +59,7 @@ def test_without_a_baseline_nothing_is_compared(name):
 
 
 def scored(*methods):
-    return compare(methods, TARGETS)["methods"]
+    return score_methods(methods, TARGETS)["methods"]
 
 
 def rows_of(cell):

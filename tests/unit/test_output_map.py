@@ -11,7 +11,6 @@ from smidgen.errors import ArgumentError, StructureError
 from smidgen.fit.calibration.groups import group_labels
 from smidgen.weights.affine import coverage
 from smidgen.weights.head import find_certain_head, find_head
-from smidgen.workflows.evaluation import evaluate_posterior
 
 
 class Tied(nn.Module):
@@ -84,8 +83,8 @@ def test_an_inner_map_is_not_labelled_a_last_layer():
     batch = (torch.arange(5), torch.tensor([1, 0, 2, 4, 3]))
     subset = smidgen.select.named(model, "hidden.*")
     posterior = smidgen.fit.laplace(model, [batch], subset, precision=1)
-    record = evaluate_posterior(posterior, model, [batch], progress=False)
-    assert record.results["methods"][-1]["label"] == "Modules"
+    record = smidgen.compare(model, posterior, [batch], progress=False)
+    assert record.results["methods"][-1]["label"] == "Chosen by name"
     assert group_labels("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
 
 

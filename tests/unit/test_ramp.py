@@ -14,7 +14,7 @@ from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.objective import Objective
 from smidgen.posterior.variance_table import variance_table
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
-from smidgen.workflows.ramp.schemes import SCHEMES, allocations
+from smidgen.workflows.ramp.schemes import SCHEMES, allocate
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")
 SMALL = RampSettings(
@@ -104,13 +104,13 @@ def test_the_allocation_keeps_its_budget_and_every_step_lowers_the_nll(study):
         (p, n): o.floats for p, q in posteriors.items() for n, o in q.operators.items()
     }
     budgets = [posteriors[p].floats for p in SMALL.percents]
-    path = allocations(table, objective, floats, budgets, precision=0, temperature=0.5)
+    path = allocate(table, objective, floats, budgets, precision=0, temperature=0.5)
     assert path
     before = float(objective.nll(None, 0.5))
     for candidate in path:
-        assert sum(floats[share] for share in candidate.shares) <= candidate.level
-        assert len({name for _, name in candidate.shares}) == len(candidate.shares)
-        after = float(objective.nll(table.total(candidate.shares), 0.5))
+        assert sum(floats[key] for key in candidate.blocks) <= candidate.level
+        assert len({name for _, name in candidate.blocks}) == len(candidate.blocks)
+        after = float(objective.nll(table.total(candidate.blocks), 0.5))
         assert after < before
         before = after
 

@@ -310,14 +310,14 @@ def test_a_coarse_grid_is_not_interpolated():
     model, batch = case.make()
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     validation = noisy(case, model, batch)
-    settings = {"scope": "scalar", "what": "precision"}
     for grid in ((1e-2, 1, 1e2), (1e-1, 1, 10, 1e2), (1e-4, 0.1, 1e3)):
         tuned = smidgen.calibrate(
             posterior,
             model,
             validation,
-            settings=smidgen.fit.CalibrationSettings(precisions=grid),
-            **settings,
+            settings=smidgen.fit.CalibrationSettings(
+                scope="scalar", what="precision", precisions=grid
+            ),
         )
         assert min(abs(tuned.precision - each) for each in grid) < 1e-12
         nll = held_out_nll(tuned, model, validation)

@@ -249,9 +249,9 @@ def test_bf16_models_are_sampled_in_their_own_type():
 def test_refusals():
     model, batch = Case("mlp", mlp, 2, vectors).make()
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
-    with pytest.raises(ArgumentError, match="samples must be 2 or more, got 1"):
+    with pytest.raises(ArgumentError, match="samples must be 2 or more, or 0, got 1"):
         smidgen.predict(posterior, model, batch, samples=1)
-    with pytest.raises(ArgumentError, match="got a DataLoader. Use smidgen.predict_sam"):
+    with pytest.raises(ArgumentError, match="got a DataLoader. Use smidgen.predict_bat"):
         smidgen.predict(posterior, model, DataLoader([1]))
     with pytest.raises(DataError, match="yielded no batch"):
         smidgen.predict_batches(posterior, model, [])

@@ -1,4 +1,4 @@
-"""The program `smidgen`: one sentence for every refusal, no traceback unless asked."""
+"""The program `smidgen`: errors are one sentence, with a traceback only on request."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 import smidgen
 from smidgen.cli import (
+    bayestune,
     demo,
     evaluate,
     finetune,
@@ -22,7 +23,6 @@ from smidgen.cli import (
     ramp,
     report,
     train_sparse,
-    tune,
     verify,
 )
 from smidgen.cli.console import Interrupted, note, out, refuse
@@ -43,14 +43,14 @@ app = typer.Typer(
 _DATA = "--train train.tsv --val dev.tsv --text sentence"
 _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "smidgen demo --quick",
-    finetune.finetune: f"smidgen finetune MODEL {_DATA} --out map",
-    tune.tune: f"smidgen tune MODEL {_DATA} --fraction 0.005 --out tuned",
+    finetune.finetune: f"smidgen finetune MODEL {_DATA} --out finetuned",
+    bayestune.bayestune: (f"smidgen bayestune MODEL {_DATA} --fraction 0.005 --out tuned"),
     plan.plan: "smidgen plan MODEL --percent 10",
-    verify.verify: "smidgen verify map --data dev.tsv --text sentence",
-    fit.fit: f"smidgen fit map {_DATA} --percent 10 --out posterior",
-    predict.predict: "smidgen predict map posterior --data new.tsv --text sentence",
-    evaluate.evaluate: "smidgen evaluate map posterior --test test.tsv --text sentence",
-    ramp.ramp: f"smidgen ramp map {_DATA} --test test.tsv --out runs/ramp",
+    verify.verify: "smidgen verify finetuned --data dev.tsv --text sentence",
+    fit.fit: f"smidgen fit finetuned {_DATA} --percent 10 --out posterior",
+    predict.predict: "smidgen predict finetuned posterior --data new.tsv --text sentence",
+    evaluate.evaluate: "smidgen evaluate finetuned posterior --test test.tsv --text sentence",
+    ramp.ramp: f"smidgen ramp finetuned {_DATA} --test test.tsv --out runs/ramp",
     train_sparse.train_sparse: (
         "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse"
     ),
@@ -58,12 +58,12 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _example in _COMMANDS.items():
     app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
-for _found in entry_points(group="smidgen.commands"):
-    app.add_typer(_found.load(), name=_found.name)
+for _entry in entry_points(group="smidgen.commands"):
+    app.add_typer(_entry.load(), name=_entry.name)
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         out.print(smidgen.__version__)
         raise typer.Exit
 
@@ -73,40 +73,40 @@ def _root(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     quiet: bool = typer.Option(False, "--quiet", help="Draw no progress bars."),
     version: bool = typer.Option(
-        False, "--version", help="Show the version.", is_eager=True, callback=_tell_version
+        False, "--version", help="Show the version.", is_eager=True, callback=_show_version
     ),
 ) -> None:
-    """Refusals are one sentence. --debug and --quiet may stand anywhere."""
+    """--debug and --quiet may come anywhere in the command."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the program and leave with its exit code.
+    """Run the program and exit with its code.
 
     Args:
-        arguments: The words of the command; those of the shell if left out.
+        arguments: The words of the command; by default those of the shell.
 
     Raises:
         SystemExit: Always: 0 done, 1 refused, 2 wrong usage, 130 interrupted.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if "--quiet" in given:
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if "--quiet" in typed:
         os.environ[SWITCH] = "0"
-    words = [word for word in given if word not in ("--debug", "--quiet")]
-    raise SystemExit(_run(words, debug="--debug" in given))
+    words = [word for word in typed if word not in ("--debug", "--quiet")]
+    raise SystemExit(_run(words, debug="--debug" in typed))
 
 
 def _run(words: list[str], *, debug: bool) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
-        warnings.showwarning = _shown
+        warnings.showwarning = _show_warning
         try:
             typer.main.get_command(app).main(args=words, prog_name="smidgen")
         except SystemExit as leaving:
-            # Help, wrong usage and Ctrl-C are typer's own; it says so and leaves.
+            # typer handles help, wrong usage and Ctrl-C itself, and exits.
             if leaving.code == _INTERRUPTED:
                 refuse(
-                    "interrupted. No file is half-written; where there is a checkpoint, "
-                    "the same command goes on from it."
+                    "interrupted. No file is half-written; if there is a checkpoint, the "
+                    "same command resumes from it."
                 )
             return int(leaving.code or 0)
         except Interrupted as stop:
@@ -125,6 +125,8 @@ def _run(words: list[str], *, debug: bool) -> int:
     return 0
 
 
-def _shown(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], *_: Any, **__: Any
+) -> None:
     if issubclass(category, SmidgenWarning):
         note(str(message))

@@ -1,4 +1,4 @@
-"""What the terminal shows: steps, tables, notes and refusals."""
+"""Printing to the terminal: steps, tables, notes and errors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Interrupted(Exception):
-    """Ctrl-C, where a command knows better than the program what is left to do."""
+    """Ctrl-C, with a message of the command about how to continue."""
 
 
 class Steps:
-    """Says each step with the seconds since the start."""
+    """Prints each step with the seconds since the start."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -45,7 +45,7 @@ class Steps:
 
 
 def note(message: str) -> None:
-    """Print something worth a look; the result stands."""
+    """Print a warning; the result is still valid."""
     err.print(f"[yellow]note:[/yellow] {escape(message)}")
 
 
@@ -69,7 +69,7 @@ def show_record(record: Record) -> None:
     shown = [i for i, column in enumerate(columns) if column.score in _HEADINGS]
     for index in shown:
         heading = _HEADINGS[columns[index].score]
-        # With the sizes beside, the rest must be narrow for 80 letters.
+        # With a column of sizes, the others must be narrow to fit 80 characters.
         narrow = heading.removesuffix(" stored") if sized else heading
         table.add_column(narrow, justify="right", no_wrap=sized)
     for row in rows:
@@ -84,14 +84,14 @@ def show_record(record: Record) -> None:
 
 
 def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
-    """Refuse to write over a file that is there, unless told to.
+    """Refuse to overwrite files, unless that is allowed.
 
     Args:
         paths: The files to be written; None is no file.
         overwrite: Whether files may be replaced.
 
     Raises:
-        StoreError: If one is there and may not be replaced.
+        StoreError: If a file exists and may not be replaced.
     """
     for path in paths:
         if path is not None and path.exists() and not overwrite:
@@ -101,7 +101,7 @@ def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Write what a command found for a machine to read, if a file was named."""
+    """Write the results of a command as JSON, if a file was named."""
     if path is not None:
         write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
         out.print(f"wrote {escape(str(path))}")

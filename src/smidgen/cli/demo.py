@@ -1,4 +1,4 @@
-"""`smidgen demo`: the main job on embedded defaults."""
+"""`smidgen demo`: the whole path on data and a model that come with smidgen."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from smidgen.errors import ArgumentError, how_to_install
 
 def demo(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer sentences: about a minute.")
+        bool, typer.Option("--quick", help="Use fewer sentences; takes about a minute.")
     ] = False,
     percent: Annotated[
-        float, typer.Option(help="Percent of rows and of columns of each layer.")
+        float, typer.Option(help="Percent of rows and columns of each layer.")
     ] = 10.0,
-    seed: Annotated[int, typer.Option(help="Seed of data, head and training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     folder: Annotated[
-        Path, typer.Option("--out", help="Where record.json and report.html go; replaced.")
+        Path,
+        typer.Option(
+            "--out", help="Folder for record.json and report.html, which are replaced."
+        ),
     ] = Path("runs/demo"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the record to this file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file of --json.")
+        bool, typer.Option("--overwrite", help="Replace an existing --json file.")
     ] = False,
 ) -> None:
-    """Make a real transformer calibrated on about one percent of its weights."""
+    """Calibrate a real transformer with about one percent of its weights stochastic."""
     _require_percent(percent)
     refuse_taken_files(json_file, overwrite=overwrite)
     _require_encoder()

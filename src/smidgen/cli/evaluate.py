@@ -1,4 +1,4 @@
-"""`smidgen evaluate`: did it help?"""
+"""`smidgen evaluate`: compare a posterior with the MAP and temperature scaling."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from smidgen.errors import ArgumentError
 def evaluate(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    test: Annotated[Path, typer.Option(help="Labelled test data; they only report.")],
+    test: Annotated[
+        Path, typer.Option(help="Labelled test data; nothing is chosen on them.")
+    ],
     shift: Annotated[
-        list[str] | None, typer.Option(help="NAME=FILE of shifted data; may be repeated.")
+        list[str] | None, typer.Option(help="Shifted data as NAME=FILE; may be repeated.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="What to call the posterior on pages, as beside others."),
+        typer.Option(help="Name of the posterior in the record and on pages."),
     ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
     page: Annotated[
-        Path | None, typer.Option("--report", help="Also write the report page.")
+        Path | None, typer.Option("--report", help="Also write an HTML page.")
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
@@ -36,24 +38,21 @@ def evaluate(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Say whether it helped: the posterior beside the MAP and temperature scaling."""
-    from smidgen.workflows.evaluation import evaluate_posterior
-
+    """Did it help? Compare a posterior with the MAP and temperature scaling."""
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
-    table = texts.read_table(test, text, text_pair, label, texts.label_names(network))
+    table = texts.read_table(test, text, text_pair, label, texts.find_label_names(network))
     shifted = {}
     for item in shift or []:
-        of, path = _named_file(item)
+        key, path = _split_item(item)
         others = texts.read_table(path, text, text_pair, None)
-        shifted[of] = texts.batches_of(others, tokenizer, batch_size, max_length)
-    record = evaluate_posterior(
-        loaded,
+        shifted[key] = texts.make_batches(others, tokenizer, batch_size, max_length)
+    record = smidgen.compare(
         network,
-        texts.batches_of(table, tokenizer, batch_size, max_length),
+        loaded if name is None else {name: loaded},
+        texts.make_batches(table, tokenizer, batch_size, max_length),
         shifted=shifted,
-        name=name,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
     if json_file is not None:
@@ -62,13 +61,13 @@ def evaluate(
     if json_file is not None:
         out.print(f"\nwrote {json_file}")
     if page is not None:
-        from smidgen.report import write
-
-        out.print(f"wrote {write(record, page)}")
+        out.print(f"wrote {record.report(page)}")
 
 
-def _named_file(item: str) -> tuple[str, Path]:
+def _split_item(item: str) -> tuple[str, Path]:
     name, equals, path = item.partition("=")
     if not equals or not name or not path:
-        raise ArgumentError(f"--shift must be NAME=FILE, got {item!r}.")
+        raise ArgumentError(
+            f"--shift must be NAME=FILE, got {item!r}. Try --shift news=news.tsv."
+        )
     return name, Path(path)

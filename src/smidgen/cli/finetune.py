@@ -1,4 +1,4 @@
-"""`smidgen finetune`: the point estimate everything starts from."""
+"""`smidgen finetune`: train the point estimate that everything else starts from."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ if TYPE_CHECKING:
 def finetune(
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
-    val: Annotated[Path, typer.Option(help="Held-out data that decide when to stop.")],
-    folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")],
+    val: Annotated[Path, typer.Option(help="Held-out data, to decide when to stop.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the model.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    epochs: Annotated[int, typer.Option(min=1, help="Most epochs.")] = 5,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Peak rate.")] = 5e-5,
-    patience: Annotated[int, typer.Option(min=1, help="Epochs without gain.")] = 2,
-    stop_on: Annotated[Criterion, typer.Option(help="What a gain is.")] = "accuracy",
+    epochs: Annotated[int, typer.Option(min=1, help="Largest number of epochs.")] = 5,
+    learning_rate: Annotated[
+        float, typer.Option("--lr", help="Peak learning rate.")
+    ] = 5e-5,
+    patience: Annotated[
+        int, typer.Option(min=1, help="Epochs without gain before stopping.")
+    ] = 2,
+    stop_on: Annotated[Criterion, typer.Option(help="Score to stop by.")] = "accuracy",
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    seed: Annotated[int, typer.Option(help="Seed of head, order and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Fine-tune a classifier plainly: the point estimate everything starts from."""
+    """Fine-tune all weights of a text classifier: the model everything else starts from."""
     from smidgen import fit
     from smidgen.integrations import huggingface
 
@@ -46,20 +50,20 @@ def finetune(
     say = Steps()
     table = texts.read_table(train, text, text_pair, label)
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
-    classes = classes_of(table, train)
+    classes = count_classes(table, train)
     say(f"Loading {model} with {classes} classes")
     network, tokenizer = huggingface.load_classifier(
         model, labels=classes, seed=seed, device=device
     )
     huggingface.name_classes(network, table.label_names)
     loaders = [
-        texts.batches_of(
-            each, tokenizer, batch_size, max_length, shuffle=each is table, seed=seed
+        texts.make_batches(
+            rows, tokenizer, batch_size, max_length, shuffle=rows is table, seed=seed
         )
-        for each in (table, held_out)
+        for rows in (table, held_out)
     ]
     say(f"Fine-tuning on {len(table):,} texts")
-    found = fit.finetune(
+    result = fit.finetune(
         network,
         loaders[0],
         validation=loaders[1],
@@ -68,17 +72,17 @@ def finetune(
             epochs=epochs, learning_rate=learning_rate, patience=patience, stop_on=stop_on
         ),
     )
-    show_history(found.history, found.best)
-    huggingface.save_model(found.model, tokenizer, folder, overwrite=overwrite)
+    show_history(result.history, result.best)
+    huggingface.save_model(result.model, tokenizer, folder, overwrite=overwrite)
     say(f"Saved the model to {folder}")
-    history = [asdict(epoch) for epoch in found.history]
+    history = [asdict(epoch) for epoch in result.history]
     write_json(
-        json_file, {"model": str(folder), "best": asdict(found.best), "history": history}
+        json_file, {"model": str(folder), "best": asdict(result.best), "history": history}
     )
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:
-    """Print what each epoch came to; numbers have no accuracy."""
+    """Print the scores of each epoch; a regression has no accuracy."""
     for epoch in history:
         mark = "  ← kept" if epoch == best else ""
         hits = "" if epoch.accuracy is None else f", accuracy {epoch.accuracy:.1%}"
@@ -88,14 +92,16 @@ def show_history(history: Sequence[Epoch], best: Epoch) -> None:
         )
 
 
-def classes_of(table: TextTable, path: Path) -> int:
-    """Count the classes of a table, or refuse one without."""
+def count_classes(table: TextTable, path: Path) -> int:
+    """Count the classes of a table; refuse numbers, and a single class."""
     if table.is_regression:
         raise ArgumentError(
             f"--label must name a column of classes, got decimal numbers in {path}. "
-            "Take 'smidgen tune', which does regression too."
+            "Use 'smidgen bayestune', which can do regression."
         )
     classes = table.classes(f"--label of {path}")
     if classes < 2:
-        raise ArgumentError(f"{path} must hold 2 classes or more, got 1. Add the other.")
+        raise ArgumentError(
+            f"{path} must have 2 classes or more, got 1. Add texts of another."
+        )
     return classes

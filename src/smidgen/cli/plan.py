@@ -10,71 +10,84 @@ from rich.markup import escape
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
-from smidgen.cli.options import select as choosing
-from smidgen.cli.options import swag
+from smidgen.cli.options import methods
+from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
+from smidgen.errors import ArgumentError
+from smidgen.posterior.registry import POSTERIORS
 
-Described = Annotated[
-    str, typer.Argument(help="A model folder, a hub id, or a config.json without weights.")
+
+def _require_cost(method: str) -> Any:
+    planned = [name for name, kind in POSTERIORS.items() if kind.costs is not None]
+    if method not in planned:
+        raise ArgumentError(
+            f"--method must be {' or '.join(planned)} for a plan, got {method}."
+        )
+    return method
+
+
+DescribedModel = Annotated[
+    str, typer.Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
 ]
 
 
 def plan(
     context: typer.Context,
-    model: Described,
-    select: choosing.SelectorName = "sparse-kfac",
-    size: choosing.Size = None,
-    percent: choosing.Percent = None,
-    fraction: choosing.Fraction = None,
-    count: choosing.Count = None,
-    pattern: choosing.Patterns = None,
-    method: swag.Method = "laplace",
-    structure: choosing.GivenStructure = None,
-    rank: swag.Rank = 20,
-    steps: swag.Steps = 2000,
+    model: DescribedModel,
+    select: selecting.SelectorName = "sparse-kfac",
+    size: selecting.Size = None,
+    percent: selecting.Percent = None,
+    fraction: selecting.Fraction = None,
+    count: selecting.Count = None,
+    pattern: selecting.Patterns = None,
+    method: methods.Method = "laplace",
+    structure: selecting.Structure = None,
+    rank: methods.Rank = 20,
+    steps: methods.Steps = 2000,
     labels: Annotated[
-        int | None, typer.Option(help="Classes; the model's own if left out.", min=1)
+        int | None, typer.Option(help="Number of classes; by default the model's.", min=1)
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     examples: Annotated[
-        int, typer.Option(help="Training texts to estimate the time for.", min=1)
+        int, typer.Option(help="Number of training texts to estimate the time for.", min=1)
     ] = 1000,
     timed: Annotated[
-        bool, typer.Option("--time/--no-time", help="Time a batch if weights are there.")
+        bool,
+        typer.Option("--time/--no-time", help="Time a batch, if the model has weights."),
     ] = True,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Say what a posterior would cost, and what would fit on this machine."""
+    """Estimate what a posterior would cost, and what would fit on this machine."""
     from smidgen.integrations.model_folder import find_config_file
     from smidgen.integrations.skeleton import has_head, has_weights, load_skeleton
     from smidgen.planning.plan import PlanSettings
 
-    swag.refuse_unused(method, context)
+    methods.refuse_unused(method, context)
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
-    wanted = choosing.wanted(select, sizes=sizes, patterns=pattern, seed=0)
+    selection = selecting.read_selection(select, sizes=sizes, patterns=pattern)
     config = find_config_file(model)
     network = load_skeleton(config, labels=labels)
-    # Of a hub's model the config alone is fetched; weights may be there from before.
+    # Of a hub's model only the config is fetched; its weights may be cached already.
     if timed and not Path(model).is_file() and has_weights(config.parent):
         from smidgen.integrations.huggingface import load_classifier
 
         head = None if has_head(network) else network.config.num_labels
         network, _ = load_classifier(config.parent, labels=labels or head)
-    known: dict[str, Any] = {"percent": wanted.size}
+    choice: dict[str, Any] = {"percent": selection.size}
     if select != "sparse-kfac":
-        known = {"subset": wanted.planned(network)}
-    found = smidgen.plan(
+        choice = {"subset": selection.choose_for_plan(network)}
+    plan = smidgen.plan(
         network,
-        **known,
-        method=method,
-        structure=wanted.structure(structure) if method == "laplace" else None,
+        **choice,
+        method=_require_cost(method),
+        structure=selection.choose_structure(structure) if method == "laplace" else None,
         examples=examples,
         settings=PlanSettings(
             rank=rank, steps=steps, batch_size=batch_size, max_length=max_length
         ),
     )
-    out.print(escape(str(found)), soft_wrap=True)
-    write_json(json_file, found.to_dict())
+    out.print(escape(str(plan)), soft_wrap=True)
+    write_json(json_file, plan.to_dict())

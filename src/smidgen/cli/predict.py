@@ -21,20 +21,23 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 def predict(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    data: Annotated[Path, typer.Option(help="Texts; labels are not needed.")],
+    data: Annotated[Path, typer.Option(help="Texts to predict; labels are not needed.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     samples: Annotated[
         int | None,
-        typer.Option(min=2, help="Weight samples of a SWAG posterior; as it was tuned."),
+        typer.Option(
+            min=2,
+            help="Weight samples to predict with; by default as many as at calibration.",
+        ),
     ] = None,
     device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Predict texts with calibrated probabilities and an uncertainty for each."""
+    """Predict texts: calibrated probabilities, and how uncertain each one is."""
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
@@ -45,12 +48,13 @@ def predict(
             f"of {loaded.method}, which is linearised. Leave it out."
         )
     table = texts.read_table(data, text, text_pair, None)
-    loader = texts.batches_of(table, tokenizer, batch_size, max_length)
-    found = smidgen.predict_batches(loaded, network, loader, samples=samples).to_dict()
+    loader = texts.make_batches(table, tokenizer, batch_size, max_length)
+    predictive = smidgen.predict_batches(loaded, network, loader, samples=samples)
+    columns = predictive.to_dict()
     names = [network.config.id2label[i] for i in range(network.config.num_labels)]
     rows = [
-        {"text": words, "label": names[int(found["predicted"][i])]}  # type: ignore[call-overload]
-        | {key: values[i] for key, values in found.items()}
+        {"text": words, "label": names[int(columns["predicted"][i])]}  # type: ignore[call-overload]
+        | {key: values[i] for key, values in columns.items()}
         for i, words in enumerate(table.texts)
     ]
     _show_predictions(rows)
@@ -60,7 +64,7 @@ def predict(
 def _require_classifier(posterior: smidgen.Posterior) -> None:
     if not isinstance(posterior.likelihood, smidgen.Categorical):
         raise ArgumentError(
-            f"posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "
+            f"the posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "
             "smidgen.predict from Python."
         )
 
@@ -73,7 +77,7 @@ def _show_predictions(rows: list[dict[str, Any]]) -> None:
     for row in rows[:_SHOWN]:
         numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
         text = shorten(row["text"], _TEXT_WIDTH, placeholder="…")
-        table.add_row(row["label"], *(f"{each:.3f}" for each in numbers), escape(text))
+        table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), escape(text))
     out.print(table)
     if len(rows) > _SHOWN:
         out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

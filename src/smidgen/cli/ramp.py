@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import smidgen
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
-from smidgen.cli.options import select as choosing
-from smidgen.cli.options import swag
+from smidgen.cli.options import methods
+from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import numbers, some_of
+from smidgen.cli.options.lists import read_choices, read_numbers
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
 from smidgen.posterior.store import refuse_taken_posterior
@@ -34,36 +34,44 @@ _BEST = "best"
 _WRITTEN = ("record.json", "report.html", "posterior")
 
 
-Test = Annotated[Path, typer.Option(help="Labelled test data; they only report.")]
+Test = Annotated[Path, typer.Option(help="Labelled test data; nothing is chosen on them.")]
 Folder = Annotated[
-    Path, typer.Option("--out", help="Where record.json and report.html go.")
+    Path, typer.Option("--out", help="Folder for record.json and report.html.")
 ]
 Schemes = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"Some of {', '.join(SCHEMES)}; for SWAG {', '.join(SWAG_SCHEMES)}; all if "
-        "left out."
+        help=f"Schemes to try, by default all: {', '.join(SCHEMES)}; with --method swag: "
+        f"{', '.join(SWAG_SCHEMES)}."
     ),
 ]
 Percents = Annotated[
-    list[str] | None, typer.Option(help="Percents of rows and of columns: 1,3,10,100.")
+    list[str] | None,
+    typer.Option(help="Laplace: percents of rows and columns to try: 1,3,10,100."),
 ]
 Fractions = Annotated[
-    list[str] | None, typer.Option(help="SWAG: shares of the weights to try: 0.03,0.1.")
+    list[str] | None, typer.Option(help="SWAG: fractions of the weights to try: 0.03,0.1.")
 ]
-Repeats = Annotated[int, typer.Option(min=1, help="Draws of random modules.")]
+Repeats = Annotated[
+    int, typer.Option(min=1, help="Laplace: how often to draw random layers.")
+]
 Most = Annotated[
-    float, typer.Option(help="Largest share of the weights that may be chosen.")
+    float, typer.Option(help="Laplace: largest fraction of the weights that may be chosen.")
+]
+RampMethod = Annotated[
+    Literal["laplace", "swag"], typer.Option(help="Which posterior to fit.")
 ]
 Save = Annotated[
     str | None,
-    typer.Option(help="Laplace: also save a scheme's posterior, or the 'best' by NLL."),
+    typer.Option(
+        help="Laplace: also save the posterior of this scheme, or of the 'best' one."
+    ),
 ]
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The model and the files, as they were named."""
+    """The model and the data files."""
 
     model: str
     files: Mapping[str, Path]
@@ -72,15 +80,15 @@ class _Inputs:
     max_length: int
     device: str
 
-    def noted(self) -> dict[str, object]:
-        """List what else the record says of the run."""
+    def describe(self) -> dict[str, object]:
+        """List what the record says of the inputs."""
         title = f"How much of {Path(self.model).name} must be stochastic?"
         paths = {name: str(path) for name, path in self.files.items()}
         about = {"title": title, "model": self.model, "max_length": self.max_length}
         return {**about, **paths}
 
     def identity(self) -> dict[str, object]:
-        """List what the points of an interrupted study depend on."""
+        """List what the stored points of an interrupted study depend on."""
         hashes = {
             name: sha256(path.read_bytes()).hexdigest() if path.is_file() else None
             for name, path in self.files.items()
@@ -88,13 +96,13 @@ class _Inputs:
         columns = list(self.columns)
         return {"batch_size": self.batch_size, "columns": columns, "sha256": hashes}
 
-    def loaded(
+    def load(
         self, shuffle: int | None = None
     ) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
-        """Load the model and the batches, in order of length to save padding.
+        """Load the model and the batches, sorted by length to save padding.
 
         Args:
-            shuffle: Seed of the training batches' order, if they are to be shuffled.
+            shuffle: Seed to shuffle the training batches with; None keeps them sorted.
 
         Returns:
             The model, and batches by the file's name.
@@ -103,17 +111,19 @@ class _Inputs:
         network, tokenizer = texts.load_model(
             self.model, *self.files.values(), device=self.device
         )
-        columns = (*self.columns, texts.label_names(network))
+        columns = (*self.columns, texts.find_label_names(network))
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
-        counts = ", ".join(f"{len(each):,} {name}" for name, each in tables.items())
+        counts = ", ".join(f"{len(table):,} {name}" for name, table in tables.items())
         say(f"Ramping over {counts} texts")
         sizes = (self.batch_size, self.max_length)
         loaders = {
-            name: texts.batches_of(each.take(each.by_length()), tokenizer, *sizes)
-            for name, each in tables.items()
+            name: texts.make_batches(table.take(table.by_length()), tokenizer, *sizes)
+            for name, table in tables.items()
         }
         if shuffle is not None:
-            loaders["train"] = texts.shuffled(tables["train"], tokenizer, *sizes, shuffle)
+            loaders["train"] = texts.make_batches(
+                tables["train"], tokenizer, *sizes, shuffle=True, seed=shuffle
+            )
         return network, loaders
 
 
@@ -121,26 +131,28 @@ def ramp(
     context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
-    val: Annotated[Path, typer.Option(help="Held-out data that choose.")],
+    val: Annotated[
+        Path, typer.Option(help="Held-out data to choose sizes and calibrate on.")
+    ],
     test: Test,
     folder: Folder,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    method: swag.Method = "laplace",
+    method: RampMethod = "laplace",
     schemes: Schemes = None,
     percents: Percents = None,
     repeats: Repeats = 5,
     most_stochastic: Most = 0.1,
-    approximation: choosing.GivenApproximation = "reduce",
+    approximation: selecting.CurvatureApproximation = "reduce",
     fractions: Fractions = None,
-    steps: swag.Steps = 2000,
-    every: swag.Every = 5,
-    rank: swag.Rank = 20,
-    rates: swag.Rates = None,
-    trial_steps: swag.TrialSteps = 400,
-    samples: swag.Samples = 32,
-    seed: Annotated[int, typer.Option(help="Seed of the random modules.")] = 0,
+    steps: methods.Steps = 2000,
+    every: methods.Every = 5,
+    rank: methods.Rank = 20,
+    rates: methods.Rates = None,
+    trial_steps: methods.TrialSteps = 400,
+    samples: methods.Samples = 32,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     save: Save = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
@@ -148,66 +160,70 @@ def ramp(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Find how much must be stochastic, and what: every scheme and size from one pass."""
-    swag.refuse_unused(method, context)
+    """Find out which weights, and how many, are worth making stochastic."""
+    methods.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
     written = [folder / name for name in _WRITTEN[:2]]
     refuse_taken_files(*written, json_file, overwrite=overwrite)
     if method == "swag":
-        given = swag.options(steps, every, rank, rates, trial_steps, samples)
-        _show(_swag(inputs, schemes, fractions, given, seed, folder), written, json_file)
+        options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
+        _show(
+            _ramp_swag(inputs, schemes, fractions, options, seed, folder),
+            written,
+            json_file,
+        )
         return
     from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings
 
     settings = RampSettings(
-        schemes=some_of("--schemes", schemes, SCHEMES),
-        percents=numbers("--percents", percents, 100, "1,3,10,100", percent=True)
+        schemes=read_choices("--schemes", schemes, SCHEMES),
+        percents=read_numbers("--percents", percents, 100, "1,3,10,100", percent=True)
         or PERCENTS,
         repeats=repeats,
-        most_stochastic=_share(most_stochastic),
+        most_stochastic=_check_fraction(most_stochastic),
         approximation=approximation,
         seed=seed,
     )
     _check_save(save, settings, folder, overwrite)
-    done = _laplace(inputs, settings)
+    done = _ramp_laplace(inputs, settings)
     _show(done.record, written, json_file)
     if save is not None:
         _save(done, save, folder / _WRITTEN[2], overwrite)
 
 
-def _laplace(inputs: _Inputs, settings: RampSettings) -> Ramp:
+def _ramp_laplace(inputs: _Inputs, settings: RampSettings) -> Ramp:
     from smidgen.workflows.ramp import laplace as study
 
-    network, loaders = inputs.loaded()
+    network, loaders = inputs.load()
     batches = (loaders["train"], loaders["validation"], loaders["test"])
-    return study.ramp(network, *batches, settings, config=inputs.noted())
+    return study.ramp(network, *batches, settings, config=inputs.describe())
 
 
-def _swag(
+def _ramp_swag(
     inputs: _Inputs,
     schemes: list[str] | None,
     fractions: list[str] | None,
-    given: SwagOptions,
+    options: SwagOptions,
     seed: int,
     folder: Path,
 ) -> Record:
     settings = SwagRampSettings(
-        schemes=some_of("--schemes", schemes, SWAG_SCHEMES),
-        fractions=numbers("--fractions", fractions, 1, "0.03,0.1")
+        schemes=read_choices("--schemes", schemes, SWAG_SCHEMES),
+        fractions=read_numbers("--fractions", fractions, 1, "0.03,0.1")
         or SwagRampSettings.fractions,
         seed=seed,
-        **asdict(given),
+        **asdict(options),
     )
-    network, loaders = inputs.loaded(shuffle=seed)
+    network, loaders = inputs.load(shuffle=seed)
     batches = (loaders["train"], loaders["validation"], loaders["test"])
     points = folder / "points"
-    config = {**inputs.noted(), **inputs.identity()}
+    config = {**inputs.describe(), **inputs.identity()}
     return swag_ramp(network, *batches, points, settings, config=config)
 
 
 def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
-    """Write record and page, and print what was found."""
+    """Write the record and the page, and print the results."""
     from smidgen.report import write
 
     numbers_at, page = written
@@ -222,17 +238,17 @@ def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
 
 
 def _save(done: Ramp, save: str, folder: Path, overwrite: bool) -> None:
-    scheme = done.best if save == _BEST else some_of("--save", [save], SCHEMES)[0]
+    scheme = done.best if save == _BEST else read_choices("--save", [save], SCHEMES)[0]
     if scheme not in done.posteriors:
         raise ArgumentError(
-            f"--save must name a scheme that this model has points of, got {save!r}. Try "
-            f"one of {', '.join(done.posteriors)}."
+            f"--save must be a scheme that this model can have, got {save!r}. Try one "
+            f"of {', '.join(done.posteriors)}."
         )
     smidgen.save(done.posteriors[scheme], folder, overwrite=overwrite)
     out.print(f"Saved the posterior of {scheme} to {folder}")
 
 
-def _share(value: float) -> float:
+def _check_fraction(value: float) -> float:
     if not 0 < value <= 1:
         raise ArgumentError(
             f"--most-stochastic must be in (0, 1], got {value:g}. Try 0.1, a tenth."

@@ -1,4 +1,4 @@
-"""`smidgen report`: a record, or several side by side, as one self-contained page."""
+"""`smidgen report`: turn records into one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 def report(
     records: Annotated[
-        list[Path], typer.Argument(help="Records, or folders of them.", metavar="RECORD...")
+        list[Path],
+        typer.Argument(help="Record files, or folders of them.", metavar="RECORD..."),
     ],
-    page: Annotated[Path, typer.Option("--out", help="The page.")] = Path("report.html"),
+    page: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path(
+        "report.html"
+    ),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the verdict to this file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what is there.")
+        bool, typer.Option("--overwrite", help="Replace existing files.")
     ] = False,
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
@@ -34,14 +37,14 @@ def report(
     from smidgen.runtime.record import Record
 
     refuse_taken_files(page, json_file, overwrite=overwrite)
-    found = [Record.load(path) for path in _files(records)]
-    if len(found) > 1:
-        show_many(found, page, json_file)
+    loaded = [Record.load(path) for path in _list_files(records)]
+    if len(loaded) > 1:
+        show_many(loaded, page, json_file)
         return
-    write(found[0], page)
-    show_record(found[0])
+    write(loaded[0], page)
+    show_record(loaded[0])
     out.print(f"\nwrote {page}")
-    write_json(json_file, {"page": str(page), "verdict": verdict(found[0])})
+    write_json(json_file, {"page": str(page), "verdict": verdict(loaded[0])})
 
 
 def show_many(
@@ -55,8 +58,8 @@ def show_many(
     Args:
         records: The records.
         page: The page.
-        json_file: A file for what was found, if one is wanted.
-        about: What the page says of itself.
+        json_file: A JSON file for the findings, if any.
+        about: What the page says about itself.
     """
     from smidgen.report import About, write_many
     from smidgen.report.many_records.aggregate import gather
@@ -64,24 +67,24 @@ def show_many(
     from smidgen.report.many_records.page import baseline_of
 
     write_many(records, page, about)
-    told = about or About()
-    across = gather(records, told.test_to_train)
-    lines = list(told.found) or findings(across, baseline_of(across, told.baseline))
+    about = about or About()
+    table = gather(records, about.test_to_train)
+    lines = list(about.found) or findings(table, baseline_of(table, about.baseline))
     for line in lines:
         out.print(f"• {escape(line)}")
     out.print(f"\nwrote {escape(str(page))}")
     write_json(json_file, {"page": str(page), "findings": lines})
 
 
-def _files(given: Sequence[Path]) -> list[Path]:
-    """Files as they are; of a folder, every record in it; of a study's, its records."""
+def _list_files(paths: Sequence[Path]) -> list[Path]:
+    """List files, every record of a folder, and the records of a study's folder."""
     from smidgen.errors import ArgumentError
 
-    found: list[Path] = []
-    for path in given:
+    files: list[Path] = []
+    for path in paths:
         folder = path / "records" if (path / "records").is_dir() else path
         inside = sorted(folder.glob("*.json")) if path.is_dir() else [path]
         if not inside:
-            raise ArgumentError(f"{path} must hold records (*.json), got none.")
-        found += inside
-    return found
+            raise ArgumentError(f"{path} must contain records (*.json), got none.")
+        files += inside
+    return files

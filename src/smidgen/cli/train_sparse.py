@@ -1,4 +1,4 @@
-"""`smidgen train-sparse`: a Bayesian network that is sparse from the first step."""
+"""`smidgen train-sparse`: train a Bayesian network that is sparse from the start."""
 
 from __future__ import annotations
 
@@ -26,54 +26,87 @@ if TYPE_CHECKING:
     from smidgen.sparse.architectures import PlainNetwork
 
 _FILE = (
-    "Data: .npz, .csv, IDX images (.gz or not), CIFAR-10 .bin or the folder of its "
-    "batches. Several are joined."
+    "Training data: .npz, .csv, IDX images (.gz or not), a CIFAR-10 .bin file or the "
+    "folder of its batches. Several files are joined."
 )
 Train = Annotated[list[Path], typer.Option(help=_FILE)]
-Out = Annotated[Path, typer.Option("--out", help="Where the network goes.")]
-Test = Annotated[Path | None, typer.Option(help="Data that only report.")]
-Label = Annotated[str, typer.Option(help="Column of the class in a CSV: name or number.")]
-Kind = Annotated[Literal["mlp", "resnet"], typer.Option(help="What to train.")]
-Hidden = Annotated[str, typer.Option(help="Units of an MLP's layers.")]
-Width = Annotated[int, typer.Option(help="Channels of a resnet's start.", min=1)]
-Density = Annotated[float, typer.Option(help="Active share of the weights, up to 1.")]
-Shared = Annotated[Budget, typer.Option(help="How layers share the active weights.")]
-First = Annotated[
-    FirstWeights, typer.Option(help="First active set: at random, or the largest weights.")
+Out = Annotated[Path, typer.Option("--out", help="Folder for the network.")]
+Test = Annotated[Path | None, typer.Option(help="Test data; nothing is chosen on them.")]
+Label = Annotated[
+    str, typer.Option(help="Column of the class in a CSV file: its name or number.")
 ]
-Scale = Annotated[float, typer.Option(help="First scale, as a share of the prior's.")]
+Kind = Annotated[
+    Literal["mlp", "resnet"], typer.Option(help="Architecture of the network.")
+]
+Hidden = Annotated[str, typer.Option(help="Units of an MLP's hidden layers.")]
+Width = Annotated[int, typer.Option(help="Channels of a ResNet's first stage.", min=1)]
+Density = Annotated[
+    float, typer.Option(help="Fraction of the weights that are active, in (0, 1].")
+]
+Shared = Annotated[
+    Budget, typer.Option(help="How the active weights are divided among the layers.")
+]
+First = Annotated[
+    FirstWeights,
+    typer.Option(help="Which weights are active first: random ones, or the largest."),
+]
+Scale = Annotated[float, typer.Option(help="Initial scale, as a fraction of the prior's.")]
 Prior = Annotated[
     float | None,
-    typer.Option(help="Standard deviation of the prior; by layer if left out."),
+    typer.Option(
+        help="Standard deviation of the prior; by default it depends on the layer."
+    ),
 ]
-Going = Annotated[PruningScore, typer.Option(help="The score that says which may go.")]
+Going = Annotated[
+    PruningScore,
+    typer.Option(
+        help="Score that ranks active weights for pruning; the lowest are pruned."
+    ),
+]
 Every = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Steps between moves; 100, or a twentieth of all if that is less."
+        min=1,
+        help="Steps between changes of the active set; by default 100, or a twentieth of "
+        "all steps if that is less.",
     ),
 ]
-Replaced = Annotated[float, typer.Option(help="Share that the first moves replace.")]
-Until = Annotated[float, typer.Option(help="Share of the steps in which weights move.")]
-Passes = Annotated[int, typer.Option(min=1, help="Batches whose gradients say who comes.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the data.")]
-Rate = Annotated[float, typer.Option("--lr", help="First rate.")]
-Optimiser = Annotated[Literal["adam", "sgd"], typer.Option(help="Who takes the steps.")]
+Replaced = Annotated[
+    float, typer.Option(help="Fraction of active weights that the first change replaces.")
+]
+Until = Annotated[
+    float, typer.Option(help="Fraction of the steps during which the active set changes.")
+]
+Passes = Annotated[
+    int,
+    typer.Option(min=1, help="Batches whose gradients decide which weights become active."),
+]
+Epochs = Annotated[int, typer.Option(min=1, help="Number of epochs.")]
+Rate = Annotated[float, typer.Option("--lr", help="Initial learning rate.")]
+Optimiser = Annotated[Literal["adam", "sgd"], typer.Option(help="Optimizer.")]
 Temperature = Annotated[
-    float, typer.Option(help="Weight of the KL term; 1 is VI, less a cold posterior.")
+    float, typer.Option(help="Weight of the KL term: 1 is VI, less is a cold posterior.")
 ]
-WarmUp = Annotated[float, typer.Option(help="Share of the steps in which it grows.")]
+WarmUp = Annotated[
+    float,
+    typer.Option(help="Fraction of the steps over which the KL term grows to its weight."),
+]
 Points = Annotated[
-    bool, typer.Option("--deterministic", help="Points instead of Gaussians.")
+    bool, typer.Option("--deterministic", help="Train plain weights instead of Gaussians.")
 ]
-HeldOut = Annotated[float, typer.Option("--val-share", help="Share of data held out.")]
-BatchSize = Annotated[int, typer.Option(help="Examples in a batch.", min=1)]
-Samples = Annotated[int, typer.Option(help="Draws of the weights to score with.")]
+HeldOut = Annotated[
+    float, typer.Option("--val-share", help="Fraction of the data to hold out.")
+]
+BatchSize = Annotated[int, typer.Option(help="Examples per batch.", min=1)]
+Samples = Annotated[int, typer.Option(help="Weight samples to predict with.")]
 Checkpoint = Annotated[
-    Path | None, typer.Option(help="File to resume from, written every epoch.")
+    Path | None,
+    typer.Option(help="Checkpoint file, written every epoch; pass it again to resume."),
 ]
-Picture = Annotated[Path | None, typer.Option(help="Draw the connectivity to an SVG.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything.")]
+Picture = Annotated[
+    Path | None, typer.Option(help="Draw the connectivity to this SVG file.")
+]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 
 
 def train_sparse(
@@ -124,7 +157,7 @@ def train_sparse(
     training = _training(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     if network.stochastic and temperature < 1:
-        say(f"The KL term counts {temperature:g}-fold, a cold posterior; 1 is VI")
+        say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
     found = _trained(network, data, training, batch_size, seed, checkpoint)
     scores = _scored(found, data, samples)
     about = _about(found, training, seed, count, train)
@@ -188,8 +221,8 @@ def _trained(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
-    went = sum(sum(move.pruned.values()) for move in found.changes)
-    out.print(f"  {len(found.changes)} moves, in which {went:,} weights went")
+    pruned = sum(sum(change.pruned.values()) for change in found.changes)
+    out.print(f"  {len(found.changes)} changes of the active set pruned {pruned:,} weights")
     return found
 
 
@@ -202,7 +235,7 @@ def _data(
     from smidgen.integrations.arrays import join_arrays, read_arrays
 
     if not 0 < held_out < 1:
-        raise ArgumentError(f"--val-share must be in (0, 1), got {held_out}.")
+        raise ArgumentError(f"--val-share must be in (0, 1), got {held_out}. Try 0.1.")
     column = int(label) if label.removeprefix("-").isdigit() else label
     everything = join_arrays([read_arrays(path, label=column) for path in train], train)
     count = max(1, round(held_out * len(everything)))
@@ -227,7 +260,9 @@ def _plain(
     try:
         units = tuple(int(each) for each in hidden.split(",") if each.strip())
     except ValueError:
-        raise ArgumentError(f"--hidden must be like 512,512, got {hidden!r}.") from None
+        raise ArgumentError(
+            f"--hidden must be numbers of units such as 512,512, got {hidden!r}."
+        ) from None
     return PlainNetwork(kind, tuple(train.inputs.shape[1:]), classes, units, width)
 
 

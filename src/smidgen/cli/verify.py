@@ -1,4 +1,4 @@
-"""`smidgen verify`: does smidgen see this model as it is?"""
+"""`smidgen verify`: check smidgen against a slow, exact computation on this model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from smidgen.cli.options import text as texts
 
 def verify(
     model: texts.Model,
-    data: Annotated[Path, typer.Option(help="Texts; the first few are enough.")],
+    data: Annotated[Path, typer.Option(help="Texts; only the first few are used.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: Annotated[
-        str | None, typer.Option("--label", help="Column of the label, for regression.")
+        str | None,
+        typer.Option("--label", help="Column of the label; needed for regression."),
     ] = None,
-    batches: Annotated[int, typer.Option(help="Batches to compare.", min=1)] = 2,
+    batches: Annotated[int, typer.Option(help="Number of batches to compare.", min=1)] = 2,
     batch_size: texts.BatchSize = 4,
     max_length: texts.MaxLength = 64,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Compare a few weights of every layer with a slow, exact computation."""
+    """Check a few weights of every layer against a slow, exact computation."""
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model)
-    names = None if label is None else texts.label_names(network)
+    names = None if label is None else texts.find_label_names(network)
     table = texts.read_table(data, text, text_pair, label, names)
-    loader = texts.batches_of(table, tokenizer, batch_size, max_length)
-    found = smidgen.verify(network, islice(loader, batches))
-    out.print(escape(str(found)), soft_wrap=True)
-    write_json(json_file, found.to_dict())
-    if not found.agrees:
+    loader = texts.make_batches(table, tokenizer, batch_size, max_length)
+    verification = smidgen.verify(network, islice(loader, batches))
+    out.print(escape(str(verification)), soft_wrap=True)
+    write_json(json_file, verification.to_dict())
+    if not verification.agrees:
         raise typer.Exit(1)

@@ -102,7 +102,7 @@ def _fetch(name: str, fetch: Callable[[], str]) -> Path:
 
 def _check_files(folder: Path, name: str) -> None:
     if not (folder / CONFIG).is_file():
-        # What 'smidgen tune' writes has its model one folder further down.
+        # What 'smidgen bayestune' writes has its model one folder further down.
         inside = folder / "model"
         there = (inside / CONFIG).is_file()
         hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -23,6 +23,7 @@ from smidgen.sparse.store import (
     unpack_weights,
 )
 from smidgen.sparse.training import SparseEpoch
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset
 
 
@@ -61,7 +62,8 @@ class SparsePosterior(Posterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "subset", self.network.subset())
+        origin = Origin(self.method, {"density": self.network.density})
+        object.__setattr__(self, "subset", replace(self.network.subset(), origin=origin))
 
     @property
     def floats(self) -> int:

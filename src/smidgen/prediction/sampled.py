@@ -14,6 +14,7 @@ from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.sampling import sampled_outputs
+from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 
 
@@ -39,7 +40,9 @@ def sampled_predictives(
     """
     likelihood, predictives = posterior.likelihood, []
     runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
-    for _, outputs in runs:
-        likelihood.check_outputs(outputs.flatten(0, 1))
-        predictives.append(likelihood.mixture(outputs, posterior.temperature))
+    # Around the loader too, which may draw from torch's own generator.
+    with preserve_model(problem.model):
+        for _, outputs in runs:
+            likelihood.check_outputs(outputs.flatten(0, 1))
+            predictives.append(likelihood.mixture(outputs, posterior.temperature))
     return predictives

@@ -1,8 +1,8 @@
-"""BayesTune from end to end: the few weights worth tuning, a delta, and a posterior.
+"""BayesTune from end to end: fine-tune the few weights worth it, then fit a posterior.
 
-A chain over the pretrained weights scales the prior of each; those of the largest scales
-are tuned together with a new head; the tuned model, what changed in it, and a posterior
-over the tuned weights go to one folder.
+A chain over the pretrained weights finds how far each one wants to move. The weights with
+the largest scales are fine-tuned together with a new head. One folder gets the fine-tuned
+model, the small delta that makes it, and a posterior over the fine-tuned weights.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,33 +24,111 @@ from smidgen.fit import (
     LangevinSettings,
     Scales,
 )
-from smidgen.fit.bayestune.langevin import schedule_chain
-from smidgen.fit.calibration.calibrate import calibrate
-from smidgen.fit.swag import SwagOptions
+from smidgen.fit.bayestune.langevin import (
+    NOISE_DISCOUNT,
+    TEMPERATURE,
+    Update,
+    schedule_chain,
+)
+from smidgen.fit.epochs import Criterion
+from smidgen.fit.swag import SwagSettings
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.base import Posterior
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
+from smidgen.select.bayestune import DEFAULT_FRACTION, refuse_several_rules
+from smidgen.select.ranking import check_fraction
 from smidgen.weights.affine import coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
-from smidgen.workflows.bayestune_settings import BayesTuneSettings as BayesTuneSettings
-from smidgen.workflows.swag import collect, keep
-from smidgen.workflows.text_task import Loader, Say
+from smidgen.workflows.fit_posterior import CHECKPOINT_EVERY, FitChoices, fit_posterior
+from smidgen.workflows.text_task import Loader
 from smidgen.workflows.tuned_folder import TunedFolder
+
+Kind = Literal["laplace", "swag", "none"]
+
+
+@dataclass(frozen=True)
+class BayesTuneSettings:
+    """Everything that shapes a run.
+
+    `fraction`, `threshold` and `elbow` are the rules of `select.bayestune`: set at most
+    one. `posterior` is the kind to fit over the fine-tuned weights. `agreement` also
+    compares chains on two halves of the data; `half` stores the delta in fp16.
+
+    Raises:
+        ArgumentError: If several rules are set.
+    """
+
+    fraction: float | None = None
+    threshold: float | None = None
+    elbow: bool = False
+    posterior: Kind = "laplace"
+    chain_epochs: int = 2
+    temperature: float | None = None
+    noise_discount: float | None = None
+    update: Update = "langevin"
+    agreement: bool = False
+    epochs: int = 5
+    learning_rate: float = 1e-3
+    patience: int = 2
+    stop_on: Criterion | None = None
+    half: bool = False
+    batch_size: int = 16
+    max_length: int = 128
+    seed: int = 0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_several_rules(self.fraction, self.threshold, self.elbow)
+        if self.fraction is not None:
+            check_fraction(self.fraction)
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """How many weights to choose, as `select.bayestune` takes it."""
+        if self.threshold is not None or self.elbow:
+            return {"threshold": self.threshold, "elbow": self.elbow}
+        return {"fraction": DEFAULT_FRACTION if self.fraction is None else self.fraction}
+
+    @property
+    def chain(self) -> dict[str, Any]:
+        """How the chain moves, as `fit.langevin` takes it."""
+        names = ("temperature", "noise_discount", "update", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def tuning(self) -> dict[str, Any]:
+        """How the weights are tuned, as `fit.sparse_finetune` takes it."""
+        names = ("epochs", "learning_rate", "patience", "stop_on", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """List the settings for a record, with the chain's defaults filled in."""
+        chain = self.chain
+        if self.update == "langevin":
+            defaults = {"temperature": TEMPERATURE, "noise_discount": NOISE_DISCOUNT}
+            chain |= {n: d for n, d in defaults.items() if chain[n] is None}
+        return {
+            "rule": self.rule,
+            "chain": {"epochs": self.chain_epochs, **chain},
+            "tuning": self.tuning,
+            "posterior": self.posterior,
+            "half": self.half,
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The weights to be tuned, and the chain that chose them.
+    """The weights to fine-tune, and the chain that chose them.
 
     Args:
         subset: The chosen weights, the head among them.
-        scales: What the chain found.
-        fraction: The share of the ranked weights that was chosen.
-        head_size: How many weights are of the head.
+        scales: The scales that the chain found.
+        fraction: The fraction of the ranked weights that was chosen.
+        head_size: How many weights belong to the head.
         head_modules: The modules of the head, in the model's order.
     """
 
@@ -62,79 +140,73 @@ class Choice:
 
 
 Finding = Choice | Agreement | FinetuneResult | Posterior
-"""What is shown as soon as it is there."""
+"""A result that is shown as soon as it is there."""
 
 
 def bayestune(
     base: str | Path,
     train: TextTable,
     validation: TextTable,
-    place: TunedFolder,
+    folder: TunedFolder,
     settings: BayesTuneSettings | None = None,
     *,
     config: Mapping[str, Any] | None = None,
-    say: Say = print,
-    show: Callable[[Finding], None] = lambda _: None,
+    show: Callable[[str | Finding], None] = print,
     progress: bool = True,
 ) -> Record:
-    """Sample the scales, choose, tune, save, and fit a posterior over what was tuned.
+    """Choose the weights worth fine-tuning, fine-tune them, and fit a posterior over them.
 
     Args:
-        base: Folder or hub id of the pretrained model; it gets a new head.
-        train: Labelled texts, of classes or with numbers.
-        validation: Others, which decide when to stop and choose the posterior's scale.
-        place: Where all goes, from `open_folder`; an interrupted run goes on from there.
-        settings: What to do.
+        base: Folder or hub id of the pretrained model, which gets a new head.
+        train: Labelled texts; the labels are classes or numbers.
+        validation: Other labelled texts, to decide when to stop and to calibrate on.
+        folder: Where everything goes, from `open_folder`. An interrupted run resumes there.
+        settings: What shapes the run.
         config: What else to note in the record.
-        say: Told each step in a few words.
-        show: Told each finding as it comes.
-        progress: Draw progress bars; in a log, a line a minute.
+        show: Called with a description of each step, and with each result.
+        progress: Show progress bars.
 
     Returns:
         The record, which is saved too.
-
-    Raises:
-        ArgumentError: If there is one class only, or the model cannot be loaded.
     """
     settings = settings or BayesTuneSettings()
-    work = _started(base, train, validation, settings, progress)
-    say("Sampling the scales")
-    choice = _chosen(work, place)
+    work = _load(base, train, validation, settings, progress)
+    show("Sampling the scales of the weights")
+    choice = _choose(work, folder)
     show(choice)
     results: dict[str, Any] = {"chain": choice.scales.to_dict(choice.fraction)}
     if settings.agreement:
-        say("Sampling on two halves of the data")
-        agreed = _agreement(work, train, choice.fraction)
-        show(agreed)
-        results["agreement"] = agreed.to_dict()
-    say(f"Tuning {choice.subset.size:,} weights")
+        show("Sampling on two halves of the data")
+        agreement = _compare_halves(work, train, choice.fraction)
+        show(agreement)
+        results["agreement"] = agreement.to_dict()
+    show(f"Fine-tuning {choice.subset.size:,} weights")
     tuning = {n: value for n, value in settings.tuning.items() if n != "seed"}
-    found = fit.finetune(
+    tuned = fit.finetune(
         work.network,
         work.train,
         choice.subset,
         validation=work.validation,
         settings=FinetuneSettings(**tuning, head=work.head),
         seed=settings.seed,
-        checkpoint=place.tuning_state,
+        checkpoint=folder.tuning_state,
         progress=progress,
     )
-    show(found)
-    tuned, size = _saved(found, work, place)
-    say(f"Saved {place.delta}, {format_bytes(size)}, and the model beside it")
-    results = {**_summary(found, place, size, choice.head_size), **results}
+    show(tuned)
+    model, size = _save(tuned, work, folder)
+    show(f"Saved {folder.delta}, {format_bytes(size)}, and the model beside it")
+    results = {**_summarise(tuned, folder, size, choice.head_size), **results}
     if settings.posterior != "none":
-        say("Fitting a posterior over the tuned weights")
-        posterior = _fitted(tuned, work, choice.subset, place, say)
-        keep(posterior, place.posterior, say, overwrite=place.overwrite)
+        show("Fitting a posterior over the fine-tuned weights")
+        posterior = _fit(model, work, choice.subset, folder, show)
         show(posterior)
         results |= _posterior_results(posterior)
     sizes = {"batch_size": settings.batch_size, "max_length": settings.max_length}
     of_model = {"head": choice.head_modules, "device": str(work.network.device)}
-    noted = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
-    record = Record("tune", noted, results, settings.seed)
-    record.save(place.record)
-    place.forget()
+    configuration = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
+    record = Record("tune", configuration, results, settings.seed)
+    record.save(folder.record)
+    folder.remove_states()
     return record
 
 
@@ -159,7 +231,7 @@ class _Work:
         return {"settings": settings, "seed": seed, "progress": self.progress}
 
 
-def _started(
+def _load(
     base: str | Path,
     train: TextTable,
     validation: TextTable,
@@ -201,10 +273,10 @@ def _batches(
     )
 
 
-def _chosen(work: _Work, place: TunedFolder) -> Choice:
+def _choose(work: _Work, folder: TunedFolder) -> Choice:
     """Run the chain, and choose by its scales."""
-    how = {**work.chain(work.train), "checkpoint": place.chain_state}
-    scales = fit.langevin(work.network, work.train, **how)
+    chain = {**work.chain(work.train), "checkpoint": folder.chain_state}
+    scales = fit.langevin(work.network, work.train, **chain)
     rule = work.settings.rule
     subset = select.bayestune(work.network, scales.means, **rule, head=work.head)
     names = find_head(work.network, work.head)
@@ -214,7 +286,7 @@ def _chosen(work: _Work, place: TunedFolder) -> Choice:
     return Choice(subset, scales, fraction, size, modules)
 
 
-def _agreement(work: _Work, table: TextTable, fraction: float) -> Agreement:
+def _compare_halves(work: _Work, table: TextTable, fraction: float) -> Agreement:
     """Run a chain on each half of the data."""
     first, second = (
         _batches(
@@ -225,76 +297,89 @@ def _agreement(work: _Work, table: TextTable, fraction: float) -> Agreement:
         )
         for start in (0, 1)
     )
-    how = work.chain(first)
-    return fit.agreement(work.network, first, second, fraction=fraction, **how)
+    chain = work.chain(first)
+    return fit.agreement(work.network, first, second, fraction=fraction, **chain)
 
 
-def _saved(
-    found: FinetuneResult, work: _Work, place: TunedFolder
+def _save(
+    result: FinetuneResult, work: _Work, folder: TunedFolder
 ) -> tuple[PreTrainedModel, int]:
-    """Write the delta and the model it makes; return that and the delta's bytes."""
-    assert found.delta is not None
-    delta = found.delta.half() if work.settings.half else found.delta
+    """Save the delta and the model it makes; return the model and the delta's bytes."""
+    assert result.delta is not None
+    delta = result.delta.half() if work.settings.half else result.delta
     tuned = deepcopy(work.network)
     delta.apply(tuned)
-    size = delta.save(place.delta).stat().st_size
-    huggingface.save_model(tuned, work.tokenizer, place.model, overwrite=place.overwrite)
+    size = delta.save(folder.delta).stat().st_size
+    huggingface.save_model(tuned, work.tokenizer, folder.model, overwrite=folder.overwrite)
     return tuned, size
 
 
-def _summary(
-    found: FinetuneResult, place: TunedFolder, size: int, head: int
+def _summarise(
+    result: FinetuneResult, folder: TunedFolder, size: int, head: int
 ) -> dict[str, Any]:
-    """What tuning came to, as a record holds it."""
-    assert found.delta is not None
-    whole = sum(each.numel() for each in found.delta.replaced.values())
+    """List the results of the fine-tune for a record."""
+    assert result.delta is not None
+    whole = sum(tensor.numel() for tensor in result.delta.replaced.values())
     return {
-        "delta": str(place.delta),
+        "delta": str(folder.delta),
         "bytes": size,
-        "weights": found.delta.subset.size + whole,
+        "weights": result.delta.subset.size + whole,
         "head": head,
-        "best": asdict(found.best),
-        "history": [asdict(each) for each in found.history],
+        "best": asdict(result.best),
+        "history": [asdict(epoch) for epoch in result.history],
     }
 
 
-def _fitted(
-    tuned: PreTrainedModel, work: _Work, subset: Subset, place: TunedFolder, say: Say
+def _fit(
+    tuned: PreTrainedModel,
+    work: _Work,
+    subset: Subset,
+    folder: TunedFolder,
+    show: Callable[[str], None],
 ) -> Posterior:
-    """Fit a posterior over the tuned weights and tune it on the held-out texts."""
-    progress = work.progress
-    if work.settings.posterior == "swag":
-        steps = max(100, 2 * len(work.train))
-        return collect(
-            tuned,
-            work.train,
-            work.validation,
-            subset,
-            options=SwagOptions(steps=steps, trial_steps=steps // 5),
-            seed=work.settings.seed,
-            folder=place.posterior,
-            say=say,
-            progress=progress,
-        )
-    # Single weights: no rows × columns to factor.
-    kept = _affine(tuned, subset, say)
-    found = fit.laplace(tuned, work.train, kept, structure="diag", progress=progress)
-    return calibrate(found, tuned, work.validation, progress=progress)
+    """Fit a posterior over the fine-tuned weights and calibrate it on held-out texts."""
+    method, steps = work.settings.posterior, max(100, 2 * len(work.train))
+    arguments: dict[str, dict[str, Any]] = {
+        # Single weights have no rows × columns to factor.
+        "laplace": {"structure": "diag"},
+        "swag": {
+            "settings": SwagSettings(
+                steps=steps, trial_steps=steps // 5, checkpoint_every=CHECKPOINT_EVERY
+            ),
+            "seed": work.settings.seed,
+        },
+    }
+    if method == "laplace":
+        subset = _keep_affine(tuned, subset, show)
+    choices = FitChoices(
+        method, folder.posterior, arguments[method], overwrite=folder.overwrite
+    )
+    return fit_posterior(
+        tuned,
+        work.train,
+        work.validation,
+        subset,
+        choices,
+        say=show,
+        progress=work.progress,
+    )
 
 
-def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
-    """What a Laplace posterior can hold: a new head may have a norm between its layers."""
+def _keep_affine(
+    model: PreTrainedModel, subset: Subset, show: Callable[[str], None]
+) -> Subset:
+    """Drop what a Laplace posterior cannot hold, such as a norm inside a new head."""
     universe = coverage(model).universe
     parts = {name: part for name, part in subset.parts.items() if name in universe}
     if len(parts) == len(subset.parts):
         return subset
-    kept = Subset(universe, parts)
-    say(f"Leaving {subset.size - kept.size:,} weights out that are of no affine layer")
+    kept = Subset(universe, parts, subset.origin)
+    show(f"Leaving out {subset.size - kept.size:,} weights that are in no affine layer")
     return kept
 
 
 def _posterior_results(posterior: Posterior) -> dict[str, Any]:
-    """The posterior in numbers, and where a classifier has one the curve of its page."""
+    """List the posterior's numbers, and a classifier's curve of precisions."""
     results: dict[str, Any] = {"posterior": posterior.summary()}
     curve = posterior.precision_curve()
     if isinstance(posterior.likelihood, Categorical) and curve is not None:

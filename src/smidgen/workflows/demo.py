@@ -1,8 +1,8 @@
-"""The embedded demo: a real encoder, real sentences, calibrated on about one percent.
+"""The embedded demo: a real encoder and real sentences, about one percent stochastic.
 
-Movie reviews rated by about fifteen people each; a small training set on purpose, since
-that is when models are overconfident. Three other domains are shifted data, and the
-sentences that the raters did not settle are those an honest model is unsure of.
+The sentences are movie reviews, each rated by about fifteen people. The training set is
+small on purpose, since that is when models are overconfident. Three other domains are the
+shifted data, and an honest model should be unsure of the sentences its raters disagree on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smidgen.workflows.text_task import Say, TaskSettings, TextTask, run_task
 
 @dataclass(frozen=True)
 class DemoSettings(TaskSettings):
-    """How many sentences of each kind; `elsewhere` counts each of the four other sets."""
+    """How many sentences of each kind; `elsewhere` is for each of the four shifted sets."""
 
     train: int = 1500
     validation: int = 1000
@@ -32,12 +32,12 @@ QUICK = DemoSettings(
 
 
 def run_demo(settings: DemoSettings, *, say: Say = print, progress: bool = True) -> Record:
-    """Fine-tune, choose the subset, fit, tune and evaluate.
+    """Fine-tune, choose the weights, fit, calibrate and evaluate.
 
     Args:
-        settings: The numbers of the run.
-        say: Told each step in a few words.
-        progress: Draw progress bars; in a log, a line a minute.
+        settings: What shapes the run.
+        say: Called with a description of each step.
+        progress: Show progress bars.
 
     Returns:
         The record, ready for a report.
@@ -56,11 +56,11 @@ def run_demo(settings: DemoSettings, *, say: Say = print, progress: bool = True)
         train=data.train,
         validation=data.validation,
         test=data.test,
-        elsewhere={
+        shifted={
             name: table.take(range(len(table))[: settings.elsewhere])
             for name, table in others.items()
         },
-        split=data.split,
+        disagreement=data.split,
     )
     say("Loading the encoder (all-MiniLM-L6-v2, 22.7 million weights)")
     return run_task(

@@ -1,7 +1,7 @@
-"""The slow, exact side of a verification: Jacobians by autograd in the weights themselves.
+"""The slow, exact side of a verification: autograd Jacobians with respect to the weights.
 
 No taps and no hooks: the model runs on copies of its weights, in fp64 where it can, and
-every output of every example is back-propagated by itself.
+every output of every example is back-propagated separately.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
-    """Jacobians (R, C, D) of each layer's chosen weights, and Hessians Λ (R, C, C)."""
+class ExactJacobians:
+    """Jacobians (R, C, D) of each layer's blocks weights, and Hessians Λ (R, C, C)."""
 
     jacobians: Mapping[str, Tensor]
     hessians: Tensor
@@ -38,68 +38,68 @@ class Exact:
 
 
 def exact_jacobians(
-    problem: SettledProblem, batches: Sequence[Batch], chosen: Sequence[LayerBlock]
-) -> Exact:
-    """Back-propagate every kept output by itself, in fp64 if the model can.
+    problem: SettledProblem, batches: Sequence[Batch], blocks: Sequence[LayerBlock]
+) -> ExactJacobians:
+    """Back-propagate every labelled output separately, in fp64 if the model can run in it.
 
     Args:
-        problem: The problem, with its likelihood settled.
+        problem: The problem; its likelihood must be known.
         batches: The batches.
-        chosen: The weights to differentiate in; blocks of rows and columns.
+        blocks: The weights to differentiate by, as blocks of rows and columns.
 
     Returns:
         Jacobians and Hessians, on the CPU in fp64.
     """
     try:
-        return _in_type(problem, batches, chosen, torch.float64)
+        return _differentiate(problem, batches, blocks, torch.float64)
     except (RuntimeError, TypeError):
         # A forward pass that names a type, or a device without fp64.
-        return _in_type(problem, batches, chosen, None)
+        return _differentiate(problem, batches, blocks, None)
 
 
-def _in_type(
+def _differentiate(
     problem: SettledProblem,
     batches: Sequence[Batch],
-    chosen: Sequence[LayerBlock],
-    kind: torch.dtype | None,
-) -> Exact:
-    def typed(tensor: Tensor) -> Tensor:
+    blocks: Sequence[LayerBlock],
+    dtype: torch.dtype | None,
+) -> ExactJacobians:
+    def cast(tensor: Tensor) -> Tensor:
         copy = tensor.detach().clone()
-        return copy.to(kind) if kind and copy.is_floating_point() else copy
+        return copy.to(dtype) if dtype and copy.is_floating_point() else copy
 
-    tensors = {n: typed(p) for n, p in problem.model.named_parameters()}
-    tensors |= {n: typed(b) for n, b in problem.model.named_buffers()}
-    leaves = {name: tensors[name] for block in chosen for name in block.layer.shapes}
+    tensors = {n: cast(p) for n, p in problem.model.named_parameters()}
+    tensors |= {n: cast(b) for n, b in problem.model.named_buffers()}
+    leaves = {name: tensors[name] for block in blocks for name in block.layer.shapes}
     for leaf in leaves.values():
         leaf.requires_grad_()
-    pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in chosen}
+    pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in blocks}
     hessians = []
     with preserve_model(problem.model), torch.enable_grad():
         for batch in batches:
-            shown = tree_map_only(Tensor, typed, batch)
-            outputs = problem.outputs_with(tensors, shown).flatten(0, -2)
+            cast_batch = tree_map_only(Tensor, cast, batch)
+            outputs = problem.outputs_with(tensors, cast_batch).flatten(0, -2)
             _, kept = problem.read(batch, outputs.detach())
             hessians.append(_hessians(problem, outputs.detach()[kept]))
             for row in outputs[kept]:
-                found = [_gradients(output, leaves) for output in row]
-                for block in chosen:
-                    own = torch.stack([_entries(block, each) for each in found])
-                    pieces[block.layer.name].append(own)
-    jacobians = {name: torch.stack(each) for name, each in pieces.items()}
-    return Exact(jacobians, torch.cat(hessians))
+                gradients = [_gradients(output, leaves) for output in row]
+                for block in blocks:
+                    jacobian = torch.stack([_entries(block, g) for g in gradients])
+                    pieces[block.layer.name].append(jacobian)
+    jacobians = {name: torch.stack(rows) for name, rows in pieces.items()}
+    return ExactJacobians(jacobians, torch.cat(hessians))
 
 
 def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         output, list(leaves.values()), retain_graph=True, materialize_grads=True
     )
-    return dict(zip(leaves, found, strict=True))
+    return dict(zip(leaves, gradients, strict=True))
 
 
 def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
-    """Gradients of a block's weights in the order of its grid, (D,)."""
+    """Take the gradients of a block's weights, in the block's order, (D,)."""
     gradient = gradients[block.layer.weight]
     matrix = gradient.T if block.layer.transposed else gradient.flatten(1)
     device = gradient.device
@@ -112,17 +112,17 @@ def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
 
 
 def _hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
-    """Hessians of −log p in each row of outputs by autograd, for unit noise."""
+    """Hessians of −log p at each row of outputs, by autograd, for unit noise."""
     likelihood = problem.likelihood
     outputs = outputs.double().cpu()
-    # Of these likelihoods no Hessian depends on the target, so any will do.
+    # None of these likelihoods has a Hessian that depends on the target: any will do.
     targets = likelihood.draw_targets(outputs, torch.Generator().manual_seed(0))
 
     def loss(row: Tensor, target: Tensor) -> Tensor:
         return -likelihood.log_prob(row[None], target[None])[0] * likelihood.scale
 
-    found = [
-        torch.autograd.functional.hessian(lambda each, y=target: loss(each, y), row)
+    hessians = [
+        torch.autograd.functional.hessian(lambda f, y=target: loss(f, y), row)
         for row, target in zip(outputs, targets, strict=True)
     ]
-    return torch.stack(found)
+    return torch.stack(hessians)

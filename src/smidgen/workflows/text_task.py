@@ -1,4 +1,4 @@
-"""One text task from end to end: fine-tune, choose, fit, tune, evaluate."""
+"""One text task from end to end: fine-tune, choose weights, fit, calibrate, evaluate."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.record import Record
-from smidgen.weights.subset import Subset
-from smidgen.workflows.comparison import (
-    compare,
-    in_order,
-    point_methods,
-    posterior_method,
-    seen_elsewhere,
+from smidgen.workflows.compare import describe_subset
+from smidgen.workflows.method import (
+    predict_point,
+    predict_posterior,
+    predict_shifted,
+    read_examples,
+    score_methods,
 )
-from smidgen.workflows.posterior_notes import subset_summary
 
 Say = Callable[[str], None]
+"""Takes the description of each step as it begins."""
 Loader = DataLoader[dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """Every number that shapes a run."""
+    """Everything that shapes a run."""
 
     percent: float = 10.0
     epochs: int = 4
@@ -47,29 +47,29 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class TextTask:
-    """Data to train on, to choose by and to report on.
+    """Data to train on, to choose with and to report on.
 
-    `elsewhere` are other texts by name, to wonder about; `split` says how split human
-    raters were on each test text, if that is known.
+    `shifted` are other texts by name, of which the model should be less certain;
+    `disagreement` is how much human raters disagreed on each test text, if known.
     """
 
     title: str
     train: TextTable
     validation: TextTable
     test: TextTable
-    elsewhere: Mapping[str, TextTable] = field(default_factory=dict)
-    split: tuple[float, ...] | None = None
+    shifted: Mapping[str, TextTable] = field(default_factory=dict)
+    disagreement: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class _Loaders:
-    """Batches; all but the shuffled ones are in order of length, to save padding."""
+    """Batches; all but the shuffled ones are sorted by length, to save padding."""
 
     shuffled: Loader
     train: Loader
     validation: Loader
     test: Loader
-    elsewhere: dict[str, Loader]
+    shifted: dict[str, Loader]
 
 
 def run_task(
@@ -87,11 +87,11 @@ def run_task(
     Args:
         task: The data.
         base: Folder or hub id of the pretrained encoder.
-        settings: The numbers of the run.
-        kind: What the record calls this run.
+        settings: What shapes the run.
+        kind: The kind of the record.
         config: What else to note in the record.
-        say: Told each step in a few words.
-        progress: Draw progress bars; in a log, a line a minute.
+        say: Called with a description of each step.
+        progress: Show progress bars.
 
     Returns:
         The record, ready for a report.
@@ -120,17 +120,20 @@ def run_task(
     posteriors = {}
     for name, subset in subsets.items():
         say(f"Fitting {name}: {subset.size:,} weights ({subset.fraction:.2%})")
-        posteriors[name] = _fitted(problem, loaders, subset, progress)
-    say("Evaluating on test texts" + (" and elsewhere" if loaders.elsewhere else ""))
+        posterior = fit.laplace(problem, loaders.train, subset, progress=progress)
+        posteriors[name] = calibrate(
+            posterior, problem, loaders.validation, progress=progress
+        )
+    say("Evaluating on test texts" + (" and shifted ones" if loaders.shifted else ""))
     results = {
-        **_evaluated(problem, posteriors, loaders, task, progress),
-        "subset": subset_summary(problem, posteriors["sparse-kfac"], settings.percent),
+        **_evaluate(problem, posteriors, loaders, task, progress),
+        "subset": describe_subset(tuned.model, subsets["sparse-kfac"]),
         "finetuning": [asdict(epoch) for epoch in tuned.history],
     }
     chosen = posteriors["sparse-kfac"]
-    kept = {"structure": chosen.structure, "approximation": chosen.approximation}
-    noted = {"title": task.title, **config, **asdict(settings), **kept}
-    return Record(kind, noted, results, seed=settings.seed)
+    curvature = {"structure": chosen.structure, "approximation": chosen.approximation}
+    configuration = {"title": task.title, **config, **asdict(settings), **curvature}
+    return Record(kind, configuration, results, seed=settings.seed)
 
 
 def _loaders(
@@ -151,42 +154,36 @@ def _loaders(
         loader(task.train),
         loader(task.validation),
         loader(task.test),
-        {name: loader(table) for name, table in task.elsewhere.items()},
+        {name: loader(table) for name, table in task.shifted.items()},
     )
 
 
-def _fitted(
-    problem: Problem, loaders: _Loaders, subset: Subset, progress: bool
-) -> LaplacePosterior:
-    posterior = fit.laplace(problem, loaders.train, subset, progress=progress)
-    return calibrate(posterior, problem, loaders.validation, progress=progress)
-
-
-def _evaluated(
+def _evaluate(
     problem: Problem,
-    posteriors: dict[str, LaplacePosterior],
+    posteriors: Mapping[str, LaplacePosterior],
     loaders: _Loaders,
     task: TextTask,
     progress: bool,
 ) -> dict[str, Any]:
+    """Score the baselines and the posteriors on the test texts."""
     chosen = posteriors["sparse-kfac"]
     assert chosen.calibration is not None
-    test = in_order(problem, loaders.test)
-    methods, targets = point_methods(
-        problem, test, temperature=chosen.calibration.map_scale, progress=progress
-    )
+    problem = problem.with_likelihood(chosen.likelihood)
+    test = read_examples(problem, loaders.test, progress=progress)
+    methods, targets = predict_point(problem.likelihood, test, chosen.calibration.map_scale)
     methods += [
-        posterior_method(name, posterior, problem, test, progress=progress)
+        predict_posterior(name, posterior, problem, test, progress=progress)
         for name, posterior in posteriors.items()
     ]
-    methods = seen_elsewhere(
-        methods, posteriors, problem, loaders.elsewhere, progress=progress
+    methods = predict_shifted(
+        methods, posteriors, problem, loaders.shifted, progress=progress
     )
-    split = task.split and [task.split[i] for i in task.test.by_length()]
+    order = task.test.by_length()
+    disagreement = task.disagreement and [task.disagreement[i] for i in order]
     sizes = {name: len(getattr(task, name)) for name in ("train", "validation", "test")}
-    others = {name: len(table) for name, table in task.elsewhere.items()}
+    shifted = {name: len(table) for name, table in task.shifted.items()}
     return {
-        **compare(methods, targets, split=split),
+        **score_methods(methods, targets, disagreement=disagreement),
         "precision_curve": chosen.precision_curve(),
-        "data": {**sizes, **others},
+        "data": {**sizes, **shifted},
     }

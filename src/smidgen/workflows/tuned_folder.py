@@ -1,4 +1,4 @@
-"""Where a tuned model goes: its files, and the states an interrupted run goes on from."""
+"""The folder of a fine-tuned model: its files, and the states to resume a run from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _STATES = ("chain.safetensors", "tuning.safetensors")
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """The places of a tuned model, free or to be replaced; `open_folder` makes it.
+    """The paths of a fine-tuned model, free or to be replaced; `open_folder` makes it.
 
     Args:
-        folder: Where all goes.
-        overwrite: Whether what is there may be replaced.
-        checkpoint: Another folder, of the states, if there shall be any.
+        folder: Where everything goes.
+        overwrite: Whether existing files may be replaced.
+        checkpoint: Another folder for the states of the run, if it is to be resumable.
     """
 
     folder: Path
@@ -28,12 +28,12 @@ class TunedFolder:
 
     @property
     def delta(self) -> Path:
-        """The file of the differences."""
+        """The file of the delta."""
         return self.folder / "delta.safetensors"
 
     @property
     def model(self) -> Path:
-        """The folder of the tuned model."""
+        """The folder of the fine-tuned model."""
         return self.folder / "model"
 
     @property
@@ -43,21 +43,21 @@ class TunedFolder:
 
     @property
     def record(self) -> Path:
-        """The file of the record. It is written last: where it is, a run has ended."""
+        """The file of the record. It is written last: where it exists, a run has finished."""
         return self.folder / "record.json"
 
     @property
     def chain_state(self) -> Path | None:
-        """Where the chain's state goes, if anywhere."""
+        """The file of the chain's state, if the run is resumable."""
         return self.checkpoint and self.checkpoint / _STATES[0]
 
     @property
     def tuning_state(self) -> Path | None:
-        """Where the state of tuning goes, if anywhere."""
+        """The file of the fine-tune's state, if the run is resumable."""
         return self.checkpoint and self.checkpoint / _STATES[1]
 
-    def forget(self) -> None:
-        """Remove the states: all is done."""
+    def remove_states(self) -> None:
+        """Remove the states of a run that has finished."""
         for state in (self.chain_state, self.tuning_state):
             if state is not None:
                 state.unlink(missing_ok=True)
@@ -66,38 +66,38 @@ class TunedFolder:
 def open_folder(
     folder: str | Path, *, overwrite: bool = False, checkpoint: str | Path | None = None
 ) -> TunedFolder:
-    """Refuse to write over anything, before any work is done.
+    """Make sure that nothing would be overwritten, before any work is done.
 
     Args:
-        folder: Where all shall go.
+        folder: Where everything goes.
         overwrite: Replace what an earlier run left.
-        checkpoint: A folder to go on from after an interruption; what an interrupted run
-            of it left in `folder` may be replaced.
+        checkpoint: A folder to resume from after an interruption; what the interrupted
+            run left in `folder` may then be replaced.
 
     Returns:
-        The places.
+        The paths.
 
     Raises:
-        ArgumentError: If both folders are one.
-        StoreError: If something is there and may not be replaced.
+        ArgumentError: If both folders are the same.
+        StoreError: If a file exists and may not be replaced.
     """
     folder = Path(folder)
     states = None if checkpoint is None else Path(checkpoint)
     if states is not None and states.resolve() == folder.resolve():
         raise ArgumentError(
-            f"checkpoint must be a folder of its own, got {str(checkpoint)!r}, where the "
-            "tuned model goes. Give another, and the same one again to go on."
+            f"checkpoint must be another folder than the results', got {str(checkpoint)!r} "
+            "for both. Choose another, and pass the same one again to resume."
         )
-    left = states is not None and any((states / name).is_file() for name in _STATES)
-    found = TunedFolder(folder, overwrite, states)
-    if left and not found.record.exists():
-        found = TunedFolder(folder, True, states)
-    refuse_taken_model(found.model, overwrite=found.overwrite)
-    refuse_taken_posterior(found.posterior, overwrite=found.overwrite)
-    for path in (found.delta, found.record):
-        if path.exists() and not found.overwrite:
+    interrupted = states is not None and any((states / n).is_file() for n in _STATES)
+    paths = TunedFolder(folder, overwrite, states)
+    if interrupted and not paths.record.exists():
+        paths = TunedFolder(folder, True, states)
+    refuse_taken_model(paths.model, overwrite=paths.overwrite)
+    refuse_taken_posterior(paths.posterior, overwrite=paths.overwrite)
+    for path in (paths.delta, paths.record):
+        if path.exists() and not paths.overwrite:
             raise StoreError(
                 f"{path} exists already. Give another folder, or overwrite=True "
                 "(--overwrite) to replace it."
             )
-    return found
+    return paths

@@ -1,17 +1,17 @@
 """Verify: does smidgen see a user's model as it is? A slow, exact second opinion.
 
-Taps see a layer's weights through the module that runs it. A model that also uses them in
-another way has a larger Jacobian than taps can tell. So for a few weights of every layer the
-Jacobian J of the outputs is computed once more by autograd in the weights themselves, on a
-copy in fp64, one output at a time, without taps, and compared in three ways:
+Taps see a layer's weights through the module that runs it. If the model also uses those
+weights in another way, taps miss part of the Jacobian. So, for a few weights of every layer,
+autograd computes the Jacobian J of the outputs again, with respect to the weights themselves,
+on an fp64 copy, one output at a time and without taps. It is compared in three ways:
 
     curvature   the diagonal of Σ Jᵀ Λ J, Λ the Hessian of −log p, with structure "diag"
     variance    J (G ⊗ A + τI)⁻¹ Jᵀ, inverted densely, with the covariance of "kron"
     samples     the covariance of weights drawn from "kron" with that inverse, as the
                 largest z-score of its entries
 
-The first two are relative errors, ‖ours − exact‖ / ‖exact‖. Beside them stands how far the
-Kronecker product is from the exact curvature: that is an approximation and no mistake.
+The first two are relative errors, ‖ours − exact‖ / ‖exact‖. A fourth column shows how far the
+Kronecker product is from the exact curvature: that is an approximation, not an error.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Part, Subset
-from smidgen.workflows.exact_jacobian import Exact, exact_jacobians
+from smidgen.workflows.exact_jacobian import ExactJacobians, exact_jacobians
 
 _DRAWS = 2000
-# Some thousand entries are compared; chance alone reaches five once in a thousand runs.
+# Thousands of entries are compared; by chance alone one in a thousand runs reaches five.
 _MOST_Z = 6.0
-# By bytes of the model's type: rounding of activations, not of anything of ours.
+# By the bytes of the model's dtype: this is rounding of its activations, not an error.
 _TOLERANCES = {8: 1e-6, 4: 5e-3, 2: 1e-1}
-# A layer below this share of the largest curvature cannot be told from rounding in fp32.
+# Below this fraction of the largest curvature, a layer is lost in fp32 rounding.
 _FLOOR = 1e-12
 
 
@@ -56,11 +56,11 @@ class LayerCheck:
     Args:
         name: The layer.
         curvature: Relative error of the curvature.
-        variance: Relative error of its share of the outputs' variance.
+        variance: Relative error of what it adds to the outputs' variance.
         samples: Largest z-score of the covariance of drawn weights.
         approximation: Relative distance of the Kronecker product from the exact curvature.
-        remark: Why it was left out or cannot be compared, if so.
-        agrees: Whether all are within the tolerance.
+        remark: Why the layer was skipped or cannot be compared; empty otherwise.
+        agrees: Whether every number is within its tolerance.
     """
 
     name: str
@@ -74,11 +74,11 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """The checks of all layers; print it.
+    """The checks of all layers, which print as a table.
 
     Args:
-        checks: A check for each layer.
-        tolerance: The relative error that is let pass.
+        checks: One check per layer.
+        tolerance: The largest relative error that passes.
         examples: How many rows of outputs were compared.
     """
 
@@ -88,11 +88,11 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether every layer does."""
+        """Whether every layer agrees."""
         return all(check.agrees for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it down as plain values; None where nothing could be compared."""
+        """List plain values for JSON, None where nothing could be compared."""
         checks = [
             {
                 key: None if isinstance(value, float) and isnan(value) else value
@@ -103,18 +103,18 @@ class Verification:
         return {**asdict(self), "checks": checks, "agrees": self.agrees}
 
     def table(self) -> list[tuple[str, ...]]:
-        """Headings and cells."""
-        headings = ("map", "curvature", "variance", "samples", "kron's gap", "verdict")
+        """List the headings, then the cells of each layer."""
+        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
         return [headings, *(_cells(check) for check in self.checks)]
 
     def summary(self) -> str:
-        """One sentence."""
+        """Summarise the checks in one sentence."""
         wrong = [check.name for check in self.checks if not check.agrees]
         if wrong:
             return (
-                f"{len(wrong)} of {len(self.checks)} layers disagree, {wrong[0]} first: the "
-                "model uses their weights in a way that smidgen does not see. Leave them "
-                "out of the subset."
+                f"{len(wrong)} of {len(self.checks)} layers disagree, starting with "
+                f"{wrong[0]}: the model uses their weights in a way that smidgen does not "
+                "see. Leave them out of the subset."
             )
         return (
             f"All {len(self.checks)} layers agree with the exact computation on "
@@ -134,62 +134,63 @@ def verify(
     columns: int = 6,
     precision: float = 1.0,
     tolerance: float | None = None,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Verification:
-    """Compare curvature, variances and samples with a slow exact computation.
+    """Compare curvature, variances and samples with a slow, exact computation.
 
     Args:
-        model: The trained model, or its `Problem`. It is left as it was.
+        model: The trained model, or its `Problem`. It is not changed.
         batches: A few small batches: every output of every example is back-propagated
-            by itself through the whole model.
-        rows: Rows of every layer to compare, chosen at random.
-        columns: Columns of every layer, likewise.
+            separately through the whole model.
+        rows: How many rows of each layer to compare, chosen at random.
+        columns: How many columns of each layer to compare, chosen at random.
         precision: The prior precision of the posterior that is compared.
-        tolerance: The relative error to let pass; by the model's type if left out.
-        generator: Source of the choice and of the samples; a fixed seed if left out.
+        tolerance: The largest relative error that passes; by default it follows the
+            model's dtype.
+        seed: Seed of the random choice and of the samples.
 
     Returns:
-        The checks, layer by layer; print it.
+        The checks, layer by layer. Print it to see a table.
 
     Raises:
-        ArgumentError: If an argument is outside what it may be.
+        ArgumentError: If rows or columns is below 1.
     """
     if rows < 1 or columns < 1:
         raise ArgumentError(
             f"rows and columns must be 1 or more, got {rows} and {columns}. Try 6."
         )
-    given, batches = as_problem(model), list(batches)
-    source = generator or torch.Generator().manual_seed(0)
-    subset = _few(given.model, rows, columns, source)
-    with preserve_model(given.model):
-        problem, _, _ = given.settle(batches)
+    unsettled, batches = as_problem(model), list(batches)
+    generator = torch.Generator().manual_seed(seed)
+    subset = _choose_few(unsettled.model, rows, columns, generator)
+    with preserve_model(unsettled.model):
+        problem, _, _ = unsettled.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
         kron, diagonal = (
-            laplace(problem, batches, subset, structure=each, progress=False)
-            for each in ("kron", "diag")
+            laplace(problem, batches, subset, structure=structure, progress=False)
+            for structure in ("kron", "diag")
         )
     kron = kron.with_precision(precision)
-    exact = exact_jacobians(problem, batches, find_blocks(given.model, subset))
-    compare = _Comparison(
+    exact = exact_jacobians(problem, batches, find_blocks(problem.model, subset))
+    comparison = _Comparison(
         exact,
         diagonal,
         kron,
-        _own_variances(problem, batches, kron),
-        _tolerance(given.model) if tolerance is None else tolerance,
+        _output_variances(problem, batches, kron),
+        _tolerance(problem.model) if tolerance is None else tolerance,
         _FLOOR * max(float(exact.curvature(name).norm()) for name in exact.jacobians),
-        _draws(kron, source),
+        _draw_weights(kron, generator),
     )
-    checks = tuple(compare.check(name) for name in exact.jacobians)
-    return Verification(checks, compare.tolerance, len(exact.hessians))
+    checks = tuple(comparison.check(name) for name in exact.jacobians)
+    return Verification(checks, comparison.tolerance, len(exact.hessians))
 
 
 @dataclass(frozen=True, eq=False)
 class _Comparison:
-    """Both sides, and how near they must be."""
+    """Both sides of the comparison, and how close they must be."""
 
-    exact: Exact
+    exact: ExactJacobians
     diagonal: LaplacePosterior
     kron: LaplacePosterior
     variances: Mapping[str, Tensor]
@@ -200,8 +201,8 @@ class _Comparison:
     def check(self, name: str) -> LayerCheck:
         """Compare one layer."""
         if name not in self.kron.operators:
-            why = "left out: its examples cannot be told apart"
-            return LayerCheck(name, nan, nan, nan, nan, why, True)
+            remark = "skipped: it mixes examples, or never runs"
+            return LayerCheck(name, nan, nan, nan, nan, remark, True)
         factored, covariance = self._factored(name)
         curvature = self.exact.curvature(name)
         least = self.least
@@ -215,8 +216,8 @@ class _Comparison:
             *errors,
             score,
             _error(factored, curvature, least),
-            "" if float(curvature.norm()) > least else "next to no output depends on it",
-            all(each <= self.tolerance for each in errors) and score <= _MOST_Z,
+            "" if float(curvature.norm()) > least else "hardly affects any output",
+            all(error <= self.tolerance for error in errors) and score <= _MOST_Z,
         )
 
     def _factored(self, name: str) -> tuple[Tensor, Tensor]:
@@ -233,69 +234,73 @@ class _Comparison:
         return factored, torch.linalg.inv(factored + prior * eye)
 
 
-def _draws(posterior: LaplacePosterior, source: torch.Generator) -> dict[str, Tensor]:
-    """Many draws of the weights, (S, D) by layer, as a prediction by samples has them."""
-    found = [posterior.sample_deviations(source) for _ in range(_DRAWS)]
+def _draw_weights(
+    posterior: LaplacePosterior, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Draw the weights many times, as predicting by samples does: (S, D) by layer."""
+    draws = [posterior.sample_deviations(generator) for _ in range(_DRAWS)]
     return {
-        name: torch.stack([each[name] for each in found]).double().cpu()
+        name: torch.stack([draw[name] for draw in draws]).double().cpu()
         for name in posterior.operators
     }
 
 
 def covariance_score(draws: Tensor, covariance: Tensor) -> float:
-    """Judge draws by the covariance they should have.
+    """Compare the covariance of draws with the covariance they should have.
 
     Args:
         draws: Draws with mean zero, (S, D).
-        covariance: The covariance they are said to have, (D, D).
+        covariance: The covariance they should have, (D, D).
 
     Returns:
-        The largest z-score, in size, of an entry of the draws' own covariance. That of
-        normal draws has the variance (Σ_ii Σ_jj + Σ_ij²) / S.
+        The largest absolute z-score among the entries of the draws' covariance. For
+        normal draws, entry ij has the variance (Σ_ii Σ_jj + Σ_ij²) / S.
     """
-    found = draws.T @ draws / len(draws)
+    empirical = draws.T @ draws / len(draws)
     variances = covariance.diagonal()
-    spread = torch.outer(variances, variances) + covariance.square()
-    return float(((found - covariance) / (spread / len(draws)).sqrt()).abs().max())
+    variance = torch.outer(variances, variances) + covariance.square()
+    return float(((empirical - covariance) / (variance / len(draws)).sqrt()).abs().max())
 
 
-def _few(model: nn.Module, rows: int, columns: int, source: torch.Generator) -> Subset:
-    """A few random rows and columns of every layer."""
-    found = require_coverage(model)
+def _choose_few(
+    model: nn.Module, rows: int, columns: int, generator: torch.Generator
+) -> Subset:
+    """Choose a few random rows and columns of every layer."""
+    coverage = require_coverage(model)
     parts: dict[str, Part] = {}
-    for each in found.layers:
-        drawn = (
-            torch.randperm(total, generator=source)[:count].sort().values
-            for total, count in ((each.outputs, rows), (each.inputs, columns))
+    for layer in coverage.layers:
+        indices = (
+            torch.randperm(total, generator=generator)[:count].sort().values
+            for total, count in ((layer.outputs, rows), (layer.inputs, columns))
         )
-        parts.update(each.parts(*drawn))
-    return Subset(found.universe, parts)
+        parts.update(layer.parts(*indices))
+    return Subset(coverage.universe, parts)
 
 
-def _own_variances(
+def _output_variances(
     problem: SettledProblem, batches: list[Batch], posterior: LaplacePosterior
 ) -> dict[str, Tensor]:
-    """Each layer's share of the outputs' covariance as a prediction has it, (R, C, C)."""
-    chosen = find_blocks(problem.model, posterior.subset)
-    shares = posterior.covariance_terms(chosen, label=lambda name: name)
+    """Split the outputs' covariance by layer, as a prediction computes it: (R, C, C)."""
+    blocks = find_blocks(problem.model, posterior.subset)
+    terms = posterior.covariance_terms(blocks, label=lambda name: name)
     eye = torch.eye(posterior.likelihood.outputs, dtype=torch.float64)
 
-    def outputs_alone(outputs: Tensor) -> Tensor:
+    def each_output(outputs: Tensor) -> Tensor:
         return eye.to(outputs)[:, None].expand(-1, len(outputs), -1)
 
-    found = output_moments(problem, batches, chosen, shares, outputs_alone)
+    moments = list(output_moments(problem, batches, blocks, terms, each_output))
     return {
-        name: torch.cat([each.covariance[name][0, each.kept] for each in found]).double()
+        name: torch.cat([m.covariance[name][0, m.kept] for m in moments]).double()
         for name in posterior.operators
     }
 
 
 def _error(ours: Tensor, exact: Tensor, least: float) -> float:
-    """‖ours − exact‖ / ‖exact‖, or zero if both are below what rounding leaves."""
-    found, size = ours.double().cpu(), float(exact.norm())
-    if max(size, float(found.norm())) <= least:
+    """‖ours − exact‖ / ‖exact‖, or zero if both are within rounding of zero."""
+    ours, size = ours.double().cpu(), float(exact.norm())
+    if max(size, float(ours.norm())) <= least:
         return 0.0
-    return float((found - exact).norm()) / max(size, least, float_info.min)
+    return float((ours - exact).norm()) / max(size, least, float_info.min)
 
 
 def _tolerance(model: nn.Module) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from smidgen.outputs.predictive import CategoricalPredictive
-from smidgen.workflows.comparison import Method, compare
+from smidgen.workflows.method import Method, score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 
@@ -31,4 +31,4 @@ def run(job: Job) -> Mapping[str, Any]:
     counts = torch.bincount(labels, minlength=data.classes).double()
     logits = (counts / counts.sum()).log().expand(len(data.test), -1)
     method = Method("constant", CategoricalPredictive.from_logits(logits))
-    return compare([method], torch.tensor(data.test.labels))
+    return score_methods([method], torch.tensor(data.test.labels))

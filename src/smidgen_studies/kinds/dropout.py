@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.prediction import dropout_outputs, point_outputs
-from smidgen.workflows.comparison import compare
+from smidgen.workflows.method import score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job, read_settings
 from smidgen_studies.engine.settings import Several
@@ -46,4 +46,4 @@ def run(job: Job) -> Mapping[str, Any]:
         floats=0,
         settings={"samples": told.samples},
     )
-    return compare(methods, targets)
+    return score_methods(methods, targets)

@@ -15,7 +15,7 @@ import torch
 from smidgen.errors import ArgumentError
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.prediction import point_outputs
-from smidgen.workflows.comparison import compare
+from smidgen.workflows.method import score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.mixtures import mixture_methods
@@ -66,4 +66,4 @@ def run(job: Job) -> Mapping[str, Any]:
         floats=(len(job.needs) - 1) * size,
         settings={"members": len(job.needs)},
     )
-    return compare(methods, targets)
+    return score_methods(methods, targets)

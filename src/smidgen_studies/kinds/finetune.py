@@ -16,7 +16,7 @@ from smidgen.integrations.huggingface import load_classifier, name_classes, save
 from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.comparison import compare, point_methods
+from smidgen.workflows.method import predict_point, read_examples, score_methods
 from smidgen_studies.data.text import Loader, TextData, draw
 from smidgen_studies.engine.cell import Job, read_settings
 from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
@@ -82,4 +82,6 @@ def _reported(problem: Problem, loaders: Mapping[str, Loader]) -> dict[str, Any]
     logits, targets = point_outputs(problem, loaders["validation"])
     assert targets is not None
     scale = fit.temperature(logits, targets)
-    return compare(*point_methods(problem, loaders["test"], temperature=scale))
+    return score_methods(
+        *predict_point(None, read_examples(problem, loaders["test"]), scale)
+    )

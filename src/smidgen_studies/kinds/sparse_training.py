@@ -27,7 +27,7 @@ from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.prune import PruningScore
-from smidgen.workflows.comparison import Method, compare
+from smidgen.workflows.method import Method, score_methods
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring
 from smidgen_studies.engine.cell import Job, read_settings
 from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
@@ -256,7 +256,7 @@ def _reported(
         for method in made:
             ending = "" if method.name == own else ", temperature"
             extras[method.name] = {**common, "label": words + ending}
-    results = compare(methods, data.test.labels)
+    results = score_methods(methods, data.test.labels)
     results["methods"] = [_joined(m, extras[m["name"]]) for m in results["methods"]]
     sizes = {n: len(getattr(data, n)) for n in ("train", "validation", "test")}
     return {**results, "data": sizes}
@@ -282,11 +282,11 @@ def _methods(
     for row in rows if told.scaled else rows[:1]:
         divisor = row.settings["temperature"]
         assert divisor is not None
-        elsewhere = {
+        shifted = {
             other: likelihood.mixture(outputs, float(divisor))
             for other, outputs in outside.items()
         }
-        found.append(replace(row, elsewhere=elsewhere))
+        found.append(replace(row, shifted=shifted))
     return found
 
 

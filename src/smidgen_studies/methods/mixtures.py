@@ -9,7 +9,7 @@ from torch import Tensor
 
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Categorical
-from smidgen.workflows.comparison import Method
+from smidgen.workflows.method import Method
 
 
 def mixture_methods(

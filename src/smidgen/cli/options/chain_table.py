@@ -1,4 +1,4 @@
-"""What a chain over the weights looked like, on the terminal."""
+"""Printing a chain over the weights to the terminal."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ _WIDTH = 40
 
 
 def show_chain(scales: Scales, fraction: float) -> None:
-    """Print the traces, the check of the prior, and how much the halves agree.
+    """Print the traces, the check of the prior, and how well the two halves agree.
 
     Args:
-        scales: What the chain found.
-        fraction: The share of the weights that was chosen.
+        scales: The result of the chain.
+        fraction: The fraction of the weights that was chosen.
     """
     traces = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     for heading in ("along the chain", "first", "last", ""):
         traces.add_column(heading, justify="left" if not heading else "right")
     for name, values in (
-        ("NLL of a batch", [each.nll for each in scales.traces]),
-        ("mean scale", [each.scale for each in scales.traces]),
-        ("mean displacement", [each.displacement for each in scales.traces]),
+        ("NLL of a batch", [step.nll for step in scales.traces]),
+        ("mean scale", [step.scale for step in scales.traces]),
+        ("mean displacement", [step.displacement for step in scales.traces]),
     ):
-        traces.add_row(name, f"{values[0]:.3g}", f"{values[-1]:.3g}", _picture(values))
+        traces.add_row(name, f"{values[0]:.3g}", f"{values[-1]:.3g}", _draw_line(values))
     out.print(traces)
     check = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
-    for heading in ("weights beyond", "found", "foreseen", "stated prior"):
+    for heading in ("moved farther than", "weights", "expected", "stated prior"):
         check.add_column(heading, justify="right")
     for row in scales.check:
-        shares = (row.chain, row.prior, row.stated)
-        check.add_row(f"{row.distance:g}", *(f"{each:.1%}" for each in shares))
+        fractions = (row.chain, row.prior, row.stated)
+        check.add_row(f"{row.distance:g}", *(f"{value:.1%}" for value in fractions))
     out.print(check)
     verdict = "rejected" if scales.acceptance < _REJECTED else "accepted"
     out.print(
-        f"  acceptance of the prior that is sampled {scales.acceptance:.2f} ({verdict})\n"
-        f"  halves of the chain agree on {scales.overlap(fraction):.0%}, by chance on "
-        f"{scales.chance(fraction):.1%}"
+        f"  acceptance under the sampled prior {scales.acceptance:.2f} ({verdict})\n"
+        f"  both halves of the chain choose {scales.overlap(fraction):.0%} of the same "
+        f"weights ({scales.chance(fraction):.1%} by chance)"
     )
 
 
-def _picture(values: Sequence[float]) -> str:
-    """Draw a trace in one line, at most so wide."""
+def _draw_line(values: Sequence[float]) -> str:
+    """Draw a trace as one line of bars."""
     shown = values[:: -(-len(values) // _WIDTH)]
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
-    return "".join(_BARS[int((each - low) / span * (len(_BARS) - 1))] for each in shown)
+    return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in shown)

@@ -1,4 +1,4 @@
-"""Options that take several values: repeated, or with commas between."""
+"""Options that take several values: repeat them, or separate values by commas."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from smidgen.errors import ArgumentError
 Word = TypeVar("Word", bound=str)
 
 
-def words(given: list[str] | None) -> list[str]:
-    """Split the values of an option."""
-    parts = [part.strip() for item in given or [] for part in item.split(",")]
+def split_words(values: list[str] | None) -> list[str]:
+    """Split the values of an option at commas."""
+    parts = [part.strip() for item in values or [] for part in item.split(",")]
     return [part for part in parts if part]
 
 
-def numbers(
+def read_numbers(
     option: str,
-    given: list[str] | None,
+    values: list[str] | None,
     most: float,
     example: str,
     *,
     percent: bool = False,
 ) -> tuple[float, ...]:
-    """Read numbers above zero.
+    """Read positive numbers.
 
     Args:
         option: The option's name, for errors.
-        given: Its values.
-        most: The largest number it may hold.
-        example: What to try instead.
-        percent: Whether a number may have a percent sign.
+        values: Its values.
+        most: The largest number allowed.
+        example: What to suggest in an error.
+        percent: Whether a number may end in a percent sign.
 
     Returns:
-        The numbers, none if the option was left out.
+        The numbers; none if the option was left out.
 
     Raises:
-        ArgumentError: If a value is no such number.
+        ArgumentError: If a value is not such a number.
     """
-    found = []
-    for word in words(given):
+    numbers = []
+    for word in split_words(values):
         try:
             value = float(word.removesuffix("%") if percent else word)
         except ValueError:
@@ -50,32 +50,32 @@ def numbers(
             raise ArgumentError(
                 f"{option} must be numbers {bound}, got {word!r}. Try {example}."
             )
-        found.append(value)
-    return tuple(found)
+        numbers.append(value)
+    return tuple(numbers)
 
 
-def some_of(
-    option: str, given: list[str] | None, known: Sequence[Word]
+def read_choices(
+    option: str, values: list[str] | None, known: Sequence[Word]
 ) -> tuple[Word, ...]:
     """Read some of several known words; all of them if the option was left out.
 
     Args:
         option: The option's name, for errors.
-        given: Its values.
-        known: The words it may hold.
+        values: Its values.
+        known: The words it may have.
 
     Returns:
         The words, each once.
 
     Raises:
-        ArgumentError: If a value is not among them.
+        ArgumentError: If a value is not one of them.
     """
-    found: dict[Word, None] = {}
-    for word in words(given):
-        match = next((each for each in known if each == word), None)
+    choices: dict[Word, None] = {}
+    for word in split_words(values):
+        match = next((choice for choice in known if choice == word), None)
         if match is None:
             raise ArgumentError(
                 f"{option} must be some of {', '.join(known)}, got {word!r}."
             )
-        found[match] = None
-    return tuple(found) or tuple(known)
+        choices[match] = None
+    return tuple(choices) or tuple(known)

@@ -1,10 +1,10 @@
-"""Which weights a command is to treat: options, what they may be together, the subset."""
+"""Which weights a command works on: its options, which of them go together, the subset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from torch import Tensor, nn
@@ -16,73 +16,91 @@ from smidgen.errors import ArgumentError
 from smidgen.fit.bayestune.langevin import schedule_chain
 from smidgen.select import SELECTORS, Selector
 from smidgen.types import Batch
+from smidgen.workflows.compare import usual_structure
 
 _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
 _STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
 
 
-def _known(name: str) -> str:
+def _require_selector(name: str) -> str:
     if name not in SELECTORS:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(SELECTORS)}.")
     return name
 
 
-Structure = Literal["kron", "ekfac", "diag", "full"]
+def _require_structure(name: str | None) -> str | None:
+    if name is not None and name not in STRUCTURES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(STRUCTURES)}.")
+    return name
+
+
 SelectorName = Annotated[
     str,
     typer.Option(
-        metavar="NAME", callback=_known, help=f"Which weights: {', '.join(SELECTORS)}."
+        metavar="NAME",
+        callback=_require_selector,
+        help=f"How to choose the weights: {', '.join(SELECTORS)}.",
     ),
 ]
 Size = Annotated[
-    float | None, typer.Option(help="Percent, fraction or count, as the selector has it.")
+    float | None, typer.Option(help="Size of the choice, in the selector's own unit.")
 ]
 Percent = Annotated[
-    float | None, typer.Option(help="Percent of rows and of columns; 10 if left out.")
+    float | None,
+    typer.Option(help="Percent of rows and columns of each layer.  [default: 10]"),
 ]
 Fraction = Annotated[
-    float | None, typer.Option(help="Share of single weights; 0.01 if left out.")
+    float | None, typer.Option(help="Fraction of single weights.  [default: 0.01]")
 ]
-Count = Annotated[int | None, typer.Option(help="How many modules; 1 if left out.")]
+Count = Annotated[int | None, typer.Option(help="How many whole layers.  [default: 1]")]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--pattern", help="Parameter names for 'named'; may be repeated."),
+    typer.Option(
+        "--pattern",
+        help="Parameter names for --select named, such as 'classifier.*'; may be repeated.",
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of a random choice.")]
-GivenStructure = Annotated[
-    Structure | None,
-    typer.Option(help="How the curvature is kept; kron, or diag for single weights."),
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Structure = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        callback=_require_structure,
+        help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
+        "default kron, or diag for single weights.",
+    ),
 ]
-GivenApproximation = Annotated[
-    Approximation, typer.Option(help="How positions share weights.")
+CurvatureApproximation = Annotated[
+    Approximation,
+    typer.Option(help="Laplace: how to treat weights that many positions share."),
 ]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A selector with its size and what else it needs."""
+class Selection:
+    """A selector with its size and everything else it needs."""
 
     selector: Selector
     size: float | None
     patterns: tuple[str, ...]
     seed: int
 
-    def subset(
+    def choose(
         self, network: nn.Module, batches: Iterable[Batch], say: Callable[[str], None]
     ) -> smidgen.Subset:
         """Choose the weights of a model.
 
         Args:
             network: The trained model.
-            batches: Its training batches, for selectors that score by data.
-            say: Prints a step.
+            batches: Its training batches, for selectors that need data.
+            say: Called with a description of each step.
 
         Returns:
             The subset.
         """
         needs = self.selector.needs
         if needs & {"batches", "scores"}:
-            say(f"Scoring the weights for {self.selector.name}")
+            say(f"Scoring the weights for --select {self.selector.name}")
         return smidgen.select.choose(
             self.selector.name,
             network,
@@ -93,25 +111,25 @@ class Wanted:
             patterns=self.patterns,
         )
 
-    def planned(self, network: nn.Module) -> smidgen.Subset:
-        """Choose as many weights, for a plan: without data, if need be without values.
+    def choose_for_plan(self, network: nn.Module) -> smidgen.Subset:
+        """Choose as many weights for a plan, without data and maybe without weights.
 
         Args:
-            network: The model, or one without values from its config.
+            network: The model, or only its structure.
 
         Returns:
-            The subset; random rows and columns, or random weights, stand in for those
-            that only data would tell.
+            The subset. Random rows and columns, or random weights, stand in for a choice
+            that needs data.
 
         Raises:
-            ArgumentError: If the selector compares values that are not there.
+            ArgumentError: If the selector compares weights that are not there.
         """
         name, size = self.selector.name, self.selector.size
-        bare = any(each.is_meta for each in network.parameters())
+        bare = any(parameter.is_meta for parameter in network.parameters())
         if bare and size == "count":
             raise ArgumentError(
-                f"--select {name} looks at the weights, got a model without them. Give a "
-                "model folder that has them and leave out --no-time."
+                f"--select {name} compares weights, got a model without any. Give a model "
+                "folder that has weights, and leave out --no-time."
             )
         if size in _STAND_INS and (bare or self.selector.needs & {"batches", "scores"}):
             name = _STAND_INS[size]
@@ -124,92 +142,94 @@ class Wanted:
         )
 
     def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Make the scores that a selector takes as values."""
+        """Compute the scores that the selector compares."""
         if self.selector.name == "variance":
             from smidgen.workflows.variances import marginal_variances
 
             return marginal_variances(network, batches, progress=True)
-        # A short chain will do from weights that are trained already.
+        # The weights are trained already: a short chain is enough.
         course = asdict(schedule_chain(steps=100, samples=10))
         settings = smidgen.fit.LangevinSettings(head="none", **course)
         return smidgen.fit.langevin(
             network, batches, settings=settings, seed=self.seed
         ).means
 
-    def structure(self, given: Structure | None) -> str:
-        """Settle how the curvature is kept.
+    def choose_structure(self, name: str | None) -> str:
+        """Choose the structure of the curvature.
 
         Args:
-            given: What was asked for, if anything.
+            name: What was asked for, if anything.
 
         Returns:
-            That; or "kron", and "diag" for single weights.
+            That, or the usual structure for the selector's kind of subset.
 
         Raises:
-            ArgumentError: If a structure that needs rows × columns is asked for.
+            ArgumentError: If the structure cannot hold single weights and must.
         """
-        if given is None:
-            return "diag" if self.selector.scattered else "kron"
-        if self.selector.scattered and not STRUCTURES[given].scattered:
+        scattered = self.selector.scattered
+        usual = usual_structure(scattered=scattered)
+        if name is None:
+            return usual
+        if scattered and not STRUCTURES[name].scattered:
             able = [name for name, kind in STRUCTURES.items() if kind.scattered]
             raise ArgumentError(
                 f"--structure must be {' or '.join(able)} for --select "
-                f"{self.selector.name}, which chooses single weights, got {given}. Leave "
-                f"it out for {self.structure(None)}."
+                f"{self.selector.name}, which chooses single weights, got {name}. Leave "
+                f"it out for {usual}."
             )
-        return given
+        return name
 
 
-def wanted(
+def read_selection(
     name: str,
     *,
     sizes: dict[str, float | None],
-    patterns: list[str] | None,
-    seed: int,
-) -> Wanted:
-    """Check that options fit a selector, before any work is done.
+    patterns: list[str] | None = None,
+    seed: int = 0,
+) -> Selection:
+    """Check that the options fit the selector, before any work is done.
 
     Args:
         name: The selector.
-        sizes: The options that set its size, by name, those left out as None.
+        sizes: The options that set its size, by name; None for those left out.
         patterns: Patterns of parameter names.
         seed: Seed of a random choice.
 
     Returns:
-        What is wanted.
+        The selection.
 
     Raises:
-        ArgumentError: If an option is missing or not for this selector.
+        ArgumentError: If an option is missing, or is not for this selector.
     """
     selector = SELECTORS[name]
     if bool(patterns) != ("patterns" in selector.needs):
         raise ArgumentError(
             f"--pattern is for --select named, got {patterns} with {name}. Leave one out."
             if patterns
-            else "--select named needs --pattern, got none. Give one: 'classifier.*'."
+            else "--select named needs --pattern, got none. Try --pattern 'classifier.*'."
         )
-    given = {option: value for option, value in sizes.items() if value is not None}
-    for option, value in given.items():
+    typed = {option: value for option, value in sizes.items() if value is not None}
+    for option, value in typed.items():
         fitting = [
-            n
-            for n, each in SELECTORS.items()
-            if each.size and option in ("size", each.size)
+            other.name
+            for other in SELECTORS.values()
+            if other.size and option in ("size", other.size)
         ]
         if name not in fitting:
             raise ArgumentError(
                 f"--{option} is for --select {', '.join(fitting)}, got {value:g} with "
                 f"{name}. Leave one of them out."
             )
-    if len(given) > 1:
-        words = " and ".join(f"--{option}" for option in given)
-        raise ArgumentError(f"{words} both set the size, got both. Leave one of them out.")
-    size = next(iter(given.values()), _DEFAULT_SIZES.get(selector.size or ""))
+    if len(typed) > 1:
+        options = " and ".join(f"--{option}" for option in typed)
+        raise ArgumentError(f"{options} both set the size. Leave one of them out.")
+    size = next(iter(typed.values()), _DEFAULT_SIZES.get(selector.size or ""))
     if selector.size == "count" and isinstance(size, float) and size.is_integer():
         size = int(size)
     selector.check_size(size)
-    return Wanted(selector, size, tuple(patterns or ()), seed)
+    return Selection(selector, size, tuple(patterns or ()), seed)
 
 
-def share(subset: smidgen.Subset) -> str:
-    """Say how many weights are chosen."""
+def describe_subset(subset: smidgen.Subset) -> str:
+    """Say how many weights were chosen."""
     return f"{subset.size:,} of {subset.total:,} weights ({subset.fraction:.2%})"

@@ -1,4 +1,4 @@
-"""What the text commands share: options, and reading models and data."""
+"""What the commands for text share: options, and loading models and data."""
 
 from __future__ import annotations
 
@@ -16,37 +16,46 @@ if TYPE_CHECKING:
 
     from smidgen.integrations.text import TextTable
 
-Model = Annotated[str, typer.Argument(help="A model folder, or a hub id.")]
-PosteriorFolder = Annotated[Path, typer.Argument(help="A folder made by 'smidgen fit'.")]
+Model = Annotated[str, typer.Argument(help="Folder of the model, or its Hugging Face id.")]
+PosteriorFolder = Annotated[
+    Path, typer.Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")
+]
 Text = Annotated[
     str,
     typer.Option(
-        "--text", help="Column of the text; numbers from 0 without a header line."
+        "--text",
+        help="Column of the text: its name, or its number from 0 if the file has no header.",
     ),
 ]
-Pair = Annotated[str | None, typer.Option("--text-pair", help="Column of the second text.")]
+Pair = Annotated[
+    str | None, typer.Option("--text-pair", help="Column of a second text, for pairs.")
+]
 Label = Annotated[str, typer.Option("--label", help="Column of the label.")]
-BatchSize = Annotated[int, typer.Option(help="Texts in a batch.", min=1)]
-MaxLength = Annotated[int, typer.Option(help="Tokens kept of a text.", min=3)]
+BatchSize = Annotated[int, typer.Option(help="Texts per batch.", min=1)]
+MaxLength = Annotated[
+    int, typer.Option(help="Longer texts are cut to this many tokens.", min=3)
+]
 
 
-def _here(given: str) -> str:
-    """Settle where the work is done, before any is."""
+def _find_device(name: str) -> str:
+    """Check the device before any work is done."""
     from smidgen.integrations.devices import find_device
 
-    return str(find_device(given, "--device"))
+    return str(find_device(name, "--device"))
 
 
 Device = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        callback=_here,
-        help="Where: cpu, cuda, cuda:1, mps; auto takes CUDA if it is there.",
+        callback=_find_device,
+        help="Device to compute on: cpu, cuda, cuda:1, mps; auto uses CUDA if available.",
     ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the findings to FILE.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Also write the results to this JSON file.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
 
 def load_model(
@@ -55,12 +64,12 @@ def load_model(
     """Load a trained classifier and its tokenizer.
 
     Args:
-        model: The model.
-        files: Data files that must be there; looked for first, a model may take long.
-        device: Where the model goes.
+        model: Folder or hub id of the model.
+        files: Data files that must exist, checked first because loading may take long.
+        device: The device of the model.
 
     Returns:
-        Both.
+        The model and the tokenizer.
 
     Raises:
         DataError: If a file is missing.
@@ -70,7 +79,7 @@ def load_model(
     for path in files:
         if not path.is_file():
             raise DataError(
-                f"data must be a file that exists, got {str(path)!r}. Check the spelling."
+                f"the data must be a file that exists, got {str(path)!r}. Check its name."
             )
     return load_classifier(model, device=device)
 
@@ -82,7 +91,7 @@ def read_table(
     label: str | None,
     names: tuple[str, ...] | None = None,
 ) -> TextTable:
-    """Read a data file; columns of digits are numbers of columns."""
+    """Read a data file; a column of digits is a column's number."""
     from smidgen.integrations.text import read_text
 
     return read_text(
@@ -94,7 +103,7 @@ def read_table(
     )
 
 
-def batches_of(
+def make_batches(
     table: TextTable,
     tokenizer: PreTrainedTokenizerBase,
     batch_size: int,
@@ -103,7 +112,7 @@ def batches_of(
     shuffle: bool = False,
     seed: int = 0,
 ) -> DataLoader[dict[str, Tensor]]:
-    """Tokenise a table into batches."""
+    """Tokenize a table into batches."""
     from smidgen.integrations.huggingface import make_text_loader
 
     return make_text_loader(
@@ -116,19 +125,8 @@ def batches_of(
     )
 
 
-def shuffled(
-    table: TextTable,
-    tokenizer: PreTrainedTokenizerBase,
-    batch_size: int,
-    max_length: int,
-    seed: int,
-) -> DataLoader[dict[str, Tensor]]:
-    """Tokenise a table into batches of a new order each time through."""
-    return batches_of(table, tokenizer, batch_size, max_length, shuffle=True, seed=seed)
-
-
-def label_names(network: PreTrainedModel) -> tuple[str, ...] | None:
-    """Tell the model's own names of its classes, unless they are the defaults."""
+def find_label_names(network: PreTrainedModel) -> tuple[str, ...] | None:
+    """Return the model's names of its classes, or None if they are placeholders."""
     names = tuple(network.config.id2label[i] for i in range(network.config.num_labels))
     return None if names[0] == "LABEL_0" else names
 

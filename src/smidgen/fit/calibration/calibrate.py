@@ -14,6 +14,7 @@ from smidgen.outputs.link_choice import Link
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -66,7 +67,9 @@ def calibrate(
                 f"{posterior.method} has none. Leave them out."
             )
         count = posterior.samples if samples is None else samples
-        held = held_out(problem, posterior, tracked, samples=count, seed=seed)
+        # Around the loader too, which may draw from torch's own generator.
+        with preserve_model(problem.model):
+            held = held_out(problem, posterior, tracked, samples=count, seed=seed)
         return calibrate_from_outputs(posterior, held)
     if samples is not None:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""What `smidgen tune` did: the weights it moved, their delta, and the posterior."""
+"""What `smidgen bayestune` did: the weights it moved, their delta, and the posterior."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe_tuned(record: Record) -> dict[str, Any] | None:
         record: The record.
 
     Returns:
-        What the template fills in; None unless the record is of `smidgen tune`.
+        What the template fills in; None unless the record is of `smidgen bayestune`.
     """
     if record.kind != KIND:
         return None
@@ -66,7 +66,7 @@ def tuned_verdict(record: Record) -> list[str]:
     """Say how a tuned model does on the validation data that chose it.
 
     Args:
-        record: The record of `smidgen tune`.
+        record: The record of `smidgen bayestune`.
 
     Returns:
         What was tuned; and where there is a posterior, a line against the MAP and one

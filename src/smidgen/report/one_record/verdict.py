@@ -32,7 +32,7 @@ def verdict(record: Record) -> list[str]:
 
     Returns:
         Three lines: against the MAP, against temperature scaling (for a regression, against
-        fitted noise), and the cost. For `smidgen tune`, what was tuned and the first
+        fitted noise), and the cost. For `smidgen bayestune`, what was tuned and the first
         two. Or one line that says why there is nothing to compare.
     """
     if record.kind == KIND:

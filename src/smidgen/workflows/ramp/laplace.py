@@ -1,16 +1,16 @@
 """A ramping study from one pass over each data set (the paper's figures 2–6, Table 2).
 
 How much must be stochastic, and what? One curvature pass gives the factors of every
-percentage, one validation pass the variance table, from which every scheme, size and
-precision is scored. Each scheme's best point by validation NLL is reported on the test
+percentage, and one validation pass the variance table, from which every scheme, size and
+precision is scored. Each scheme's best point by validation NLL is then reported on the test
 data, in one pass for all of them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,40 +19,55 @@ from torch import Tensor, nn
 from smidgen import fit, select
 from smidgen.curvature.kronecker import Approximation
 from smidgen.errors import ArgumentError
-from smidgen.fit.calibration.precision import checked_grid
-from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.predictive import CategoricalPredictive
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.evaluate import expected_calibration_error
+from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.precision import checked_grid, score_precisions
+from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.variance_table import variance_table
+from smidgen.posterior.variance_table import VarianceTable, variance_table
 from smidgen.runtime.progress import track
 from smidgen.runtime.record import Record
 from smidgen.types import Batch
+from smidgen.weights.affine import require_coverage
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset
-from smidgen.workflows.comparison import Method, compare
-from smidgen.workflows.ramp.points import Point, Work, curves, scored
+from smidgen.workflows.method import Method, predict_from_outputs
+from smidgen.workflows.ramp.points import (
+    Point,
+    PointEstimate,
+    best_scheme,
+    choose_points,
+    layer_norms,
+    make_record,
+    require_classifier,
+    require_schemes,
+)
 from smidgen.workflows.ramp.schemes import (
     SCHEMES,
     WHOLE,
     BlockKey,
     Candidate,
     Scheme,
-    allocations,
-    candidates,
+    allocate,
+    list_candidates,
 )
 
 PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
 PRECISIONS = tuple(10 ** (k / 2) for k in range(-8, 13))
-"""From 1e-4 to 1e6, two to a decade."""
+"""From 1e-4 to 1e6, two per decade."""
+# What the level of a scheme is; of the others, how many layers.
+_LEVELS = {"sparse-kfac": "percent", "best-budget": "floats"}
 
 
 @dataclass(frozen=True)
 class RampSettings:
     """What a ramping study tries.
 
-    `most_stochastic` is the largest share of weights among which a scheme's best point is
-    chosen, "full" apart, as the paper's table stops at about a tenth; a scheme without so
-    small a point shows its best of all, which never counts as the study's best.
+    `most_stochastic` is the largest fraction of the weights among which a scheme's best
+    point is chosen, since the paper's table stops at about a tenth; "full" is exempt. A
+    scheme without so small a point reports its best of all, which can never be the best of
+    the study.
     """
 
     schemes: tuple[Scheme, ...] = SCHEMES
@@ -64,20 +79,33 @@ class RampSettings:
     seed: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaplacePoint(Point):
+    """One size of one scheme, with the precision chosen for it and its blocks."""
+
+    precision: float
+    blocks: tuple[BlockKey, ...] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """List the point's values; only an allocation's blocks cannot be told otherwise."""
+        values = asdict(self)
+        blocks = values.pop("blocks")
+        return {**values, "shares": blocks} if self.scheme == "best-budget" else values
+
+
 @dataclass(frozen=True, eq=False)
 class Ramp:
-    """All points, each scheme's chosen one, and the posteriors those are."""
+    """All points, the one chosen for each scheme, and its posterior."""
 
-    points: tuple[Point, ...]
-    chosen: Mapping[Scheme, Point]
-    posteriors: Mapping[Scheme, LaplacePosterior]
+    points: tuple[LaplacePoint, ...]
+    chosen: Mapping[str, LaplacePoint]
+    posteriors: Mapping[str, LaplacePosterior]
     record: Record
 
     @property
-    def best(self) -> Scheme:
-        """The scheme of the lowest validation NLL among those small enough."""
-        found: Scheme = self.record.results["ramp"]["best"]
-        return found
+    def best(self) -> str:
+        """The scheme with the lowest validation NLL among those small enough."""
+        return str(self.record.results["ramp"]["best"])
 
 
 def ramp(
@@ -93,13 +121,13 @@ def ramp(
     """Run a ramping study of a trained classifier.
 
     Args:
-        model: The trained model, or its `Problem`; it is left as it was.
+        model: The trained model, or its `Problem`. It is not changed.
         train: Training batches, read once.
         validation: Labelled batches that choose, read once.
         test: Labelled batches that only report, read once.
         settings: What to try.
         config: What else to note in the record.
-        progress: Draw progress bars; in a log, a line a minute.
+        progress: Show progress bars.
 
     Returns:
         The points, the chosen posteriors and a record of it all.
@@ -107,62 +135,45 @@ def ramp(
     settings = settings or RampSettings()
     clock = _Clock()
     problem = as_problem(model)
-    subsets = _subsets(problem.model, settings)
     posteriors = fit.laplace_many(
         problem,
         train,
-        subsets,
+        _choose_subsets(problem.model, settings),
         progress=progress,
         settings=fit.LaplaceSettings(approximation=settings.approximation),
     )
     clock.lap("curvature pass and decompositions")
-    first = _classifier(posteriors)
+    first = next(iter(posteriors.values()))
+    require_classifier(first.likelihood)
     problem = problem.with_likelihood(first.likelihood)
     link = first.likelihood.resolve_link("auto")
     grid = checked_grid(settings.precisions)
-    table = variance_table(
-        problem, track(validation, "validating", show=progress), posteriors, grid, link
-    )
+    batches = track(validation, "validating", show=progress)
+    table = variance_table(problem, batches, posteriors, grid, link)
     clock.lap("validation pass")
-    work = Work(problem, posteriors, table, link)
-    points = _scored_points(work, settings, progress)
-    chosen = _chosen(points, settings)
+    scorer = _Scorer(problem, posteriors, table, link)
+    points = scorer.score_all(settings, progress)
+    chosen = choose_points(points, settings.schemes, settings.most_stochastic)
     clock.lap("choosing")
-    methods, targets = _reported(work, chosen, test, progress)
+    methods, targets = scorer.predict(chosen, test, progress)
     clock.lap("test pass")
-    results = {
-        **compare(methods, targets),
-        "ramp": {
-            **curves(work, points, chosen),
-            "best": _best(chosen, settings.most_stochastic),
-        },
-        "norms": work.listed_norms(),
-        "data": {
-            "train": first.num_data,
-            "validation": len(table.targets),
-            "test": len(targets),
-        },
-        "seconds": clock.laps,
-    }
-    noted = {**(config or {}), **asdict(settings)}
-    record = Record("ramp", noted, results, seed=settings.seed)
-    return Ramp(
-        tuple(points),
+    sizes = {"train": first.num_data, "validation": len(table.targets)}
+    small = [s for s, p in chosen.items() if p.fraction <= settings.most_stochastic]
+    record = make_record(
+        methods,
+        targets,
+        points,
         chosen,
-        {scheme: work.posterior(point) for scheme, point in chosen.items()},
-        record,
+        best=best_scheme(chosen, small),
+        estimate=scorer.estimate,
+        layers=scorer.layers,
+        norms=scorer.norms,
+        rest={"data": {**sizes, "test": len(targets)}, "seconds": clock.laps},
+        config={**(config or {}), **asdict(settings)},
+        seed=settings.seed,
     )
-
-
-def _classifier(posteriors: Mapping[float, LaplacePosterior]) -> LaplacePosterior:
-    """Any of the posteriors, if they are of a classifier."""
-    first = next(iter(posteriors.values()))
-    if not isinstance(first.likelihood, Categorical):
-        raise ArgumentError(
-            f"a ramping study is for classifiers, got {first.likelihood}. Fit and tune "
-            "posteriors one by one for other likelihoods."
-        )
-    return first
+    assembled = {scheme: scorer.assemble(point) for scheme, point in chosen.items()}
+    return Ramp(tuple(points), chosen, assembled, record)
 
 
 class _Clock:
@@ -177,146 +188,192 @@ class _Clock:
         self.laps[name], self.last = now - self.last, now
 
 
-def _subsets(model: nn.Module, settings: RampSettings) -> dict[float, Subset]:
-    """What is fitted: the percentages, and whole layers where a scheme needs them."""
-    unknown = [each for each in settings.schemes if each not in SCHEMES]
-    if unknown or not settings.schemes:
-        raise ArgumentError(
-            f"schemes must be some of {', '.join(SCHEMES)}, got {unknown or 'none'}."
-        )
+def _choose_subsets(model: nn.Module, settings: RampSettings) -> dict[float, Subset]:
+    """Choose what is fitted: the percentages, and whole layers where a scheme needs them."""
+    require_schemes(settings.schemes, SCHEMES)
     if settings.repeats < 1:
         raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
-    found = {p: select.sparse_kfac(model, percent=p) for p in _percents(settings)}
+    subsets = {p: select.sparse_kfac(model, percent=p) for p in _percents(settings)}
     whole = set(settings.schemes) - {"sparse-kfac", "best-budget"}
     if whole == {"last-layer"}:
-        found.setdefault(WHOLE, select.last_layer(model))
+        subsets.setdefault(WHOLE, select.last_layer(model))
     elif whole:
-        found.setdefault(WHOLE, select.sparse_kfac(model, percent=WHOLE))
-    return found
+        subsets.setdefault(WHOLE, select.sparse_kfac(model, percent=WHOLE))
+    return subsets
 
 
 def _percents(settings: RampSettings) -> list[float]:
-    return sorted({float(each) for each in settings.percents})
+    return sorted({float(percent) for percent in settings.percents})
 
 
-def _all_maps(work: Work, percent: float) -> tuple[BlockKey, ...]:
-    return tuple((percent, each.name) for each in work.layers)
+class _Scorer:
+    """Scores points from the nested posteriors and the variance table."""
 
+    def __init__(
+        self,
+        problem: SettledProblem,
+        posteriors: Mapping[float, LaplacePosterior],
+        table: VarianceTable,
+        link: str,
+    ) -> None:
+        self.problem, self.posteriors = problem, posteriors
+        self.table, self.link = table, link
+        fitted = {name for p in posteriors.values() for name in p.operators}
+        layers = require_coverage(problem.model).layers
+        self.layers = [layer for layer in layers if layer.name in fitted]
+        self.norms = layer_norms(problem.model)
+        self.likelihood = next(iter(posteriors.values())).likelihood
+        self.objective = Objective(self.likelihood, table.outputs, table.targets, link)
+        operators = {
+            (percent, name): operator
+            for percent, posterior in posteriors.items()
+            for name, operator in posterior.operators.items()
+        }
+        self.floats = {key: operator.floats for key, operator in operators.items()}
+        self.weights = {key: op.values.numel() for key, op in operators.items()}
 
-def _scored_points(work: Work, settings: RampSettings, progress: bool) -> list[Point]:
-    percents = _percents(settings)
-    generator = torch.Generator().manual_seed(settings.seed)
-    listed = candidates(
-        settings.schemes,
-        work.layers,
-        work.norms,
-        percents,
-        repeats=settings.repeats,
-        generator=generator,
-    )
-    points = [scored(work, each) for each in track(listed, "choosing", show=progress)]
-    if "best-budget" in settings.schemes:
-        uniform = [Candidate("sparse-kfac", p, _all_maps(work, p)) for p in percents]
-        best = min((scored(work, each) for each in uniform), key=lambda each: each.nll)
-        budgets = [sum(work.floats[s] for s in each.shares) for each in uniform]
-        place = int((work.table.precisions - best.precision).abs().argmin())
-        points += [
-            scored(work, each)
-            for each in allocations(
-                work.table,
-                work.objective,
-                {s: cost for s, cost in work.floats.items() if s[0] in percents},
-                budgets,
-                precision=place,
-                temperature=best.temperature,
-            )
+    @property
+    def estimate(self) -> PointEstimate:
+        """The point estimate on validation data."""
+        temperature, scaled = (float(value) for value in self.objective.best(None))
+        return PointEstimate.from_outputs(
+            self.table.outputs,
+            self.table.targets,
+            nll=float(self.objective.nll(None)),
+            temperature=temperature,
+            scaled_nll=scaled,
+        )
+
+    def score_all(self, settings: RampSettings, progress: bool) -> list[LaplacePoint]:
+        """Score the points of all schemes."""
+        percents = _percents(settings)
+        candidates = list_candidates(
+            settings.schemes,
+            self.layers,
+            self.norms,
+            percents,
+            repeats=settings.repeats,
+            seed=settings.seed,
+        )
+        points = [self.score(c) for c in track(candidates, "choosing", show=progress)]
+        if "best-budget" in settings.schemes:
+            points += [self.score(c) for c in self._allocate(percents)]
+        return points
+
+    def _allocate(self, percents: list[float]) -> list[Candidate]:
+        """Allocate the budgets of the uniform percentages, under the best one's scales."""
+        names = [layer.name for layer in self.layers]
+        uniform = [
+            Candidate("sparse-kfac", p, tuple((p, name) for name in names))
+            for p in percents
         ]
-    return points
-
-
-def _chosen(points: Sequence[Point], settings: RampSettings) -> dict[Scheme, Point]:
-    """Each scheme's best point by validation NLL, among those small enough.
-
-    Of modules drawn at random the number is chosen by the mean over the repeats, and the
-    repeat whose NLL is their median stands for it.
-
-    Returns:
-        The chosen point of each scheme.
-    """
-    chosen: dict[Scheme, Point] = {}
-    for scheme in settings.schemes:
-        own = [each for each in points if each.scheme == scheme]
-        small = [each for each in own if each.fraction <= settings.most_stochastic]
-        own = own if scheme == "full" or not small else small
-        if not own:
-            continue
-        if scheme != "random":
-            chosen[scheme] = min(own, key=lambda each: each.nll)
-            continue
-        by_count: dict[float, list[Point]] = {}
-        for each in own:
-            by_count.setdefault(each.level, []).append(each)
-        level = min(
-            by_count, key=lambda k: sum(p.nll for p in by_count[k]) / len(by_count[k])
+        best = min((self.score(c) for c in uniform), key=lambda point: point.nll)
+        return allocate(
+            self.table,
+            self.objective,
+            {key: cost for key, cost in self.floats.items() if key[0] in percents},
+            [sum(self.floats[key] for key in c.blocks) for c in uniform],
+            precision=int((self.table.precisions - best.precision).abs().argmin()),
+            temperature=best.temperature,
         )
-        ranked = sorted(by_count[level], key=lambda each: each.nll)
-        chosen[scheme] = ranked[len(ranked) // 2]
-    return chosen
 
+    def score(self, candidate: Candidate) -> LaplacePoint:
+        """Choose precision and temperature together on validation data."""
+        covariance = self.table.total(candidate.blocks)
+        temperatures, nlls = self.objective.best(covariance)
+        best = int(nlls.argmin())
+        temperature = float(temperatures[best])
+        predictive = self._predictive(self.table.outputs, covariance[best], temperature)
+        weights = sum(self.weights[key] for key in candidate.blocks)
+        total = sum(m.outputs * m.inputs + m.outputs * bool(m.bias) for m in self.layers)
+        return LaplacePoint(
+            scheme=candidate.scheme,
+            level=candidate.level,
+            repeat=candidate.repeat,
+            floats=sum(self.floats[key] for key in candidate.blocks),
+            weights=weights,
+            fraction=weights / total,
+            precision=float(self.table.precisions[best]),
+            temperature=temperature,
+            nll=float(nlls[best]),
+            ece=expected_calibration_error(predictive, self.table.targets),
+            blocks=candidate.blocks,
+        )
 
-def _best(chosen: Mapping[Scheme, Point], most: float) -> Scheme:
-    """Which scheme's chosen point is best by validation NLL, of those small enough."""
-    small = [scheme for scheme, point in chosen.items() if point.fraction <= most]
-    return min(small or chosen, key=lambda scheme: chosen[scheme].nll)
+    def _predictive(
+        self, outputs: Tensor, covariance: Tensor, temperature: float
+    ) -> Predictive:
+        """Turn outputs (N, C) and their covariance (N, K, K) into probabilities."""
+        return self.likelihood.predictive(
+            outputs,
+            covariance.double(),
+            link=self.link,
+            temperature=temperature,
+            normals=self.objective.normals,
+        )
 
+    def assemble(self, point: LaplacePoint) -> LaplacePosterior:
+        """Put a point's blocks together: equal to fitting and calibrating it alone."""
+        shapes = {layer.name: layer.shapes for layer in self.layers}
+        parts = {
+            name: self.posteriors[percent].subset.parts[name]
+            for percent, layer in point.blocks
+            for name in shapes[layer]
+            if name in self.posteriors[percent].subset.parts
+        }
+        base = self.posteriors[point.blocks[0][0]]
+        origin = Origin(point.scheme, {_LEVELS.get(point.scheme, "count"): point.level})
+        curve = score_precisions(self.objective, self.table, point.blocks)
+        edges = (curve.precisions[0], curve.precisions[-1])
+        at_edge = len(curve.precisions) > 1 and point.precision in edges
+        return replace(
+            base,
+            subset=Subset(base.subset.universe, parts, origin),
+            operators={n: self.posteriors[p].operators[n] for p, n in point.blocks},
+            precision=point.precision,
+            temperature=point.temperature,
+            calibration=replace(curve, chosen_nll=point.nll, at_edge=at_edge),
+        )
 
-def _reported(
-    work: Work, chosen: Mapping[Scheme, Point], test: Iterable[Batch], progress: bool
-) -> tuple[list[Method], Tensor]:
-    """Predict the test data with every chosen point, in one pass for all."""
-    needed = {share for point in chosen.values() for share in point.shares}
-    grid = torch.tensor(sorted({point.precision for point in chosen.values()})).double()
+    def predict(
+        self, chosen: Mapping[str, LaplacePoint], test: Iterable[Batch], progress: bool
+    ) -> tuple[list[Method], Tensor]:
+        """Predict the test data with every chosen point, in one pass for all."""
+        needed = {key for point in chosen.values() for key in point.blocks}
+        precisions = sorted({point.precision for point in chosen.values()})
+        grid = torch.tensor(precisions).double()
 
-    def wanted(level: float, name: str) -> Hashable | None:
-        share = (level, name)
-        return share if share in needed else None
+        def label(percent: float, name: str) -> Hashable | None:
+            return (percent, name) if (percent, name) in needed else None
 
-    table = variance_table(
-        work.problem,
-        track(test, "testing", show=progress),
-        work.posteriors,
-        grid,
-        work.link,
-        label=wanted,
-    )
-    base = float(work.objective.best(None)[0])
-    from_logits = CategoricalPredictive.from_logits
-    methods = [
-        Method("map", from_logits(table.outputs)),
-        Method(
-            "temperature",
-            from_logits(table.outputs, base),
-            settings={"temperature": base},
-        ),
-    ]
-    edges = work.table.precisions[[0, -1]].tolist()
-    for scheme, point in chosen.items():
-        place = int((grid - point.precision).abs().argmin())
-        total = table.total(point.shares)[place]
-        methods.append(
+        batches = track(test, "testing", show=progress)
+        table = variance_table(
+            self.problem, batches, self.posteriors, grid, self.link, label=label
+        )
+        scale = float(self.objective.best(None)[0])
+        methods = [
+            Method("map", predict_from_outputs(None, table.outputs)),
             Method(
-                scheme,
-                work.predictive(table.outputs, total, point.temperature),
-                floats=point.floats,
-                settings={
-                    "precision": point.precision,
-                    "temperature": point.temperature,
-                    "precision_at_edge": point.precision in edges,
-                    "level": point.level,
-                    "weights": point.weights,
-                    "fraction": point.fraction,
-                    "validation_nll": point.nll,
-                },
+                "temperature",
+                predict_from_outputs(None, table.outputs, scale),
+                settings={"temperature": scale},
+            ),
+        ]
+        edges = self.table.precisions[[0, -1]].tolist()
+        for scheme, point in chosen.items():
+            index = int((grid - point.precision).abs().argmin())
+            covariance = table.total(point.blocks)[index]
+            chosen_values = {
+                "precision": point.precision,
+                "temperature": point.temperature,
+                "precision_at_edge": point.precision in edges,
+            }
+            methods.append(
+                Method(
+                    scheme,
+                    self._predictive(table.outputs, covariance, point.temperature),
+                    floats=point.floats,
+                    settings={**chosen_values, **point.settings()},
+                )
             )
-        )
-    return methods, table.targets
+        return methods, table.targets

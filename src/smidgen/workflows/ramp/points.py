@@ -1,172 +1,213 @@
-"""Points of a ramping study, scored from the variance table of validation data."""
+"""What every ramping study shares: its points, how one is chosen, and its record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from smidgen import evaluate
-from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.precision import score_precisions
-from smidgen.outputs.predictive import CategoricalPredictive
-from smidgen.outputs.problem import SettledProblem
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.variance_table import VarianceTable
+from smidgen.errors import ArgumentError
+from smidgen.evaluate import expected_calibration_error
+from smidgen.outputs.likelihood import Categorical, Likelihood
+from smidgen.runtime.record import Record
 from smidgen.select.modules import operator_norm
 from smidgen.weights.affine import AffineLayer, require_coverage
-from smidgen.workflows.ramp.schemes import BlockKey, Candidate, Scheme, assembled
+from smidgen.workflows.method import Method, predict_from_outputs, score_methods
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
-    """One size of one scheme, scored on validation data."""
+    """One size of one scheme, scored on validation data.
 
-    scheme: Scheme
+    `level` is the size in the scheme's own terms: a percentage, a number of layers, a
+    fraction of the weights or a budget of floats.
+    """
+
+    scheme: str
     level: float
-    repeat: int
+    repeat: int = 0
     floats: int
     weights: int
     fraction: float
-    precision: float
     temperature: float
     nll: float
     ece: float
-    shares: tuple[BlockKey, ...] = field(repr=False)
 
+    def to_dict(self) -> dict[str, Any]:
+        """List the point's values, as a record holds them."""
+        return asdict(self)
 
-@dataclass(eq=False)
-class Work:
-    """What the points are made from."""
-
-    problem: SettledProblem
-    posteriors: Mapping[float, LaplacePosterior]
-    table: VarianceTable
-    link: str
-
-    def __post_init__(self) -> None:
-        network = self.problem.model
-        usable = {name for each in self.posteriors.values() for name in each.operators}
-        self.layers = [m for m in require_coverage(network).layers if m.name in usable]
-        self.norms = norms_of(network)
-        self.likelihood = next(iter(self.posteriors.values())).likelihood
-        self.objective = Objective(
-            self.likelihood, self.table.outputs, self.table.targets, self.link
-        )
-        self.floats: dict[BlockKey, int] = {
-            (percent, name): operator.floats
-            for percent, posterior in self.posteriors.items()
-            for name, operator in posterior.operators.items()
-        }
-        self.weights: dict[BlockKey, int] = {
-            (percent, name): operator.values.numel()
-            for percent, posterior in self.posteriors.items()
-            for name, operator in posterior.operators.items()
+    def settings(self) -> dict[str, Any]:
+        """List what the row of a chosen point says of its size."""
+        return {
+            "level": self.level,
+            "weights": self.weights,
+            "fraction": self.fraction,
+            "validation_nll": self.nll,
         }
 
-    def listed_norms(self) -> list[dict[str, Any]]:
-        """Name, group and operator norm of every layer."""
-        return listed_norms(self.layers, self.norms)
 
-    def posterior(self, point: Point) -> LaplacePosterior:
-        """The posterior that a point is, with how it was tuned."""
-        candidate = Candidate(point.scheme, point.level, point.shares, point.repeat)
-        found = assembled(
-            candidate,
-            self.posteriors,
-            self.layers,
-            precision=point.precision,
-            temperature=point.temperature,
+AnyPoint = TypeVar("AnyPoint", bound=Point)
+
+
+@dataclass(frozen=True)
+class PointEstimate:
+    """Validation scores of the model itself, and of its logits over a temperature."""
+
+    nll: float
+    ece: float
+    temperature: float
+    scaled_nll: float
+    scaled_ece: float
+
+    @classmethod
+    def from_outputs(
+        cls,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        nll: float,
+        temperature: float,
+        scaled_nll: float,
+    ) -> PointEstimate:
+        """Add the calibration errors of a classifier's outputs (N, C) to known NLLs."""
+        errors = [
+            expected_calibration_error(predict_from_outputs(None, outputs, scale), targets)
+            for scale in (1.0, temperature)
+        ]
+        return cls(nll, errors[0], temperature, scaled_nll, errors[1])
+
+
+def require_schemes(schemes: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse schemes that a study does not know.
+
+    Args:
+        schemes: The schemes that were asked for.
+        known: Those there are.
+
+    Raises:
+        ArgumentError: If one is unknown, or none was asked for.
+    """
+    unknown = [scheme for scheme in schemes if scheme not in known]
+    if unknown or not schemes:
+        raise ArgumentError(
+            f"schemes must be some of {', '.join(known)}, got {unknown or 'none'}."
         )
-        curve = score_precisions(self.objective, self.table, point.shares)
-        edges = (curve.precisions[0], curve.precisions[-1])
-        at_edge = len(curve.precisions) > 1 and point.precision in edges
-        return replace(
-            found, calibration=replace(curve, chosen_nll=point.nll, at_edge=at_edge)
+
+
+def require_classifier(likelihood: Likelihood | None) -> None:
+    """Refuse to ramp anything but a classifier.
+
+    Args:
+        likelihood: What the model's outputs mean.
+
+    Raises:
+        ArgumentError: If they are not classes.
+    """
+    if not isinstance(likelihood, Categorical):
+        raise ArgumentError(
+            f"model must be a classifier for a ramping study, got {likelihood}. Fit and "
+            "calibrate posteriors one by one instead."
         )
 
-    def predictive(
-        self, outputs: Tensor, covariance: Tensor, temperature: float
-    ) -> CategoricalPredictive:
-        """Turn outputs (N, C) and their covariance (N, K, K) into probabilities."""
-        found = self.likelihood.predictive(
-            outputs,
-            covariance.double(),
-            link=self.link,
-            temperature=temperature,
-            normals=self.objective.normals,
-        )
-        assert isinstance(found, CategoricalPredictive)
-        return found
 
-
-def norms_of(model: nn.Module) -> dict[str, float]:
-    """Operator norm of every affine layer."""
+def layer_norms(model: nn.Module) -> dict[str, float]:
+    """Compute the operator norm of every affine layer, by the layer's name."""
     return {
-        each.name: operator_norm(model, each) for each in require_coverage(model).layers
+        layer.name: operator_norm(model, layer) for layer in require_coverage(model).layers
     }
 
 
-def listed_norms(
-    layers: Sequence[AffineLayer], norms: Mapping[str, float]
-) -> list[dict[str, Any]]:
-    """Name, group and operator norm of some layers, as a record has them."""
-    return [
-        {"name": each.name, "group": each.group, "norm": norms[each.name]}
-        for each in layers
-    ]
+def choose_points(
+    points: Sequence[AnyPoint], schemes: Sequence[str], most: float = 1.0
+) -> dict[str, AnyPoint]:
+    """Choose each scheme's best point by validation NLL, among those small enough.
+
+    Of modules drawn at random, the number is chosen by the mean NLL over the repeats, and
+    the repeat with the median NLL stands for it.
+
+    Args:
+        points: The points of all schemes.
+        schemes: The schemes, in the order of the study.
+        most: Largest fraction of the weights; "full" is exempt, and so is a scheme that
+            has no point so small.
+
+    Returns:
+        The chosen point of each scheme that has any.
+    """
+    chosen: dict[str, AnyPoint] = {}
+    for scheme in schemes:
+        candidates = [point for point in points if point.scheme == scheme]
+        small = [point for point in candidates if point.fraction <= most]
+        if scheme != "full" and small:
+            candidates = small
+        by_level: dict[float, list[AnyPoint]] = {}
+        for point in candidates:
+            by_level.setdefault(point.level, []).append(point)
+        means = {
+            level: sum(point.nll for point in repeats) / len(repeats)
+            for level, repeats in by_level.items()
+        }
+        if means:
+            repeats = by_level[min(means, key=means.__getitem__)]
+            repeats.sort(key=lambda point: point.nll)
+            chosen[scheme] = repeats[len(repeats) // 2]
+    return chosen
 
 
-def scored(work: Work, candidate: Candidate) -> Point:
-    """Score a point: precision and temperature chosen together on validation data."""
-    total = work.table.total(candidate.shares)
-    scales, nlls = work.objective.best(total)
-    best = int(nlls.argmin())
-    temperature = float(scales[best])
-    predictive = work.predictive(work.table.outputs, total[best], temperature)
-    weights = sum(work.weights[share] for share in candidate.shares)
-    return Point(
-        candidate.scheme,
-        candidate.level,
-        candidate.repeat,
-        sum(work.floats[share] for share in candidate.shares),
-        weights,
-        weights / sum(m.outputs * m.inputs + m.outputs * bool(m.bias) for m in work.layers),
-        float(work.table.precisions[best]),
-        temperature,
-        float(nlls[best]),
-        evaluate.expected_calibration_error(predictive, work.table.targets),
-        candidate.shares,
-    )
+def best_scheme(chosen: Mapping[str, Point], eligible: Collection[str]) -> str:
+    """Name the scheme with the lowest validation NLL among the eligible, or among all."""
+    return min(eligible or chosen, key=lambda scheme: chosen[scheme].nll)
 
 
-def curves(
-    work: Work, points: Sequence[Point], chosen: Mapping[Scheme, Point]
-) -> dict[str, Any]:
-    """The validation curves, ready for figures."""
-    base, scaled = (float(each) for each in work.objective.best(None))
-    plain = CategoricalPredictive.from_logits(work.table.outputs)
-    tempered = CategoricalPredictive.from_logits(work.table.outputs, base)
-    error = evaluate.expected_calibration_error
-    return {
-        "points": [
-            {
-                name: value
-                for name, value in asdict(point).items()
-                if name != "shares" or point.scheme == "best-budget"
-            }
-            for point in points
+def make_record(
+    methods: Sequence[Method],
+    targets: Tensor,
+    points: Sequence[Point],
+    chosen: Mapping[str, Point],
+    *,
+    best: str,
+    estimate: PointEstimate,
+    layers: Sequence[AffineLayer],
+    norms: Mapping[str, float],
+    rest: Mapping[str, Any],
+    config: Mapping[str, Any],
+    seed: int,
+) -> Record:
+    """Put the record of a ramping study together.
+
+    Args:
+        methods: The methods on the test data: the baselines, then the chosen points.
+        targets: The test labels.
+        points: All points.
+        chosen: The chosen point of each scheme.
+        best: The best scheme.
+        estimate: The point estimate on validation data.
+        layers: The affine layers that could be stochastic.
+        norms: Their operator norms.
+        rest: What else the results hold.
+        config: The configuration.
+        seed: The seed.
+
+    Returns:
+        The record.
+    """
+    scaled = {"nll": estimate.scaled_nll, "ece": estimate.scaled_ece}
+    results = {
+        **score_methods(methods, targets),
+        "ramp": {
+            "points": [point.to_dict() for point in points],
+            "chosen": {scheme: points.index(point) for scheme, point in chosen.items()},
+            "map": {"nll": estimate.nll, "ece": estimate.ece},
+            "temperature": {**scaled, "temperature": estimate.temperature},
+            "best": best,
+        },
+        "norms": [
+            {"name": layer.name, "group": layer.group, "norm": norms[layer.name]}
+            for layer in layers
         ],
-        "chosen": {scheme: points.index(point) for scheme, point in chosen.items()},
-        "map": {
-            "nll": float(work.objective.nll(None)),
-            "ece": error(plain, work.table.targets),
-        },
-        "temperature": {
-            "nll": scaled,
-            "ece": error(tempered, work.table.targets),
-            "temperature": base,
-        },
+        **rest,
     }
+    return Record("ramp", config, results, seed=seed)

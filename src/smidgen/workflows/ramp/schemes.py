@@ -1,24 +1,22 @@
-"""Schemes of a ramping study: which shares of the variance table make up each point.
+"""Schemes of a ramping study: which blocks of the variance table make up each point.
 
-A *share* is a (percent, layer) pair: one layer's block at one percentage. A scheme is a
-sequence of ever larger sets of shares (the paper's figures 2–5); what a point costs is the
-sum of its shares' floats.
+A *block key* is a (percent, layer) pair: the block of one layer at one percentage. A scheme
+is a sequence of ever larger sets of blocks (the paper's figures 2–5); a point costs the sum
+of its blocks' floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from smidgen.fit.calibration.objective import Objective
-from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable
 from smidgen.weights.affine import AffineLayer
-from smidgen.weights.subset import Subset
 
 Scheme = Literal[
     "sparse-kfac",
@@ -35,32 +33,56 @@ SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 BlockKey = tuple[float, str]
 WHOLE = 100.0
 """The percentage of whole layers."""
-# How many further percentages of a layer the allocation looks at in each step.
+# How many larger blocks of a layer the allocation considers in each step.
 _AHEAD = 3
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One point of a scheme before it is scored.
+    """One point of a scheme before it is scored; `level` is as in `Point`."""
 
-    `level` is its size in the scheme's own terms: a percentage, a number of layers or a
-    budget of floats.
-    """
-
-    scheme: Scheme
+    scheme: str
     level: float
-    shares: tuple[BlockKey, ...]
+    blocks: tuple[BlockKey, ...]
     repeat: int = 0
 
 
-def candidates(
-    schemes: Sequence[Scheme],
+def order_layers(
+    scheme: str,
+    layers: Sequence[AffineLayer],
+    norms: Mapping[str, float],
+    generator: torch.Generator,
+) -> list[AffineLayer]:
+    """Order layers as a scheme of whole layers takes them.
+
+    Args:
+        scheme: "random", or "max-" or "min-" with a group of layers.
+        layers: The affine layers.
+        norms: Their operator norms.
+        generator: Source of a random order.
+
+    Returns:
+        The scheme's layers, the one taken first in front.
+    """
+    if scheme == "random":
+        order = torch.randperm(len(layers), generator=generator).tolist()
+        return [layers[index] for index in order]
+    direction, group = scheme.split("-")
+    return sorted(
+        (layer for layer in layers if layer.group == group),
+        key=lambda layer: norms[layer.name],
+        reverse=direction == "max",
+    )
+
+
+def list_candidates(
+    schemes: Sequence[str],
     layers: Sequence[AffineLayer],
     norms: Mapping[str, float],
     percents: Sequence[float],
     *,
     repeats: int,
-    generator: torch.Generator,
+    seed: int,
 ) -> list[Candidate]:
     """List the points of all schemes but the allocation, which needs the table.
 
@@ -70,42 +92,36 @@ def candidates(
         norms: Operator norm of each layer.
         percents: The percentages of Sparse-KFAC, ascending.
         repeats: How often modules are drawn at random.
-        generator: Source of those draws.
+        seed: Seed of those draws.
 
     Returns:
         The points, scheme by scheme, small to large.
     """
-    found: list[Candidate] = []
-    names = [each.name for each in layers]
+    generator = torch.Generator().manual_seed(seed)
+    candidates: list[Candidate] = []
+    names = [layer.name for layer in layers]
     for scheme in schemes:
         if scheme == "sparse-kfac":
-            found += [
+            candidates += [
                 Candidate(scheme, p, tuple((p, name) for name in names)) for p in percents
             ]
         elif scheme == "last-layer":
-            found.append(Candidate(scheme, 1, ((WHOLE, names[-1]),)))
+            candidates.append(Candidate(scheme, 1, ((WHOLE, names[-1]),)))
         elif scheme == "full":
-            found.append(Candidate(scheme, len(names), tuple((WHOLE, n) for n in names)))
-        elif scheme == "random":
-            for repeat in range(repeats):
-                order = torch.randperm(len(names), generator=generator).tolist()
-                found += _growing(scheme, [names[i] for i in order], repeat)
+            blocks = tuple((WHOLE, name) for name in names)
+            candidates.append(Candidate(scheme, len(names), blocks))
         elif scheme != "best-budget":
-            order_, group = scheme.split("-")
-            own = [each.name for each in layers if each.group == group]
-            own.sort(key=lambda name: norms[name], reverse=order_ == "max")
-            found += _growing(scheme, own)
-    return found
+            for repeat in range(repeats if scheme == "random" else 1):
+                order = order_layers(scheme, layers, norms, generator)
+                blocks = tuple((WHOLE, layer.name) for layer in order)
+                candidates += [
+                    Candidate(scheme, count, blocks[:count], repeat)
+                    for count in range(1, len(blocks) + 1)
+                ]
+    return candidates
 
 
-def _growing(scheme: Scheme, names: Sequence[str], repeat: int = 0) -> list[Candidate]:
-    return [
-        Candidate(scheme, count, tuple((WHOLE, n) for n in names[:count]), repeat)
-        for count in range(1, len(names) + 1)
-    ]
-
-
-def allocations(
+def allocate(
     table: VarianceTable,
     objective: Objective,
     floats: Mapping[BlockKey, int],
@@ -114,29 +130,29 @@ def allocations(
     precision: int,
     temperature: float,
 ) -> list[Candidate]:
-    """Choose a percentage for each layer under budgets of floats: the greedy path.
+    """Choose a percentage for each layer under budgets of floats, greedily.
 
-    From nothing, whichever layer's larger block lowers the held-out NLL most for each
-    further float is taken, until none lowers it or the largest budget is spent. Every
-    smaller budget has the longest part of that path it can pay for.
+    Starting from nothing, each step enlarges the block that lowers the held-out NLL most
+    per additional float, until none lowers it or the largest budget is spent. A smaller
+    budget gets the longest part of that path it can afford.
 
     Args:
-        table: The variance table, by share.
-        objective: The held-out data.
-        floats: What each share costs.
+        table: The variance table, by block.
+        objective: The NLL on held-out data.
+        floats: What each block costs.
         budgets: Budgets of floats, ascending.
-        precision: Which of the table's precisions to choose under.
+        precision: Index of the precision, among the table's, to choose under.
         temperature: The temperature to choose under.
 
     Returns:
-        A point for each budget that can pay for something new.
+        One point for each budget that affords something new.
     """
     ladders: dict[str, list[BlockKey]] = {}
-    for share in sorted(floats, key=floats.__getitem__):
-        ladder = ladders.setdefault(share[1], [])
+    for key in sorted(floats, key=floats.__getitem__):
+        ladder = ladders.setdefault(key[1], [])
         # Several percentages of a small layer are the same block.
-        if not ladder or floats[ladder[-1]] < floats[share]:
-            ladder.append(share)
+        if not ladder or floats[ladder[-1]] < floats[key]:
+            ladder.append(key)
     steps = dict.fromkeys(ladders, 0)
     total = torch.zeros_like(table.covariance[next(iter(floats))][precision]).double()
     best = float(objective.nll(total[None], temperature))
@@ -167,15 +183,15 @@ def _upgrades(
     floats: Mapping[BlockKey, int],
     left: int,
 ) -> list[tuple[str, int, BlockKey | None, BlockKey]]:
-    """Every affordable next block of every layer: its name, cost, and from what to what."""
-    found = []
+    """List every affordable larger block: its layer, cost, the block now and the larger."""
+    upgrades = []
     for name, ladder in ladders.items():
         now = ladder[steps[name] - 1] if steps[name] else None
         for after in ladder[steps[name] : steps[name] + _AHEAD]:
             cost = floats[after] - (floats[now] if now else 0)
             if 0 < cost <= left:
-                found.append((name, cost, now, after))
-    return found
+                upgrades.append((name, cost, now, after))
+    return upgrades
 
 
 def _difference(
@@ -190,47 +206,11 @@ def _affordable(
     ladders: Mapping[str, Sequence[BlockKey]],
     budgets: Sequence[int],
 ) -> list[Candidate]:
-    found: list[Candidate] = []
+    """Take the longest affordable part of the path for each budget."""
+    candidates: list[Candidate] = []
     for budget in budgets:
-        _, steps = max((each for each in path if each[0] <= budget), key=lambda e: e[0])
-        shares = tuple(ladders[name][k - 1] for name, k in steps.items() if k)
-        if shares and (not found or shares != found[-1].shares):
-            found.append(Candidate("best-budget", budget, shares))
-    return found
-
-
-def assembled(
-    candidate: Candidate,
-    posteriors: Mapping[float, LaplacePosterior],
-    layers: Sequence[AffineLayer],
-    *,
-    precision: float,
-    temperature: float,
-) -> LaplacePosterior:
-    """Put a point's shares together into the posterior they are.
-
-    Args:
-        candidate: The point.
-        posteriors: The nested posteriors by percentage.
-        layers: The affine layers.
-        precision: The prior precision.
-        temperature: The temperature.
-
-    Returns:
-        The posterior, equal to one fitted to its subset alone.
-    """
-    shapes = {each.name: each.shapes for each in layers}
-    parts = {
-        name: posteriors[percent].subset.parts[name]
-        for percent, own in candidate.shares
-        for name in shapes[own]
-        if name in posteriors[percent].subset.parts
-    }
-    base = posteriors[candidate.shares[0][0]]
-    return replace(
-        base,
-        subset=Subset(base.subset.universe, parts),
-        operators={name: posteriors[p].operators[name] for p, name in candidate.shares},
-        precision=precision,
-        temperature=temperature,
-    )
+        _, steps = max((stop for stop in path if stop[0] <= budget), key=lambda s: s[0])
+        blocks = tuple(ladders[name][k - 1] for name, k in steps.items() if k)
+        if blocks and (not candidates or blocks != candidates[-1].blocks):
+            candidates.append(Candidate("best-budget", budget, blocks))
+    return candidates

@@ -1,0 +1,91 @@
+"""Which posterior to fit, and the options that only one method has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from smidgen.cli.options.lists import read_numbers
+from smidgen.errors import ArgumentError
+from smidgen.fit.swag import SwagOptions
+from smidgen.posterior.registry import POSTERIORS
+
+
+def _require_method(name: str) -> str:
+    if name not in POSTERIORS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(POSTERIORS)}.")
+    return name
+
+
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_require_method,
+        help=f"How to fit the posterior: {', '.join(POSTERIORS)}.",
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="SWAG: number of SGD steps.")]
+Every = Annotated[
+    int, typer.Option(min=1, help="SWAG: steps from one snapshot to the next.")
+]
+Rank = Annotated[
+    int, typer.Option(min=2, help="SWAG: rank of the covariance, in snapshots kept.")
+]
+Rates = Annotated[
+    list[str] | None,
+    typer.Option("--rate", help="SWAG: learning rates to try, such as 0.01,0.05."),
+]
+TrialSteps = Annotated[
+    int, typer.Option(min=1, help="SWAG: SGD steps to try each learning rate with.")
+]
+Samples = Annotated[int, typer.Option(min=2, help="SWAG: weight samples to predict with.")]
+# The options that only one method has, by their names in Python.
+_OPTIONS = {
+    "laplace": (
+        "structure",
+        "calibrate",
+        "scope",
+        "approximation",
+        "percents",
+        "repeats",
+        "most_stochastic",
+        "save",
+    ),
+    "swag": ("steps", "every", "rank", "rates", "trial_steps", "samples", "fractions"),
+}
+
+
+def refuse_unused(method: str, context: typer.Context) -> None:
+    """Refuse options that the method would ignore.
+
+    Args:
+        method: The method.
+        context: The command as it was typed.
+
+    Raises:
+        ArgumentError: If an option of another method was typed.
+    """
+    for other, names in _OPTIONS.items():
+        for name in names if other != method else ():
+            source = context.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
+                option = {"rates": "rate"}.get(name, name.replace("_", "-"))
+                raise ArgumentError(
+                    f"--{option} is not for --method {method}, got "
+                    f"{context.params[name]}. Leave it out."
+                )
+
+
+def read_swag_options(
+    steps: int,
+    every: int,
+    rank: int,
+    rates: list[str] | None,
+    trial_steps: int,
+    samples: int,
+) -> SwagOptions:
+    """Put the options of SWAG together; learning rates may be separated by commas."""
+    numbers = read_numbers("--rate", rates, float("inf"), "0.01,0.05") or None
+    return SwagOptions(numbers, steps, every, rank, trial_steps, samples)

@@ -1,0 +1,302 @@
+"""Did it help? Posteriors beside the point estimate and temperature scaling on test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from smidgen import report
+from smidgen.curvature.operators import STRUCTURES
+from smidgen.errors import ArgumentError, DataError
+from smidgen.fit.calibration.samples import HeldOut
+from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.problem import Problem, as_problem
+from smidgen.posterior.base import Posterior
+from smidgen.report.names import FAMILIES, label_method
+from smidgen.report.one_record import tables
+from smidgen.runtime.record import BASELINES, Record
+from smidgen.runtime.text_table import format_table
+from smidgen.select import SELECTORS
+from smidgen.types import Batch
+from smidgen.weights.affine import coverage
+from smidgen.weights.blocks import find_blocks
+from smidgen.weights.subset import Subset
+from smidgen.workflows.method import (
+    Examples,
+    predict_point,
+    predict_posterior,
+    predict_shifted,
+    read_examples,
+    score_methods,
+)
+
+Posteriors = Posterior | Sequence[Posterior] | Mapping[str, Posterior]
+# Laplace posteriors are named by the selector of their weights alone.
+_UNNAMED = "laplace"
+_PREFERRED = "sparse-kfac"
+_SELECTORS = {"named": "Chosen by name"}
+
+
+@dataclass(frozen=True)
+class Comparison(Record):
+    """The record of a comparison: print it, or write its page."""
+
+    def report(self, path: str | Path) -> Path:
+        """Write the comparison as one HTML page that needs no network.
+
+        Args:
+            path: The file; missing folders are made.
+
+        Returns:
+            The path.
+        """
+        return report.write(self, path)
+
+    def __str__(self) -> str:
+        columns, rows = tables.columns_of(self), report.score_rows(self)
+        shown = [
+            index
+            for index in range(len(columns))
+            if any(row.cells[index].value is not None for row in rows)
+        ]
+        headings = ("", *(columns[index].heading for index in shown))
+        cells = [(row.label, *(row.cells[i].text for i in shown)) for row in rows]
+        lines = [*report.verdict(self), *self.results.get("notes", ())]
+        return "\n".join([format_table([headings, *cells], left=(0,)), "", *lines])
+
+
+def compare(
+    model: nn.Module | Problem,
+    posteriors: Posteriors,
+    test: Iterable[Batch],
+    *,
+    validation: Iterable[Batch] | None = None,
+    shifted: Mapping[str, Iterable[Batch]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Score posteriors, the point estimate and temperature scaling on test data.
+
+    Works for classification, multi-label classification and regression; a regression's
+    noise variance takes the place of the temperature. The test data choose nothing.
+
+    Args:
+        model: The model, or its `Problem`. It is not changed.
+        posteriors: One posterior, several, or several by name. Without names, each is
+            named after its method and the selector of its weights.
+        test: Labelled test batches from any loader, read once.
+        validation: Held-out batches that fit the temperature of temperature scaling. By
+            default it is the one found when a posterior was calibrated.
+        shifted: Shifted data by name, with or without labels, to be told from the test
+            data by their uncertainty.
+        config: What else to note in the record.
+        progress: Show progress bars.
+
+    Returns:
+        The record. Print it for a table and a verdict; `report` writes a page.
+    """
+    network = as_problem(model).model
+    named = _name_posteriors(posteriors)
+    point, owner = _find_point(network, named)
+    problem = as_problem(model).with_likelihood(_point_likelihood(owner))
+    point_problem = replace(problem, model=point)
+    scale = _find_scale(point_problem, owner, validation, progress)
+    examples = read_examples(point_problem, test, progress=progress)
+    methods, targets = predict_point(problem.likelihood, examples, scale)
+    for name, posterior in named.items():
+        label = _label(name, posterior) if not isinstance(posteriors, Mapping) else None
+        methods.append(
+            predict_posterior(
+                name, posterior, problem, examples, label=label, progress=progress
+            )
+        )
+    methods = predict_shifted(
+        methods, named, problem, shifted or {}, point=point_problem, progress=progress
+    )
+    results = score_methods(methods, targets)
+    if scale is None:
+        results["notes"] = [
+            "Temperature scaling is missing: no posterior was calibrated, and no "
+            "validation data were given."
+        ]
+    results |= _describe(network, named, len(targets))
+    return Comparison("evaluate", {**(config or {}), **_settings(named)}, results)
+
+
+def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
+    """Give every posterior a name of its own."""
+    if isinstance(posteriors, Mapping):
+        for name in posteriors:
+            if not name.strip() or name in BASELINES:
+                raise ArgumentError(
+                    f"the name of a posterior must be none of {', '.join(BASELINES)}, got "
+                    f"{name!r}. Choose another name."
+                )
+        named = dict(posteriors)
+    else:
+        several = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+        named = {}
+        for posterior in several:
+            name = first = _name(posterior, several)
+            while name in named:
+                count = int(name.removeprefix(first).strip("- ") or 1)
+                name = f"{first}-{count + 1}"
+            named[name] = posterior
+    if not named:
+        raise ArgumentError("posteriors must be one posterior or more, got none.")
+    kinds = {(p.likelihood.kind, p.likelihood.outputs) for p in named.values()}
+    if len(kinds) > 1:
+        raise ArgumentError(
+            f"posteriors must be of one model, got likelihoods {sorted(kinds)}. Compare "
+            "those of each model separately."
+        )
+    return named
+
+
+def _name(posterior: Posterior, beside: Sequence[Posterior]) -> str:
+    """Name a posterior by its method and, where that is not enough, its selector."""
+    method, origin = posterior.method, posterior.subset.origin
+    if origin is None:
+        return method
+    if method == _UNNAMED:
+        return origin.selector
+    alone = sum(other.method == method for other in beside) == 1
+    return method if alone else f"{method}-{origin.selector}"
+
+
+def _label(name: str, posterior: Posterior) -> str:
+    """Name a posterior for readers, with the selector that its subset remembers."""
+    origin, method = posterior.subset.origin, posterior.method
+    structure = getattr(posterior, "structure", None)
+    if origin is None or origin.selector == method:
+        return FAMILIES.get(method, method)
+    family = None if method == _UNNAMED else method
+    label = label_method(origin.selector, family=family)
+    if label == origin.selector:
+        label = _SELECTORS.get(label, label.replace("-", " ").capitalize())
+    # A selector's usual structure goes without saying.
+    selector = SELECTORS.get(origin.selector)
+    usual = usual_structure(scattered=bool(selector and selector.scattered))
+    return label if structure in (None, usual) else f"{label}, {structure}"
+
+
+def usual_structure(*, scattered: bool) -> str:
+    """Name the structure that a fit has unless another is asked for.
+
+    Args:
+        scattered: Whether the subset is of single weights, without rows and columns.
+
+    Returns:
+        The first structure that can hold such a subset.
+    """
+    kinds = STRUCTURES.items()
+    return next(name for name, kind in kinds if kind.scattered or not scattered)
+
+
+def _find_point(
+    network: nn.Module, posteriors: Mapping[str, Posterior]
+) -> tuple[nn.Module, Posterior]:
+    """Find the point estimate, and the first posterior that is centred there.
+
+    SSVI trains weights of its own: its point is the network at their means. Beside a
+    posterior of the model itself, the model is the point estimate.
+
+    Returns:
+        Both.
+    """
+    points = [(p.point_model(network), p) for p in posteriors.values()]
+    own = [(point, p) for point, p in points if point is network]
+    return (own or points)[0]
+
+
+def _point_likelihood(posterior: Posterior) -> Likelihood:
+    """The likelihood with the noise it had before the posterior was calibrated."""
+    likelihood, calibration = posterior.likelihood, posterior.calibration
+    if not isinstance(likelihood, Gaussian) or calibration is None:
+        return likelihood
+    fitted = getattr(calibration, "fixed_scale", calibration.map_scale)
+    return replace(likelihood, noise=fitted)
+
+
+def _find_scale(
+    problem: Problem,
+    posterior: Posterior,
+    validation: Iterable[Batch] | None,
+    progress: bool,
+) -> float | None:
+    """The point estimate's temperature or noise that held-out data choose."""
+    if validation is None:
+        calibration = posterior.calibration
+        return None if calibration is None else calibration.map_scale
+    data: Examples = read_examples(problem, validation, progress=progress)
+    if data.targets is None:
+        raise DataError("validation must be labelled, got a batch without labels.")
+    outputs, likelihood = data.outputs, posterior.likelihood
+    targets = likelihood.check_targets(outputs, data.targets)
+    point = outputs[None]
+    return HeldOut(likelihood, point, point, targets).best(point)[0]
+
+
+def _describe(
+    network: nn.Module, posteriors: Mapping[str, Posterior], examples: int
+) -> dict[str, Any]:
+    """What a record says of the subset, the data and the precision's choice."""
+    posterior = posteriors.get(_PREFERRED) or list(posteriors.values())[-1]
+    results: dict[str, Any] = {
+        "subset": describe_subset(network, posterior.subset),
+        "data": {"train": posterior.num_data, "test": examples},
+    }
+    if posterior.calibration is not None:
+        results["data"]["validation"] = posterior.calibration.examples
+    curve = posterior.precision_curve()
+    return results if curve is None else {**results, "precision_curve": curve}
+
+
+def _settings(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
+    """What the configuration of a record says of its posteriors."""
+    noted = {name: _posterior_settings(p) for name, p in posteriors.items()}
+    return next(iter(noted.values())) if len(noted) == 1 else {"posteriors": noted}
+
+
+def _posterior_settings(posterior: Posterior) -> dict[str, Any]:
+    origin = posterior.subset.origin
+    select = {} if origin is None else {"select": str(origin)}
+    return {**posterior.record_config(), **select}
+
+
+def describe_subset(model: nn.Module, subset: Subset) -> dict[str, Any]:
+    """List which rows and columns of which layer are stochastic, for a picture.
+
+    Args:
+        model: The model.
+        subset: The stochastic weights.
+
+    Returns:
+        Plain values; weights outside affine layers are counted but not listed.
+    """
+    affine, origin = coverage(model).universe, subset.origin
+    parts = {name: part for name, part in subset.parts.items() if name in affine}
+    blocks = find_blocks(model, Subset(subset.universe, parts)) if parts else ()
+    percent = None if origin is None else origin.settings.get("percent")
+    return {
+        **({} if percent is None else {"percent": percent}),
+        **({} if origin is None else {"origin": origin.to_json()}),
+        "size": subset.size,
+        "total": subset.total,
+        "fraction": subset.fraction,
+        "maps": [
+            {
+                "name": block.layer.name,
+                "group": block.layer.group,
+                "outputs": block.layer.outputs,
+                "inputs": block.layer.inputs,
+                "rows": block.rows.tolist(),
+                "columns": block.columns.tolist(),
+            }
+            for block in blocks
+        ],
+    }

@@ -1,0 +1,345 @@
+"""Methods side by side on one test set: predict with each, then score them all.
+
+Test data only report. The point estimate and temperature scaling are always shown beside
+the posteriors, with intervals and paired differences. A regression has a noise variance
+where a classifier has a temperature; both are called the *scale* here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smidgen import evaluate
+from smidgen.errors import DataError
+from smidgen.evaluate.scores import confidence_and_correct
+from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    Predictive,
+)
+from smidgen.outputs.problem import Problem
+from smidgen.outputs.targets import has_target
+from smidgen.posterior.base import Posterior
+from smidgen.prediction import point_outputs, predict_batches
+from smidgen.report.names import label_method
+from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.record import BASELINES
+from smidgen.types import Batch
+
+_TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
+# A slow prediction is timed once.
+_TIMED_SECONDS = 20.0
+_DRAWS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One way of predicting, with its predictions and its cost.
+
+    Args:
+        name: Its name in records.
+        predictive: Its predictions for the test data.
+        shifted: Its predictions for other data, by the data's name.
+        floats: Floats it stores beside the model.
+        relative_seconds: Time of a prediction divided by that of a plain forward pass.
+        settings: What else its row of a record holds.
+        label: Its name for readers; by default from the table of methods.
+    """
+
+    name: str
+    predictive: Predictive
+    shifted: Mapping[str, Predictive] = field(default_factory=dict)
+    floats: int = 0
+    relative_seconds: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """A data set read once, with the point estimate's outputs.
+
+    Every method sees the batches in this one order, even if the loader shuffles.
+
+    Args:
+        batches: The batches.
+        outputs: Outputs of the model for the rows that are scored, (N, C).
+        targets: Their targets; None if the data have none.
+        rows: Which rows of all batches are scored, (R,): those with a label, or all rows
+            of data without labels.
+    """
+
+    batches: list[Batch]
+    outputs: Tensor
+    targets: Tensor | None
+    rows: Tensor
+
+
+def read_examples(
+    problem: Problem, batches: Iterable[Batch], *, progress: bool = True
+) -> Examples:
+    """Read all batches once and run the model on them.
+
+    Args:
+        problem: The model; the caller's random state is restored.
+        batches: Any iterable of batches. Rows labelled −100 are left out.
+        progress: Show a progress bar.
+
+    Returns:
+        The examples.
+    """
+    with preserve_model(problem.model):
+        data = list(batches)
+    outputs, targets = point_outputs(problem, data, progress=progress)
+    rows = torch.ones(len(outputs), dtype=torch.bool)
+    # The numbers of a regression may be −100 and mean it.
+    if targets is not None and not isinstance(problem.likelihood, Gaussian):
+        labelled = has_target(targets)
+        if labelled.any():
+            rows, outputs, targets = labelled, outputs[labelled], targets[labelled]
+        else:
+            targets = None
+    return Examples(data, outputs, targets, rows)
+
+
+def predict_point(
+    likelihood: Likelihood | None, test: Examples, scale: float | None
+) -> tuple[list[Method], Tensor]:
+    """Predict with the model as it is, and with its outputs rescaled.
+
+    Args:
+        likelihood: What the outputs mean; None stands for classes.
+        test: Labelled test data.
+        scale: The temperature that divides the logits, or a regression's noise variance,
+            fitted on held-out data. None leaves the second method out.
+
+    Returns:
+        The methods "map" and "temperature", and the labels.
+
+    Raises:
+        DataError: If a test batch has no labels.
+    """
+    if test.targets is None:
+        raise DataError(
+            "test must be labelled, got a batch without labels, or with -100 alone. Pass "
+            "labelled data."
+        )
+    outputs, noisy = test.outputs, isinstance(likelihood, Gaussian)
+    plain = Method("map", predict_from_outputs(likelihood, outputs), relative_seconds=1.0)
+    if scale is None:
+        return [plain], test.targets
+    scaled = Method(
+        "temperature",
+        predict_from_outputs(likelihood, outputs, scale),
+        relative_seconds=1.0,
+        settings={"noise" if noisy else "temperature": scale},
+        label="MAP, noise refitted" if noisy else None,
+    )
+    return [plain, scaled], test.targets
+
+
+def predict_from_outputs(
+    likelihood: Likelihood | None, outputs: Tensor, scale: float | None = None
+) -> Predictive:
+    """Turn a model's plain outputs (N, C) into a predictive without weight uncertainty.
+
+    Args:
+        likelihood: What the outputs mean; None stands for classes.
+        outputs: The outputs.
+        scale: Temperature or noise variance; by default 1 or the likelihood's noise.
+
+    Returns:
+        The predictive.
+    """
+    if likelihood is None or likelihood.kind == CategoricalPredictive.kind:
+        return CategoricalPredictive.from_logits(outputs, scale or 1.0)
+    if isinstance(likelihood, Gaussian):
+        noise = (scale or likelihood.noise) * likelihood.ratios(outputs)
+        zero = torch.zeros_like(outputs)
+        return GaussianPredictive(outputs, zero, noise.expand_as(outputs).clone())
+    temperature = scale or 1.0
+    probs = (outputs / temperature).sigmoid()
+    return BernoulliPredictive(probs, outputs, temperature=temperature)
+
+
+def predict_posterior(
+    name: str,
+    posterior: Posterior,
+    problem: Problem,
+    test: Examples,
+    *,
+    label: str | None = None,
+    progress: bool = True,
+) -> Method:
+    """Predict with a posterior and measure what a prediction costs.
+
+    Args:
+        name: Name of the method in the record.
+        posterior: The calibrated posterior.
+        problem: The model it belongs to.
+        test: The test data.
+        label: Name of the method for readers, if it is not in the table of methods.
+        progress: Show a progress bar.
+
+    Returns:
+        The method.
+    """
+    return Method(
+        name,
+        _predict_examples(posterior, problem, test, progress),
+        floats=posterior.floats,
+        relative_seconds=relative_seconds(posterior, problem, test.batches),
+        settings=posterior.settings(),
+        label=label,
+    )
+
+
+def predict_shifted(
+    methods: Sequence[Method],
+    posteriors: Mapping[str, Posterior],
+    problem: Problem,
+    shifted: Mapping[str, Iterable[Batch]],
+    *,
+    point: Problem | None = None,
+    progress: bool = True,
+) -> list[Method]:
+    """Predict other data with the same methods; one data set is in memory at a time.
+
+    Args:
+        methods: Those of `predict_point` and `predict_posterior`.
+        posteriors: The posteriors among them, by the methods' names.
+        problem: The model of the posteriors.
+        shifted: Other data by name, with or without labels; each is read once.
+        point: The point estimate, if it is not the model itself.
+        progress: Show progress bars.
+
+    Returns:
+        The methods with those predictions.
+    """
+    predictives: dict[str, dict[str, Predictive]] = {m.name: {} for m in methods}
+    for key, batches in shifted.items():
+        data = read_examples(point or problem, batches, progress=progress)
+        for method in methods:
+            if method.name in posteriors:
+                posterior = posteriors[method.name]
+                predictive = _predict_examples(posterior, problem, data, progress)
+            else:
+                settings = method.settings
+                scale = settings.get("temperature") or settings.get("noise")
+                predictive = predict_from_outputs(problem.likelihood, data.outputs, scale)
+            predictives[method.name][key] = predictive
+    return [replace(method, shifted=predictives[method.name]) for method in methods]
+
+
+def _predict_examples(
+    posterior: Posterior, problem: Problem, data: Examples, progress: bool
+) -> Predictive:
+    """Predict with a posterior, and take the rows that are scored."""
+    predictive = predict_batches(posterior, problem, data.batches, progress=progress)
+    return predictive.take(data.rows)
+
+
+def relative_seconds(
+    posterior: Posterior, problem: Problem, batches: Sequence[Batch]
+) -> float:
+    """Time a prediction against a plain forward pass: interleaved, the median ratio."""
+    some = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
+    ratios: list[float] = []
+    spent = 0.0
+    while not ratios or (len(ratios) < _TIMED_ROUNDS and spent < _TIMED_SECONDS):
+        started = time.perf_counter()
+        point_outputs(problem, some, progress=False)
+        between = time.perf_counter()
+        predict_batches(posterior, problem, some, progress=False)
+        ended = time.perf_counter()
+        ratios.append((ended - between) / (between - started))
+        spent += ended - started
+    return median(ratios)
+
+
+def score_methods(
+    methods: Sequence[Method],
+    targets: Tensor,
+    *,
+    disagreement: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """Score all methods on the test data: the results of a record.
+
+    Args:
+        methods: The methods; those of `BASELINES` are what the others are compared with.
+        targets: The test labels.
+        disagreement: How much human raters disagreed on each test example, if known.
+
+    Returns:
+        Plain numbers: scores with intervals, curves, paired differences.
+    """
+    baselines = [method for method in methods if method.name in BASELINES]
+    return {
+        "methods": [_score(method, targets, disagreement) for method in methods],
+        "differences": [
+            difference
+            for method in methods
+            for baseline in baselines
+            if method.name not in ("map", baseline.name)
+            for difference in _differences(method, baseline, targets)
+        ],
+    }
+
+
+def _score(
+    method: Method, targets: Tensor, disagreement: Sequence[float] | None
+) -> dict[str, Any]:
+    predictive = method.predictive
+    scores = evaluate.summarise(predictive, targets)
+    row: dict[str, Any] = {
+        "name": method.name,
+        "label": method.label or label_method(method.name),
+        "scores": {name: interval.to_dict() for name, interval in scores.items()},
+        "floats": method.floats,
+        "relative_seconds": method.relative_seconds,
+    }
+    if not isinstance(predictive, GaussianPredictive):
+        # Of labels, every yes or no is an answer of its own.
+        answers = confidence_and_correct("compare", predictive, targets)
+        confidence, correct = (values.flatten() for values in answers)
+        curve = evaluate.reliability_curve(confidence, correct, bins=10)
+        row["reliability"] = curve.to_dict()
+        row["risk_coverage"] = evaluate.risk_coverage(confidence, correct).to_dict()
+    row |= method.settings
+    if method.shifted:
+        row["detection"] = {
+            name: evaluate.bootstrap_auroc(
+                predictive.entropy, other.entropy, draws=_DRAWS
+            ).to_dict()
+            for name, other in method.shifted.items()
+        }
+    if disagreement is not None:
+        values = torch.tensor(disagreement, dtype=torch.float64)
+        row["disagreement"] = evaluate.rank_correlation(
+            predictive.entropy, values
+        ).to_dict()
+    return row
+
+
+def _differences(method: Method, baseline: Method, targets: Tensor) -> list[dict[str, Any]]:
+    pair = (method.predictive, baseline.predictive)
+    nll = evaluate.paired_difference(*(evaluate.nll(p, targets) for p in pair))
+    differences = {"nll": nll}
+    if not any(isinstance(p, GaussianPredictive) for p in pair):
+        differences["ece_equal_mass"] = evaluate.paired_calibration_difference(
+            *pair, targets, draws=_DRAWS
+        )
+    names = {"method": method.name, "baseline": baseline.name}
+    return [
+        {**names, "score": score, **difference.to_dict()}
+        for score, difference in differences.items()
+    ]

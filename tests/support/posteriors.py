@@ -1,0 +1,48 @@
+"""Quick fits of every registered method; one that is not named here is fitted as it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import smidgen
+
+QUICK = {
+    "swag": {"learning_rate": 0.01, "steps": 8, "every": 2, "rank": 3},
+    "ssvi": {"settings": smidgen.fit.SsviSettings(epochs=1, every=1)},
+}
+"""Settings that make a fit quick, by method."""
+
+LIKELIHOODS = {
+    "two-classes": smidgen.Categorical(2),
+    "classes": smidgen.Categorical(3),
+    "labels": smidgen.Bernoulli(3),
+    "regression": smidgen.Gaussian(2),
+}
+
+
+def make_problem(kind, seed=0):
+    """A small network and two labelled batches of what its outputs mean."""
+    likelihood = LIKELIHOODS[kind]
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, likelihood.outputs))
+    batches = []
+    for _ in range(2):
+        inputs = torch.randn(8, 4, generator=generator)
+        outputs = model(inputs).detach().double()
+        targets = likelihood.drawn_targets(outputs, generator)
+        if kind != "classes" and kind != "two-classes":
+            targets = targets.float()
+        batches.append((inputs, targets))
+    return smidgen.Problem(model, likelihood), batches
+
+
+def fit_quickly(method, problem, batches):
+    """Fit a posterior of a registered method over the last layer."""
+    arguments = {"progress": False, **QUICK.get(method, {})}
+    if method == "ssvi":
+        return smidgen.fit.ssvi(problem, batches, num_data=16, **arguments)
+    subset = smidgen.select.last_layer(problem.model)
+    return getattr(smidgen.fit, method)(problem, batches, subset, **arguments)

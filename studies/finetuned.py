@@ -1,6 +1,6 @@
 """Point estimates that several studies share: MiniLM fine-tuned on four tasks, by seed.
 
-    OMP_NUM_THREADS=1 .venv/bin/python -m studies.finetuned --data FOLDER --cache FOLDER
+    OMP_NUM_THREADS=1 .venv/bin/python -m docs.build.finetuned --data FOLDER --cache FOLDER
 
 Each task and seed draws its own training and validation examples and is saved as a model
 folder; one that is there is not made again. The test set is GLUE's dev file; MRPC and RTE,
@@ -22,7 +22,7 @@ from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, save_model, text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.workflows.text_task import TaskSettings, TextTask
-from smidgen_studies.data.text import joined
+from smidgen_studies.data.text import join_tables
 
 COLUMNS = {
     "SST-2": {"text": "sentence", "label": "label"},
@@ -72,7 +72,7 @@ def task_of(name: str, data: Path, seed: int) -> TextTask:
     random.Random(seed).shuffle(distinct)
     if name != "SST-2":
         unused = distinct[train + validation :][: most - len(test)]
-        test = joined(test, everything.take(unused))
+        test = join_tables(test, everything.take(unused))
     return TextTask(
         title,
         everything.take(distinct[:train]),

@@ -1,4 +1,4 @@
-"""The ramping study of a task: python -m studies.ramping MRPC --data DIR --cache DIR.
+"""The ramping study of a task: python -m docs.build.ramping MRPC --data DIR --cache DIR.
 
 Fifteen percentages, 21 precisions and nine schemes of a fine-tuned MiniLM
 (`studies.finetuned` makes it), the record under `results/ramp/`. With `--method swag` the
@@ -12,11 +12,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from docs.build.finetuned import TASKS, Finetuned, finetuned
+
 from smidgen.integrations.huggingface import text_loader
 from smidgen.runtime.record import Record
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
-from studies.finetuned import TASKS, Finetuned, finetuned
 
 SWAG = SwagRampSettings(
     fractions=(0.1,),

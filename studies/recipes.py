@@ -1,6 +1,6 @@
 """Better than temperature? Ways to choose precision and temperature, on four tasks.
 
-    .venv/bin/python -m studies.recipes --data FOLDER --cache FOLDER --seeds 0 1 2 3 4
+    .venv/bin/python -m docs.build.recipes --data FOLDER --cache FOLDER --seeds 0 1 2 3 4
 
 For each task and seed (`studies.finetuned` makes the point estimates) one curvature pass
 fits every subset, one pass over validation data makes the table that every recipe chooses
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from docs.build.finetuned import TASKS, Finetuned, finetuned
 
 import smidgen
 from smidgen import evaluate, fit, select
@@ -30,7 +31,6 @@ from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
 from smidgen.runtime.record import Record
 from smidgen.weights.blocks import find_blocks
-from studies.finetuned import TASKS, Finetuned, finetuned
 
 PERCENTS = (1.0, 3.0, 10.0, 30.0)
 # Every such batch of training data says which rows and columns are used most.

@@ -1,6 +1,6 @@
 """Do weight samples do better than the linearised predictive? On some of our tasks.
 
-    .venv/bin/python -m studies.weight_samples --data FOLDER --cache FOLDER --tasks SST-2
+    .venv/bin/python -m docs.build.weight_samples --data FOLDER --cache FOLDER --tasks SST-2
 
 Sparse-KFAC at 10 %, one precision. For samples, precision (the linearised choice, and up to
 four decades above it) and temperature are chosen by the NLL of 8 samples on 300
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from docs.build.finetuned import TASKS, Finetuned, finetuned
 
 import smidgen
 from smidgen import evaluate, fit
 from smidgen.fit.calibration.samples import held_out
 from smidgen.runtime.record import Record
-from studies.finetuned import TASKS, Finetuned, finetuned
 
 STEPS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 HELD, DRAWS, TEST_DRAWS = 300, 8, 16

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from studies import ssvi_tables
+from docs.build import ssvi_tables
 from tests.integration.test_study_kinds import done, job, methods
 from tests.support.tolerances import EXACT, SINGLE
 
@@ -300,7 +300,7 @@ def test_the_shipped_study_can_be_done_and_tests_nothing_twice():
             assert _told(cell).report == (cell.seed > 0)
             assert all(not need.settings.get("report", True) for need in cell.needs)
     names = [
-        (cell.data["name"], cell.seed, *sparse_training.names_of(_told(cell)))
+        (cell.data["name"], cell.seed, *sparse_training.name_method(_told(cell)))
         for cell in read_study("ssvi").cells
         if _told(cell).report
     ]

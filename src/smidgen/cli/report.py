@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 def report(
     records: Annotated[
-        list[Path], typer.Argument(help="Records, or folders of them.", metavar="RECORD...")
+        list[Path],
+        typer.Argument(
+            help="Records, files of packed records, or folders of either.",
+            metavar="RECORD...",
+        ),
     ],
     page: Annotated[Path, typer.Option("--out", help="The page.")] = Path("report.html"),
     json_file: Annotated[
@@ -31,10 +35,9 @@ def report(
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write
-    from smidgen.runtime.record import Record
 
     refuse_taken_files(page, json_file, overwrite=overwrite)
-    found = [Record.load(path) for path in _files(records)]
+    found = _read(records)
     if len(found) > 1:
         show_many(found, page, json_file)
         return
@@ -73,15 +76,22 @@ def show_many(
     write_json(json_file, {"page": str(page), "findings": lines})
 
 
-def _files(given: Sequence[Path]) -> list[Path]:
-    """Files as they are; of a folder, every record in it; of a study's, its records."""
+def _read(paths: Sequence[Path]) -> list[Record]:
+    """The records of files and folders; of a study's folder those in `records` too."""
     from smidgen.errors import ArgumentError
+    from smidgen.runtime.packed_records import SUFFIX, is_packed, unpack_records
+    from smidgen.runtime.record import Record
 
-    found: list[Path] = []
-    for path in given:
-        folder = path / "records" if (path / "records").is_dir() else path
-        inside = sorted(folder.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
-            raise ArgumentError(f"{path} must hold records (*.json), got none.")
-        found += inside
-    return found
+    records: list[Record] = []
+    for path in paths:
+        files = [path]
+        if path.is_dir():
+            folder = path / "records" if (path / "records").is_dir() else path
+            files = [*sorted(folder.glob("*.json")), *sorted(path.glob(f"*{SUFFIX}"))]
+        if not files:
+            raise ArgumentError(f"{path} must hold records (*.json, *{SUFFIX}), got none.")
+        for file in files:
+            records += (
+                unpack_records(file).values() if is_packed(file) else [Record.load(file)]
+            )
+    return records

@@ -47,7 +47,7 @@ LABELS: dict[By, str] = {
     "ssvi": "SSVI's weights",
 }
 _CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
-HOW: Mapping[By, Mapping[str, Any]] = {
+SEARCH_SETTINGS: Mapping[By, Mapping[str, Any]] = {
     "bayestune": {**_CHAIN, "temperature": 1e-5},
     "bayestune-warm": {**_CHAIN, "temperature": 1.0},
     "ssvi": {"epochs": 50, "learning_rate": 3e-3},
@@ -59,7 +59,7 @@ Choose = Callable[[float], Subset]
 """Chooses a share of all weights."""
 
 
-def subsets_by(
+def choose_subsets(
     problem: Problem,
     tables: Tables,
     by: By,
@@ -112,7 +112,7 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
             scores = marginal_variances(problem, tables.loader("train"))
         case "bayestune" | "bayestune-warm":
             batches = tables.shuffled(seed)
-            told = {**HOW[by], "head": "none", "seed": seed, "progress": False}
+            told = {**SEARCH_SETTINGS[by], "head": "none", "seed": seed, "progress": False}
             scores = fit.langevin(noisy, batches, **told).means
         case _:
             scores = select.scores.magnitude(model)
@@ -128,7 +128,7 @@ def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset
     found = fit.ssvi(
         replace(problem, model=network),
         batches,
-        training=SparseTraining(**HOW["ssvi"], every=2 * len(batches)),
+        training=SparseTraining(**SEARCH_SETTINGS["ssvi"], every=2 * len(batches)),
         seed=seed,
         progress=False,
     )

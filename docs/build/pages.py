@@ -6,14 +6,15 @@ from pathlib import Path
 
 from docs.build.committed import RESULTS, ROOT, list_committed
 
-from smidgen_studies.cli import report
+from smidgen.cli.app import app
 
 FOLDER = ROOT / "build" / "pages"
 
 
 def write_page(study: str, page: Path) -> None:
     """Write a study's page from its committed records, as a user would."""
-    report(study, folder=RESULTS, page=page, overwrite=True)
+    words = ["study", "report", study, "--out", str(RESULTS), "--page", str(page)]
+    app([*words, "--overwrite"], standalone_mode=False)
 
 
 if __name__ == "__main__":

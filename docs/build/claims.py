@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import mean
+from typing import get_args
 
 from docs.build.committed import note_missing, read_table, recipe_records
 
 from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
 from smidgen.report.many_records.findings import findings
+from smidgen.report.names import FAMILIES, label_method, label_within
 from smidgen.report.one_record.tables import nll, signed
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.uci_choices import LABELS
-from smidgen_studies.methods.uci_ramp import FAMILIES
+from smidgen_studies.methods.uci_choices import By
+
+_FAMILIES = ("laplace", "swag")
 
 
 def found_by(study: str, baseline: str) -> Callable[[], str]:
@@ -111,10 +114,12 @@ def uci_table() -> str:
         f"| | {' | '.join(across.data)} |",
         "|---" * (len(across.data) + 1) + "|",
     ]
-    for family, name in FAMILIES.items():
+    for family in _FAMILIES:
         for by in ("magnitude", "variance", "random"):
             cells = [_less_all(across, data, family, by, level) for data in across.data]
-            lines.append(f"| {name}, {LABELS[by]} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {label_method(by, 'uci', family=family)} | {' | '.join(cells)} |"
+            )
     return "\n".join(lines)
 
 
@@ -132,7 +137,7 @@ def _less_all(across: RecordTable, data: str, family: str, by: str, level: int) 
 def bridges_table() -> str:
     """Every choice of weights less random ones, for both posteriors, by data set."""
     across = _committed("bridges")
-    columns = [(family, data) for family in FAMILIES for data in across.data]
+    columns = [(family, data) for family in _FAMILIES for data in across.data]
     headings = (f"{FAMILIES[family]}, {data}" for family, data in columns)
     lines = [
         f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
@@ -142,7 +147,8 @@ def bridges_table() -> str:
         f"| chosen | weights | {' | '.join(headings)} |",
         "|---" * (len(columns) + 2) + "|",
     ]
-    for by, label in LABELS.items():
+    for by in get_args(By):
+        label = label_within(by, "uci")
         shares = [
             found.value
             for data in across.data

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from docs.build.committed import ROOT, read_table
 
-from smidgen.report.drawing.palette import INK, PAPER, looks
+from smidgen.report.drawing.palette import INK, PAPER
 from smidgen.report.drawing.svg import FONTS
 from smidgen.report.many_records.figures import level_figures, ramp_curves, ramp_figures
+from smidgen.report.names import assign_styles
 from smidgen.report.ramp.page import BY_NORM
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -25,7 +26,7 @@ def uci() -> str:
     """What a percentage of stochastic weights changes on Yacht."""
     across = read_table("uci")
     assert across is not None
-    drawn = level_figures(across, "Yacht", looks(across.methods), "map", "uci")
+    drawn = level_figures(across, "Yacht", assign_styles(across.methods), "map", "uci")
     return side_by_side(list(drawn.values()), list(drawn))
 
 
@@ -36,7 +37,9 @@ def ramp() -> str:
     joined = ramp_curves(across.parts("MRPC", "ramp"))
     assert joined is not None
     points = [each for each in joined["points"] if each["scheme"] not in BY_NORM]
-    drawn = ramp_figures({**joined, "points": points}, looks(across.methods), "ramp")
+    drawn = ramp_figures(
+        {**joined, "points": points}, assign_styles(across.methods), "ramp"
+    )
     return side_by_side(drawn, ["NLL", "ECE"])
 
 

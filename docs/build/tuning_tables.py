@@ -10,9 +10,9 @@ from typing import Any
 from docs.build.committed import ROOT, note_missing, read_records
 
 from smidgen.report.many_records.aggregate import SeedMean
+from smidgen.report.names import label_method
 from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.tuning_methods import LABELS
 from smidgen_studies.statistics import (
     OURS,
     Outcomes,
@@ -266,4 +266,4 @@ def _size(count: int | None) -> str:
 
 def _label(method: str) -> str:
     """A label as a cell of a table may have it."""
-    return {str(name): label for name, label in LABELS.items()}[method].replace("|", r"\|")
+    return label_method(method, "tuning").replace("|", r"\|")

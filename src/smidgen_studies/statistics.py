@@ -13,17 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.report.many_records.aggregate import SeedMean, interval, spread
+from smidgen.report.names import label_method
 from smidgen.report.one_record.tables import signed
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
-from smidgen_studies.methods.tuning_methods import LABELS
+from smidgen_studies.methods.tuning_methods import Method
 
 OURS = "bayestune"
 _DRAWS = 1000
@@ -50,9 +51,9 @@ class Outcomes:
 
     @property
     def methods(self) -> list[str]:
-        """The methods that have a result, in the order of `LABELS`."""
+        """The methods that have a result, in the order of `Method`."""
         known = {method for task in self.found.values() for method in task}
-        return [method for method in LABELS if method in known]
+        return [method for method in get_args(Method) if method in known]
 
     def of(self, task: str, method: str) -> Mapping[int, Mapping[str, Any]]:
         """The results of a method on a task, by seed."""
@@ -175,7 +176,8 @@ def _verdict(gaps: Mapping[str, TaskGap], other: str, method: str) -> str:
         verb = "worse than"
     single = len(gaps) == 1
     where = f"on {next(iter(gaps))} alone" if single else f"on average of {_list(gaps)}"
-    opening = f"{_label(method)} is {verb} “{_label(other)}” {where}: {describe_gap(whole)}"
+    ours, theirs = (label_method(name, "tuning") for name in (method, other))
+    opening = f"{ours} is {verb} “{theirs}” {where}: {describe_gap(whole)}"
     return f"{opening}; {_by_task(gaps)}."
 
 
@@ -213,10 +215,6 @@ def describe_gap(gap: SeedMean) -> str:
 def _list(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _label(method: str) -> str:
-    return {str(name): label for name, label in LABELS.items()}[method]
 
 
 def _tensor(results: Mapping[str, Any], part: str) -> Tensor:

@@ -12,7 +12,7 @@ from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
 from smidgen_studies.data.uci import Tables, make_network
 from smidgen_studies.engine.study import read_study
-from smidgen_studies.methods.uci_choices import LABELS, By, choose_subsets
+from smidgen_studies.methods.uci_choices import By, choose_subsets
 
 FEATURES = 4
 TOTAL = FEATURES * 50 + 50 + 50 * 50 + 50 + 50 + 1
@@ -62,5 +62,5 @@ def test_a_choice_that_nobody_makes_is_refused():
 
 def test_the_study_has_every_choice_with_both_posteriors():
     cells = {cell.name for cell in read_study("bridges").cells}
-    wanted = {f"{family}-{by}" for family in ("laplace", "swag") for by in LABELS}
+    wanted = {f"{family}-{by}" for family in ("laplace", "swag") for by in get_args(By)}
     assert cells == wanted | {"map"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.report import render
+from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
 from smidgen_studies.data.text import draw
 from smidgen_studies.data.uci import read_tables
@@ -34,7 +36,7 @@ from smidgen_studies.engine.study import read_study
 from smidgen_studies.engine.workers.base import Workspace
 from smidgen_studies.kinds import KINDS, tuning
 from smidgen_studies.methods.task_scores import score_task
-from smidgen_studies.methods.tuning_methods import LABELS
+from smidgen_studies.methods.tuning_methods import Method
 from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -526,7 +528,7 @@ def test_every_way_of_tuning_is_scored_on_the_same_rows(tuned):
             by_place.setdefault(place, {})[method["name"]] = (cell, results)
     assert len(by_place) == 4
     for (name, _), found in by_place.items():
-        assert set(found) == set(LABELS)
+        assert set(found) == set(get_args(Method))
         assert len({tuple(results["targets"]) for _, results in found.values()}) == 1
         cell, results = found["full"]
         assert results["targets"] == [
@@ -626,12 +628,12 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
     monkeypatch.setattr(tuning_tables, "outcomes", lambda: found)
     for table in (tuning_tables.scores_table, tuning_tables.gaps_table):
         assert all(
-            label.replace("|", r"\|") in table()
-            for name, label in LABELS.items()
+            label_method(name, "tuning").replace("|", r"\|") in table()
+            for name in get_args(Method)
             if name != "bayestune"
         )
     assert "0.001, 0.01" in tuning_tables.rates_table()
-    assert tuning_tables.verdict_list().count("\n- ") == len(LABELS) - 1
+    assert tuning_tables.verdict_list().count("\n- ") == len(get_args(Method)) - 1
 
 
 def test_mixed_precision_trains_an_fp32_model(letters):

@@ -22,10 +22,10 @@ from tests.support.tolerances import EXACT
 from smidgen.cli import main
 from smidgen.errors import DataError
 from smidgen.report import About, render_many
-from smidgen.report.drawing.palette import looks
 from smidgen.report.many_records.aggregate import gather, spread, stratified
 from smidgen.report.many_records.figures import interval_figure, ramp_curves
 from smidgen.report.many_records.findings import findings
+from smidgen.report.names import assign_styles
 from smidgen.report.ramp.figures import lines
 from smidgen.runtime.record import Record
 
@@ -213,13 +213,13 @@ def test_a_mean_curve_has_every_seed_at_every_budget():
         }
 
     joined = ramp_curves([ramp([(10, 1.0), (20, 0.8)], 0.5), ramp([(10, 3.0)], 2.0)])
-    (line,) = lines(joined, {}, "nll")
+    (line,) = lines(joined, "nll")
     # The second seed has nothing to buy for twenty, and stays where it was.
     assert line.value == pytest.approx((0.75, 0.65))
     assert joined["temperature"]["nll"] == 0.0
     assert joined["map"]["nll"] == pytest.approx(-0.25)
     same = ramp_curves([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
-    assert lines(same, {}, "nll")[0].value == pytest.approx((1.5,))
+    assert lines(same, "nll")[0].value == pytest.approx((1.5,))
 
 
 def test_one_seed_claims_nothing():
@@ -337,7 +337,7 @@ def test_the_page_shows_published_figures_as_such():
 
 def test_thirty_methods_of_a_study_of_ones_own_all_look_different():
     names = [f"mine-{i}" for i in range(30)]
-    given = looks(names)
+    given = assign_styles(names)
     assert len({given[name] for name in names}) == 30
     known = {look for name, look in given.items() if name not in names}
     assert known.isdisjoint(given[name] for name in names)
@@ -349,7 +349,9 @@ def test_names_that_begin_alike_are_told_apart_in_the_figure():
         "b": "SSVI 5 %, removal by exponential-snr",
     }
     gaps = {name: spread([0.1, 0.2, 0.3]) for name in labels}
-    drawn = interval_figure(gaps, labels, looks(list(labels)), xlabel="NLL", name="f")
+    drawn = interval_figure(
+        gaps, labels, assign_styles(list(labels)), xlabel="NLL", name="f"
+    )
     written = re.findall(r">([^<>]+)</text>", drawn)
     assert {"exponential", "exponential-snr"} <= set(written)
 

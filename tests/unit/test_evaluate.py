@@ -143,8 +143,10 @@ class TestScores:
             match="must be categorical or bernoulli for brier, got gaussian. Use sq",
         ):
             evaluate.brier(*numbers)
-        with pytest.raises(ArgumentError, match="categorical for correct, got bern"):
-            evaluate.correct(*labels)
+        with pytest.raises(ArgumentError, match="bernoulli for correct, got gaussian"):
+            evaluate.correct(*numbers)
+        with pytest.raises(ArgumentError, match="gaussian for covered, got bernoulli"):
+            evaluate.covered(*labels)
         with pytest.raises(ArgumentError, match="gaussian for squared_error, got cat"):
             evaluate.squared_error(*classes)
 
@@ -210,7 +212,7 @@ class TestScores:
 
     def test_no_examples_are_refused(self):
         predictive = CategoricalPredictive.from_logits(torch.zeros(0, 2))
-        with pytest.raises(DataError, match="one or more examples, got 0. Check"):
+        with pytest.raises(DataError, match="at least one example, got 0. Check"):
             evaluate.nll(predictive, torch.zeros(0, dtype=torch.long))
 
 
@@ -308,8 +310,8 @@ class TestCalibration:
         )
         assert found > 0.05
 
-    def test_only_a_categorical_predictive_has_a_top_label(self, numbers):
-        with pytest.raises(ArgumentError, match="categorical for expected_calibration"):
+    def test_numbers_have_no_calibration_error_of_answers(self, numbers):
+        with pytest.raises(ArgumentError, match="bernoulli for expected_calibration"):
             evaluate.expected_calibration_error(*numbers)
 
     @pytest.mark.parametrize(
@@ -447,9 +449,9 @@ class TestIntervals:
     def test_intervals_cover_the_truth_as_often_as_they_say(self):
         source, runs = generator(9), 400
         covered = 0
-        for _ in range(runs):
+        for run in range(runs):
             values = torch.rand(80, generator=source, dtype=torch.float64)
-            found = evaluate.bootstrap_mean(values, draws=300, level=0.9, generator=source)
+            found = evaluate.bootstrap_mean(values, draws=300, level=0.9, seed=run)
             covered += found.low <= 0.5 <= found.high
         spread = sqrt(0.9 * 0.1 / runs)
         assert abs(covered / runs - 0.9) < Z * spread
@@ -463,11 +465,11 @@ class TestIntervals:
         assert evaluate.bootstrap_mean(values) == first
         torch.set_rng_state(before)
 
-    def test_a_generator_decides_the_redraws(self):
+    def test_the_seed_decides_the_redraws(self):
         values = torch.randn(50, generator=generator(11))
-        first = evaluate.bootstrap_mean(values, generator=generator(1))
-        again = evaluate.bootstrap_mean(values, generator=generator(1))
-        other = evaluate.bootstrap_mean(values, generator=generator(2))
+        first = evaluate.bootstrap_mean(values, seed=1)
+        again = evaluate.bootstrap_mean(values, seed=1)
+        other = evaluate.bootstrap_mean(values, seed=2)
         assert first == again
         assert first.value == other.value
         assert first.low != other.low
@@ -482,7 +484,7 @@ class TestIntervals:
             sizes.append(len(rows))
             return values[rows].mean(-1)
 
-        drawn = redraw(mean, 30, draws=5, generator=None)
+        drawn = redraw(mean, 30, draws=5, seed=0)
         assert sizes == [2, 2, 1]
         assert drawn.shape == (5,)
         assert evaluate.bootstrap_mean(values, draws=100) == whole
@@ -550,7 +552,7 @@ class TestCalibrationInterval:
             ),
             90,
             draws=60,
-            generator=None,
+            seed=0,
         ).numpy()
         low, high = np.quantile(slow - slow.mean() + found.value, [0.1, 0.9])
         expected = {"value": found.value, "low": low, "high": high}
@@ -615,7 +617,7 @@ class TestAssociation:
         assert found.high == pytest.approx(1)
 
     def test_wrong_vectors_are_refused(self):
-        with pytest.raises(DataError, match="b must be of two or more different values"):
+        with pytest.raises(DataError, match="b must hold at least two different values"):
             evaluate.rank_correlation(vector(1, 2), vector(3, 3))
         with pytest.raises(DataError, match=r"b must be as long as a \(2\), got 3\."):
             evaluate.rank_correlation(vector(1, 2), vector(1, 2, 3))
@@ -647,7 +649,7 @@ class TestSummary:
         predictive, targets = numbers
         # At 201 draws both ends are drawn numbers: a root commutes with taking them.
         found = evaluate.summarise(predictive, targets, draws=201)
-        assert list(found) == ["nll", "rmse"]
+        assert list(found) == ["nll", "rmse", "coverage"]
         residuals = (targets - predictive.mean).numpy()
         assert found["rmse"].value == pytest.approx(np.sqrt((residuals**2).mean()))
         assert found["nll"].value == evaluate.nll(predictive, targets).mean()
@@ -660,13 +662,31 @@ class TestSummary:
 
     def test_bernoulli(self, labels):
         found = evaluate.summarise(*labels, draws=50)
-        assert list(found) == ["nll", "brier"]
+        predictive, targets = labels
         assert found["brier"].value == pytest.approx(evaluate.brier(*labels).mean())
+        sure = predictive.probs.maximum(1 - predictive.probs)
+        right = (predictive.probs >= 0.5) == (targets == 1)
+        assert found["accuracy"].value == pytest.approx(right.double().mean())
+        error = evaluate.expected_calibration_error(sure.flatten(), right.flatten())
+        assert found["ece_equal_mass"].value == pytest.approx(error)
+        # The labels of an example are redrawn together, not one by one.
+        apart = evaluate.bootstrap_calibration_error(sure.flatten(), right.flatten())
+        assert found["ece_equal_mass"].low != apart.low
+        assert list(found) == [
+            "accuracy", "nll", "brier", "ece_equal_mass", "ece_equal_width"
+        ]  # fmt: skip
 
-    def test_a_generator_decides_the_intervals(self, classes):
-        first = evaluate.summarise(*classes, draws=50, generator=generator(1))
-        again = evaluate.summarise(*classes, draws=50, generator=generator(1))
-        other = evaluate.summarise(*classes, draws=50, generator=generator(2))
+    def test_coverage_is_of_central_intervals_with_the_noise(self):
+        mean, ones = torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, 1)
+        predictive = GaussianPredictive(mean, 3 * ones, ones)
+        targets = vector(3.9, -3.9, 3.95, 0.0)
+        assert evaluate.covered(predictive, targets).tolist() == [1, 1, 0, 1]
+        assert evaluate.covered(predictive, targets, level=0.5).tolist() == [0, 0, 0, 1]
+
+    def test_the_seed_decides_the_intervals(self, classes):
+        first = evaluate.summarise(*classes, draws=50, seed=1)
+        again = evaluate.summarise(*classes, draws=50, seed=1)
+        other = evaluate.summarise(*classes, draws=50, seed=2)
         assert first == again
         for name, interval in first.items():
             assert interval.value == other[name].value

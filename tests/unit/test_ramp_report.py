@@ -155,7 +155,7 @@ def test_rows_say_size_and_edge(record: Record) -> None:
 
 def test_random_modules_are_a_mean_within_a_band(record: Record) -> None:
     ramp = record.results["ramp"]
-    drawn = {line.scheme: line for line in lines(ramp, {}, "nll")}
+    drawn = {line.scheme: line for line in lines(ramp, "nll")}
     line = drawn["random"]
     own = [p for p in ramp["points"] if p["scheme"] == "random" and p["level"] == 1]
     assert line.low[0] == min(p["nll"] for p in own)
@@ -166,7 +166,7 @@ def test_random_modules_are_a_mean_within_a_band(record: Record) -> None:
 
 
 def test_levels_far_away_do_not_flatten_the_curves(record: Record) -> None:
-    drawn = lines(record.results["ramp"], {}, "nll")
+    drawn = lines(record.results["ramp"], "nll")
     low, high = score_limits(drawn, {"map": 0.5804, "temperature": 0.4526})
     assert low < 0.4501
     assert 0.4526 < high < 0.46

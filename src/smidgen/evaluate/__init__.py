@@ -18,7 +18,7 @@ from smidgen.evaluate.intervals import (
     bootstrap_mean,
     paired_difference,
 )
-from smidgen.evaluate.scores import brier, correct, nll, squared_error
+from smidgen.evaluate.scores import brier, correct, covered, nll, squared_error
 from smidgen.evaluate.summary import summarise
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "bootstrap_mean",
     "brier",
     "correct",
+    "covered",
     "expected_calibration_error",
     "nll",
     "paired_calibration_difference",

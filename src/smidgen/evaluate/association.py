@@ -1,4 +1,4 @@
-"""Do two measurements order the examples alike?"""
+"""Do two measurements put the examples in the same order?"""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def rank_correlation(
     *,
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Spearman's correlation, equal values sharing their average rank.
+    """Compute Spearman's correlation, with equal values sharing their average rank.
 
-    Redraws in which all values of one side are equal have none and are left out.
+    Redraws in which all values of one side are equal have no correlation and are left out.
 
     Args:
         a: One measurement of each example, (B,).
-        b: Another one, (B,).
-        draws: How many times the examples are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        b: Another measurement, (B,).
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The correlation, in [−1, 1], with its bootstrap interval.
@@ -37,12 +37,12 @@ def rank_correlation(
     Raises:
         DataError: If all values of one side are equal.
     """
-    a, b = checks.vector("a", a), checks.vector("b", b)
-    checks.same_length("b", b, "a", a)
+    a, b = checks.as_vector("a", a), checks.as_vector("b", b)
+    checks.require_same_length("b", b, "a", a)
     for name, values in (("a", a), ("b", b)):
         if (values == values[0]).all():
             raise DataError(
-                f"{name} must be of two or more different values, got {len(values)} "
+                f"{name} must hold at least two different values, got {len(values)} "
                 f"times {float(values[0])}. Measure more varied examples."
             )
     return bootstrap(
@@ -50,12 +50,12 @@ def rank_correlation(
         len(a),
         draws=draws,
         level=level,
-        generator=generator,
+        seed=seed,
     )
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Ranks from 1, equal values sharing the average of theirs, (B,)."""
+    """Rank values from 1, with equal values sharing their average rank, (B,)."""
     ordered = values.sort().values
     below = torch.searchsorted(ordered, values)
     below_or_tied = torch.searchsorted(ordered, values, right=True)
@@ -63,9 +63,8 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlations(a: Tensor, b: Tensor) -> Tensor:
-    """Pearson's correlations over the last axis; NaN where one side is constant."""
-    a, b = (each - each.mean(-1, keepdim=True) for each in (a, b))
+    """Compute Pearson's correlations over the last axis; NaN where a side is constant."""
+    a, b = (side - side.mean(-1, keepdim=True) for side in (a, b))
     lengths = a.norm(dim=-1) * b.norm(dim=-1)
-    found = (a * b).sum(-1) / lengths
-    # A constant side may be off its mean by rounding.
-    return found.where(lengths > _CONSTANT, torch.nan)
+    # A constant side may differ from its mean by rounding.
+    return ((a * b).sum(-1) / lengths).where(lengths > _CONSTANT, torch.nan)

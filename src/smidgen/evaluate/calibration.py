@@ -1,4 +1,4 @@
-"""Is a confidence the chance of being right? Binned calibration and risk-coverage.
+"""Is a prediction right as often as it says? Binned calibration and risk-coverage.
 
 With n examples in bins of summed confidence and summed correctness, the expected
 calibration error is Σ_bins |Σ confidence − Σ correct| / n (arXiv:1706.04599, l1, top
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from smidgen.evaluate import checks, scores
-from smidgen.evaluate.intervals import Interval, percentiles, redraw
-from smidgen.outputs.predictive import CategoricalPredictive, Predictive
+from smidgen.evaluate.intervals import Interval, percentile_interval, redraw
+from smidgen.outputs.predictive import Predictive
 
 BINNINGS = ("equal-mass", "equal-width")
 _POINTS = 200
@@ -39,9 +39,9 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Error rate (risk) of the share (coverage) of examples kept, surest first.
+    """Error rate (risk) among the fraction (coverage) of examples kept, surest first.
 
-    `area` is of the whole curve; the lists hold at most 200 of its points.
+    `area` is that under the whole curve; the lists hold at most 200 of its points.
     """
 
     coverage: list[float]
@@ -60,12 +60,12 @@ def expected_calibration_error(
     bins: int = 20,
     binning: str = "equal-mass",
 ) -> float:
-    """Top-label l1 calibration error. A finite sample makes it too large, on average.
+    """Compute the top-label l1 calibration error, too large on average in finite samples.
 
     Args:
-        confidence: Probability of each predicted class, (B,); or a categorical
-            predictive.
-        correct: Whether each is right, (B,); with a predictive, the targets.
+        confidence: Probability of each predicted class, (B,), or label, (B, C); or a
+            categorical or Bernoulli predictive.
+        correct: Whether each is right, as `confidence`; with a predictive, the targets.
         bins: How many bins.
         binning: "equal-mass" or "equal-width".
 
@@ -73,12 +73,10 @@ def expected_calibration_error(
         The error, in [0, 1].
     """
     if isinstance(confidence, Predictive):
-        predictive = scores.categorical("expected_calibration_error", confidence)
-        predictive, correct = scores.with_targets(predictive, correct)
-        correct = scores.correct(predictive, correct)
-        confidence = predictive.confidence
-    confidence, correct = checks.confidences(confidence, correct)
-    return float(_error(_binned(confidence, correct, bins, binning)))
+        verb = "expected_calibration_error"
+        confidence, correct = scores.confidence_and_correct(verb, confidence, correct)
+    confidence, correct = checks.as_confidences(confidence, correct)
+    return float(_error(_bin(confidence.flatten(), correct.flatten(), bins, binning)))
 
 
 def bootstrap_calibration_error(
@@ -89,82 +87,87 @@ def bootstrap_calibration_error(
     binning: str = "equal-mass",
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Calibration error with a bootstrap interval around it.
+    """Compute the calibration error and a bootstrap interval around it.
 
     Redrawing adds noise to each bin and so raises the error: the plain percentiles of a
-    well calibrated model lie above its own error. The redraws are therefore shifted to
-    have the error as their mean.
+    well calibrated model lie above its own error. The redraws are therefore shifted so
+    that their mean is the error.
 
     Args:
-        confidence: Probability of each predicted class, (B,).
-        correct: Whether each is right, (B,).
+        confidence: Probability of each predicted class, (B,), or label, (B, C).
+        correct: Whether each is right, as `confidence`. The labels of an example are
+            redrawn together.
         bins: How many bins.
         binning: "equal-mass" or "equal-width".
-        draws: How many times the examples are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The error with its interval, cut at 0.
     """
-    confidence, correct = checks.confidences(confidence, correct)
-    value = float(_error(_binned(confidence, correct, bins, binning)))
-    drawn = redraw(
-        lambda rows: _error(_binned(confidence[rows], correct[rows], bins, binning)),
-        len(confidence),
-        draws=draws,
-        generator=generator,
-    )
+    confidence, correct = checks.as_confidences(confidence, correct)
+
+    def error(rows: Tensor) -> Tensor:
+        confidences, corrects = confidence[rows].flatten(1), correct[rows].flatten(1)
+        return _error(_bin(confidences, corrects, bins, binning))
+
+    count = len(confidence)
+    value = float(error(torch.arange(count)[None]))
+    drawn = redraw(error, count, draws=draws, seed=seed)
     shifted = (drawn - drawn.mean() + value).clamp_min(0)
-    return percentiles(value, shifted, level)
+    return percentile_interval(value, shifted, level)
 
 
 def paired_calibration_difference(
-    first: CategoricalPredictive,
-    second: CategoricalPredictive,
+    first: Predictive,
+    second: Predictive,
     targets: Tensor,
     *,
     bins: int = 20,
     binning: str = "equal-mass",
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Difference of two calibration errors on the *same* examples, first less second.
+    """Compute the difference of two calibration errors on the *same* examples.
 
     Redraws are shifted as in `bootstrap_calibration_error`.
 
     Args:
-        first: One prediction.
-        second: The other, of the same examples.
-        targets: Their classes, (B,).
+        first: One prediction, categorical or Bernoulli.
+        second: The other, of the same examples; its error is subtracted.
+        targets: Their classes, (B,), or labels, (B, C).
         bins: How many bins.
         binning: "equal-mass" or "equal-width".
-        draws: How many times the examples are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The difference with its interval.
     """
+    verb = "paired_calibration_difference"
     sides = [
-        checks.confidences(each.confidence, scores.correct(each, wanted))
-        for each, wanted in (scores.with_targets(p, targets) for p in (first, second))
+        checks.as_confidences(*scores.confidence_and_correct(verb, predictive, targets))
+        for predictive in (first, second)
     ]
     count = len(sides[0][0])
 
     def gap(rows: Tensor) -> Tensor:
         ours, theirs = (
-            _error(_binned(confidence[rows], right[rows], bins, binning))
-            for confidence, right in sides
+            _error(
+                _bin(confidence[rows].flatten(1), correct[rows].flatten(1), bins, binning)
+            )
+            for confidence, correct in sides
         )
         return ours - theirs
 
-    value = float(gap(torch.arange(count)))
-    drawn = redraw(gap, count, draws=draws, generator=generator)
-    return percentiles(value, drawn - drawn.mean() + value, level)
+    value = float(gap(torch.arange(count)[None]))
+    drawn = redraw(gap, count, draws=draws, seed=seed)
+    return percentile_interval(value, drawn - drawn.mean() + value, level)
 
 
 def reliability_curve(
@@ -174,32 +177,32 @@ def reliability_curve(
     bins: int = 20,
     binning: str = "equal-mass",
 ) -> ReliabilityCurve:
-    """Accuracy against confidence, bin by bin from unsure to sure.
+    """Compute accuracy against confidence, bin by bin from unsure to sure.
 
     Args:
-        confidence: Probability of each predicted class, (B,).
-        correct: Whether each is right, (B,).
+        confidence: Probability of each predicted class, (B,), or label, (B, C).
+        correct: Whether each is right, as `confidence`.
         bins: How many bins.
         binning: "equal-mass" or "equal-width".
 
     Returns:
         The curve, without empty bins.
     """
-    confidence, correct = checks.confidences(confidence, correct)
-    count, sure, right = _binned(confidence, correct, bins, binning)
-    kept = count > 0
+    confidence, correct = checks.as_confidences(confidence, correct)
+    count, sure, right = _bin(confidence.flatten(), correct.flatten(), bins, binning)
+    filled = count > 0
     return ReliabilityCurve(
-        (sure[kept] / count[kept]).tolist(),
-        (right[kept] / count[kept]).tolist(),
-        count[kept].long().tolist(),
+        (sure[filled] / count[filled]).tolist(),
+        (right[filled] / count[filled]).tolist(),
+        count[filled].long().tolist(),
     )
 
 
 def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
-    """Error rate among the examples kept when the least sure are left out.
+    """Compute the error rate among the examples kept when the least sure are left out.
 
     Examples of equal confidence enter together. The area is the mean over examples of
-    the risk at their own confidence (AURC, arXiv:1805.08206).
+    the risk at their confidence (AURC, arXiv:1805.08206).
 
     Args:
         confidence: How sure each prediction is, (B,): any score, higher is surer.
@@ -208,9 +211,9 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     Returns:
         The curve, from few examples to all, with its area; lower is better.
     """
-    confidence = checks.vector("confidence", confidence)
-    correct = checks.zero_or_one("correct", correct)
-    checks.same_length("correct", correct, "confidence", confidence)
+    confidence = checks.as_vector("confidence", confidence)
+    correct = checks.as_zero_or_one("correct", correct)
+    checks.require_same_length("correct", correct, "confidence", confidence)
     confidence, order = confidence.sort(descending=True)
     wrong = (1 - correct[order]).cumsum(0)
     is_last = torch.ones(len(order), dtype=torch.bool)
@@ -224,24 +227,24 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     return RiskCoverage(coverage[shown].tolist(), risk[shown].tolist(), float(area))
 
 
-def _binned(
+def _bin(
     confidence: Tensor, correct: Tensor, bins: int, binning: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Count, summed confidence and summed correctness of each bin, (..., bins)."""
-    checks.at_least_one("bins", bins)
-    checks.one_of("binning", binning, BINNINGS)
+    checks.require_positive("bins", bins)
+    checks.require_choice("binning", binning, BINNINGS)
     if binning == "equal-mass":
         n = confidence.shape[-1]
         order = confidence.argsort(dim=-1, stable=True)
         by_rank = (torch.arange(n) * bins // n).expand_as(order)
-        places = torch.empty_like(order).scatter(-1, order, by_rank)
+        index = torch.empty_like(order).scatter(-1, order, by_rank)
     else:
         inner = torch.arange(1, bins, dtype=torch.float64) / bins
-        places = torch.bucketize(confidence, inner, right=True)
+        index = torch.bucketize(confidence, inner, right=True)
     empty = confidence.new_zeros(*confidence.shape[:-1], bins)
-    count = empty.scatter_add(-1, places, torch.ones_like(confidence))
-    sure = empty.scatter_add(-1, places, confidence)
-    return count, sure, empty.scatter_add(-1, places, correct)
+    count = empty.scatter_add(-1, index, torch.ones_like(confidence))
+    sure = empty.scatter_add(-1, index, confidence)
+    return count, sure, empty.scatter_add(-1, index, correct)
 
 
 def _error(binned: tuple[Tensor, Tensor, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a score may be given; each refusal names the argument and the next step."""
+"""Checks of what a score is given; each error names the argument and the next step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from smidgen.errors import ArgumentError, DataError
 _SLACK = 1e-6
 
 
-def vector(name: str, values: Tensor, *, finite: bool = False) -> Tensor:
-    """Return a vector as fp64 on the CPU; refuse other shapes, none and NaN."""
+def as_vector(name: str, values: Tensor, *, finite: bool = False) -> Tensor:
+    """Return a vector as fp64 on the CPU; refuse other shapes, no numbers, and NaN."""
     values = values.detach().cpu().double()
     if values.dim() != 1 or not len(values):
         raise DataError(
             f"{name} must be a vector of one or more numbers, got shape "
             f"{tuple(values.shape)}. Pass one number for each example."
         )
-    numbers(name, values, finite=finite)
+    require_numbers(name, values, finite=finite)
     return values
 
 
-def numbers(name: str, values: Tensor, *, finite: bool = False) -> None:
+def require_numbers(name: str, values: Tensor, *, finite: bool = False) -> None:
     """Refuse NaN and, if `finite`, infinity."""
     wrong = ~values.isfinite() if finite else values.isnan()
     if wrong.any():
@@ -34,8 +34,8 @@ def numbers(name: str, values: Tensor, *, finite: bool = False) -> None:
         )
 
 
-def same_length(name: str, values: Tensor, other: str, others: Tensor) -> None:
-    """Refuse two vectors that cannot be about the same examples."""
+def require_same_length(name: str, values: Tensor, other: str, others: Tensor) -> None:
+    """Refuse two vectors of different lengths."""
     if len(values) != len(others):
         raise DataError(
             f"{name} must be as long as {other} ({len(others)}), got {len(values)}. "
@@ -43,23 +43,27 @@ def same_length(name: str, values: Tensor, other: str, others: Tensor) -> None:
         )
 
 
-def confidences(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both as fp64 vectors: confidence in [0, 1], correct 0 or 1."""
-    confidence = vector("confidence", confidence)
-    correct = zero_or_one("correct", correct)
-    same_length("correct", correct, "confidence", confidence)
+def as_confidences(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both as fp64, (B,) or (B, C): confidence in [0, 1], correct 0 or 1."""
+    shape = confidence.shape
+    if len(shape) == 2 and correct.shape == shape:
+        # Labels: one number for each.
+        confidence, correct = confidence.flatten(), correct.flatten()
+    confidence = as_vector("confidence", confidence)
+    correct = as_zero_or_one("correct", correct)
+    require_same_length("correct", correct, "confidence", confidence)
     wrong = confidence[(confidence < -_SLACK) | (confidence > 1 + _SLACK)]
     if len(wrong):
         raise DataError(
             f"confidence must be in [0, 1], got {float(wrong[0])}. Pass the "
             "probability of the predicted class."
         )
-    return confidence, correct
+    return confidence.reshape(shape), correct.reshape(shape)
 
 
-def zero_or_one(name: str, values: Tensor) -> Tensor:
+def as_zero_or_one(name: str, values: Tensor) -> Tensor:
     """Return a vector of 0 and 1 as fp64 on the CPU."""
-    values = vector(name, values)
+    values = as_vector(name, values)
     wrong = values[(values != 0) & (values != 1)]
     if len(wrong):
         raise DataError(
@@ -68,7 +72,7 @@ def zero_or_one(name: str, values: Tensor) -> Tensor:
     return values
 
 
-def class_numbers(targets: Tensor, examples: int, classes: int) -> Tensor:
+def as_class_numbers(targets: Tensor, examples: int, classes: int) -> Tensor:
     """Return targets as int64 on the CPU if they are class numbers, (B,)."""
     targets = targets.detach().cpu()
     if targets.is_floating_point() or targets.dim() != 1:
@@ -76,7 +80,7 @@ def class_numbers(targets: Tensor, examples: int, classes: int) -> Tensor:
             f"targets must be a vector of class numbers, got {targets.dtype} of shape "
             f"{tuple(targets.shape)}. Pass one whole number for each example."
         )
-    _examples(targets, examples)
+    _require_examples(targets, examples)
     wrong = targets[(targets < 0) | (targets >= classes)]
     if len(wrong):
         raise DataError(
@@ -86,7 +90,7 @@ def class_numbers(targets: Tensor, examples: int, classes: int) -> Tensor:
     return targets.long()
 
 
-def like_outputs(targets: Tensor, outputs: Tensor) -> Tensor:
+def as_outputs_shape(targets: Tensor, outputs: Tensor) -> Tensor:
     """Return targets as fp64 in the shape of the outputs, (B, C)."""
     targets = targets.detach().cpu().double()
     if targets.dim() == 1 and outputs.shape[1:] == (1,):
@@ -96,26 +100,26 @@ def like_outputs(targets: Tensor, outputs: Tensor) -> Tensor:
             f"targets must be of shape {tuple(outputs.shape)}, got "
             f"{tuple(targets.shape)}. Pass one number for each output."
         )
-    _examples(targets, len(outputs))
-    numbers("targets", targets, finite=True)
+    _require_examples(targets, len(outputs))
+    require_numbers("targets", targets, finite=True)
     return targets
 
 
-def at_least_one(name: str, value: int) -> None:
+def require_positive(name: str, value: int) -> None:
     """Refuse a count below one."""
     if value < 1:
         raise ArgumentError(f"{name} must be 1 or more, got {value}. Raise {name}.")
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a name that is not known."""
+def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse an unknown name."""
     if value not in allowed:
         raise ArgumentError(
             f"{name} must be one of {', '.join(allowed)}, got {value!r}. Choose one."
         )
 
 
-def share(name: str, value: float) -> None:
+def require_fraction(name: str, value: float) -> None:
     """Refuse a number outside (0, 1)."""
     if not 0 < value < 1:
         raise ArgumentError(
@@ -123,10 +127,10 @@ def share(name: str, value: float) -> None:
         )
 
 
-def _examples(targets: Tensor, examples: int) -> None:
+def _require_examples(targets: Tensor, examples: int) -> None:
     if not examples:
         raise DataError(
-            "predictive must be of one or more examples, got 0. Check that the loader "
+            "predictive must hold at least one example, got 0. Check that the loader "
             "yields batches."
         )
     if len(targets) != examples:

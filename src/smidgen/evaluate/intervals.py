@@ -1,7 +1,7 @@
 """Bootstrap intervals: redraw the examples with replacement, take percentiles.
 
-Without a generator a new one of seed 0 is used, so that two calls on as many examples
-see the same redraws. The global random state is never touched.
+Two calls with the same seed and as many examples see the same redraws, so scores of one
+test set are comparable. The global random state is never touched.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def bootstrap(
     *,
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Percentile interval of any statistic of n examples.
+    """Compute the percentile interval of any statistic of n examples.
 
     Redraws for which the statistic is NaN (undefined) are left out.
 
     Args:
         statistic: Given the index of the examples to use, (n,), returns a number.
         n: How many examples there are.
-        draws: How many times they are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        draws: How many times to redraw them.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The statistic of all examples with its interval.
@@ -57,21 +57,20 @@ def bootstrap(
     Raises:
         DataError: If the statistic of all examples, or of each redraw, is NaN.
     """
-    checks.at_least_one("n", n)
+    checks.require_positive("n", n)
     value = float(statistic(torch.arange(n)))
 
     def row_by_row(rows: Tensor) -> Tensor:
-        found = [float(statistic(row)) for row in rows]
-        return torch.tensor(found, dtype=torch.float64)
+        return torch.tensor([float(statistic(row)) for row in rows], dtype=torch.float64)
 
-    drawn = redraw(row_by_row, n, draws=draws, generator=generator)
+    drawn = redraw(row_by_row, n, draws=draws, seed=seed)
     drawn = drawn[~drawn.isnan()]
     if value != value or not len(drawn):
         raise DataError(
             "statistic must be a number for all examples and for some redraws, got "
             "NaN. Check it on torch.arange(n)."
         )
-    return percentiles(value, drawn, level)
+    return percentile_interval(value, drawn, level)
 
 
 def bootstrap_mean(
@@ -79,29 +78,29 @@ def bootstrap_mean(
     *,
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Percentile interval of the mean of per-example values.
+    """Compute the percentile interval of the mean of per-example values.
 
     The same numbers as `bootstrap` with a mean, without its loop.
 
     Args:
         values: One finite number for each example, (B,).
-        draws: How many times the examples are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The mean with its interval.
     """
-    values = checks.vector("values", values, finite=True)
+    values = checks.as_vector("values", values, finite=True)
     drawn = redraw(
         lambda rows: values[rows].mean(-1),
         len(values),
         draws=draws,
-        generator=generator,
+        seed=seed,
     )
-    return percentiles(float(values.mean()), drawn, level)
+    return percentile_interval(float(values.mean()), drawn, level)
 
 
 def paired_difference(
@@ -110,9 +109,9 @@ def paired_difference(
     *,
     draws: int = 1000,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Interval:
-    """Interval of mean(first − second) for two scores of the *same* examples.
+    """Compute the interval of mean(first − second) for scores of the *same* examples.
 
     An interval that excludes 0 says that the two differ by more than the choice of
     examples explains.
@@ -120,17 +119,17 @@ def paired_difference(
     Args:
         first_values: Scores of one prediction, (B,).
         second_values: Scores of the other, (B,), in the same order.
-        draws: How many times the examples are redrawn.
-        level: The share of redraws inside the interval.
-        generator: Source of the redraws.
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
 
     Returns:
         The mean difference with its interval.
     """
-    first = checks.vector("first_values", first_values, finite=True)
-    second = checks.vector("second_values", second_values, finite=True)
-    checks.same_length("second_values", second, "first_values", first)
-    return bootstrap_mean(first - second, draws=draws, level=level, generator=generator)
+    first = checks.as_vector("first_values", first_values, finite=True)
+    second = checks.as_vector("second_values", second_values, finite=True)
+    checks.require_same_length("second_values", second, "first_values", first)
+    return bootstrap_mean(first - second, draws=draws, level=level, seed=seed)
 
 
 def redraw(
@@ -138,33 +137,32 @@ def redraw(
     n: int,
     *,
     draws: int,
-    generator: torch.Generator | None,
+    seed: int,
 ) -> Tensor:
-    """Statistics of redrawn examples, from functions of many rows at once.
+    """Compute statistics of redrawn examples, many redraws at once.
 
     Args:
-        statistics: Given rows of indices, (K, n), returns one number each, (K,).
+        statistics: Given rows of indices, (K, n), returns one number for each, (K,).
         n: How many examples there are.
-        draws: How many times they are redrawn.
-        generator: Source of the redraws.
+        draws: How many times to redraw them.
+        seed: Of the redraws.
 
     Returns:
         The numbers, (draws,).
     """
-    checks.at_least_one("draws", draws)
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
-    most = max(1, _CHUNK // n)
-    found = []
-    for start in range(0, draws, most):
-        shape = (min(most, draws - start), n)
-        found.append(statistics(torch.randint(n, shape, generator=generator)))
-    return torch.cat(found)
+    checks.require_positive("draws", draws)
+    generator = torch.Generator().manual_seed(seed)
+    chunk = max(1, _CHUNK // n)
+    parts = []
+    for start in range(0, draws, chunk):
+        shape = (min(chunk, draws - start), n)
+        parts.append(statistics(torch.randint(n, shape, generator=generator)))
+    return torch.cat(parts)
 
 
-def percentiles(value: float, drawn: Tensor, level: float) -> Interval:
-    """Interval that holds the middle `level` of the drawn numbers."""
-    checks.share("level", level)
+def percentile_interval(value: float, drawn: Tensor, level: float) -> Interval:
+    """Make the interval that holds the middle `level` of the drawn numbers."""
+    checks.require_fraction("level", level)
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=drawn.dtype)
     low, high = drawn.quantile(tails).tolist()
     return Interval(value, low, high)

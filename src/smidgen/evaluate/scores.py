@@ -1,12 +1,13 @@
-"""Per-example scores, fp64 vectors; the mean is the caller's.
+"""Per-example scores, fp64 vectors; taking the mean is up to the caller.
 
 B examples, C classes, labels or outputs. For all but `correct`, lower is better. Examples
-labelled −100 have no target and no score: what is returned is of the others.
+labelled −100 have no target and no score: they are left out of what is returned.
 """
 
 from __future__ import annotations
 
 from math import pi
+from statistics import NormalDist
 from typing import TypeVar
 
 import torch
@@ -39,7 +40,7 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
         ArgumentError: If the predictive is of an unknown kind.
         DataError: If a variance is not positive.
     """
-    predictive, targets = with_targets(predictive, targets)
+    predictive, targets = drop_unlabelled(predictive, targets)
     if isinstance(predictive, CategoricalPredictive):
         log_probs = predictive.log_probs
         labels = _class_numbers(predictive, targets)
@@ -54,10 +55,10 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
     if isinstance(predictive, GaussianPredictive):
         squares = _residuals(predictive, targets).square()
         variance = predictive.total_variance.double()
-        checks.numbers("predictive", variance, finite=True)
+        checks.require_numbers("predictive", variance, finite=True)
         if (variance <= 0).any():
             raise DataError(
-                "predictive must be of positive total variance, got "
+                "predictive must have a positive total variance, got "
                 f"{float(variance.min())}. Fit the noise first."
             )
         return 0.5 * ((2 * pi * variance).log() + squares / variance).sum(-1)
@@ -71,7 +72,7 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
 def brier(predictive: Predictive, targets: Tensor) -> Tensor:
     """Brier score of each example: the *sum* of squared errors over classes or labels.
 
-    Two classes so score twice what one Bernoulli label of the same probability does.
+    So two classes score twice as much as one Bernoulli label of the same probability.
 
     Args:
         predictive: Categorical or Bernoulli.
@@ -83,7 +84,7 @@ def brier(predictive: Predictive, targets: Tensor) -> Tensor:
     Raises:
         ArgumentError: If the predictive is of another kind.
     """
-    predictive, targets = with_targets(predictive, targets)
+    predictive, targets = drop_unlabelled(predictive, targets)
     if isinstance(predictive, CategoricalPredictive):
         labels = _class_numbers(predictive, targets)
         truth = torch.nn.functional.one_hot(labels, predictive.log_probs.shape[1])
@@ -99,17 +100,66 @@ def brier(predictive: Predictive, targets: Tensor) -> Tensor:
 
 
 def correct(predictive: Predictive, targets: Tensor) -> Tensor:
-    """Whether the likeliest class is the target: 1 or 0; the first of equals counts.
+    """Whether the likeliest class is the target; the fraction of labels that are right.
 
     Args:
-        predictive: Categorical.
-        targets: Class numbers, (B,).
+        predictive: Categorical, where the first of equally likely classes counts; or
+            Bernoulli, where a label is predicted from a probability of one half on.
+        targets: Class numbers (B,), or labels 0 or 1 (B, C).
 
     Returns:
-        The values, (B,).
+        The values, (B,), in [0, 1].
     """
-    found, targets = with_targets(categorical("correct", predictive), targets)
-    return (found.predicted == _class_numbers(found, targets)).double()
+    _, right = confidence_and_correct("correct", predictive, targets)
+    return right if right.dim() == 1 else right.mean(-1)
+
+
+def confidence_and_correct(
+    verb: str, predictive: Predictive, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute how sure each answer is, and whether it is right.
+
+    Args:
+        verb: The function that needs them, for errors.
+        predictive: Categorical or Bernoulli.
+        targets: Class numbers (B,), or labels 0 or 1 (B, C).
+
+    Returns:
+        The probability of each answer, and 1 or 0: (B,) for classes, (B, C) for labels.
+
+    Raises:
+        ArgumentError: If the predictive is of another kind.
+    """
+    predictive, targets = drop_unlabelled(predictive, targets)
+    if isinstance(predictive, CategoricalPredictive):
+        right = predictive.predicted == _class_numbers(predictive, targets)
+        return predictive.confidence, right.double()
+    if isinstance(predictive, BernoulliPredictive):
+        labels = _yes_or_no(predictive, targets)
+        probs = predictive.probs.double()
+        right = (probs >= 0.5) == (labels == 1)
+        return probs.maximum(1 - probs), right.double()
+    raise ArgumentError(
+        _wrong_kind(verb, predictive, "categorical or bernoulli", "Use nll")
+    )
+
+
+def covered(predictive: Predictive, targets: Tensor, *, level: float = 0.95) -> Tensor:
+    """Whether targets lie in their central intervals: the fraction of outputs that do.
+
+    Args:
+        predictive: Gaussian; its noise counts.
+        targets: Numbers, (B, C), or (B,) for one output.
+        level: The probability of each interval.
+
+    Returns:
+        The values, (B,), in [0, 1]. Their mean is `level` if the variances are right.
+    """
+    checks.require_fraction("level", level)
+    gaussian = _require_gaussian("covered", predictive)
+    scale = gaussian.total_variance.double().sqrt()
+    deviations = _residuals(gaussian, targets).abs() / scale
+    return (deviations <= NormalDist().inv_cdf((1 + level) / 2)).double().mean(-1)
 
 
 def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -121,19 +171,13 @@ def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
 
     Returns:
         The values, (B,).
-
-    Raises:
-        ArgumentError: If the predictive is of another kind.
     """
-    if not isinstance(predictive, GaussianPredictive):
-        raise ArgumentError(
-            _wrong_kind("squared_error", predictive, "gaussian", "Use brier")
-        )
-    return _residuals(predictive, targets).square().mean(-1)
+    gaussian = _require_gaussian("squared_error", predictive)
+    return _residuals(gaussian, targets).square().mean(-1)
 
 
-def with_targets(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
-    """Leave out the examples labelled −100: padding, and tokens that nobody labelled.
+def drop_unlabelled(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
+    """Leave out the examples labelled −100: padding, and tokens without a label.
 
     Args:
         predictive: Of any kind.
@@ -146,22 +190,21 @@ def with_targets(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
         DataError: If none has one.
     """
     if targets.dim() == 0 or len(targets) != len(predictive):
-        return predictive, targets  # for the checks of each score to refuse
+        return predictive, targets  # the checks of each score refuse these
     # A regression's whole numbers may be −100 and mean it.
     if isinstance(predictive, GaussianPredictive):
         return predictive, targets
-    kept = has_target(targets)
-    if kept.all():
+    labelled = has_target(targets)
+    if labelled.all():
         return predictive, targets
-    if not kept.any():
+    if not labelled.any():
         raise DataError("no example has a label (all are -100). Pass labelled data.")
-    return predictive.take(kept), targets[kept]
+    return predictive.take(labelled), targets[labelled]
 
 
-def categorical(verb: str, predictive: Predictive) -> CategoricalPredictive:
-    """Return the predictive if it is categorical, else say what to do."""
-    if not isinstance(predictive, CategoricalPredictive):
-        raise ArgumentError(_wrong_kind(verb, predictive, "categorical", "Use nll"))
+def _require_gaussian(verb: str, predictive: Predictive) -> GaussianPredictive:
+    if not isinstance(predictive, GaussianPredictive):
+        raise ArgumentError(_wrong_kind(verb, predictive, "gaussian", "Use brier"))
     return predictive
 
 
@@ -173,23 +216,23 @@ def _wrong_kind(verb: str, predictive: Predictive, allowed: str, instead: str) -
 
 
 def _class_numbers(predictive: CategoricalPredictive, targets: Tensor) -> Tensor:
-    labels = checks.class_numbers(targets, *predictive.log_probs.shape)
-    checks.numbers("predictive", predictive.log_probs)
+    labels = checks.as_class_numbers(targets, *predictive.log_probs.shape)
+    checks.require_numbers("predictive", predictive.log_probs)
     return labels
 
 
 def _yes_or_no(predictive: BernoulliPredictive, targets: Tensor) -> Tensor:
-    labels = checks.like_outputs(targets, predictive.probs)
+    labels = checks.as_outputs_shape(targets, predictive.probs)
     wrong = labels[(labels != 0) & (labels != 1)]
     if len(wrong):
         raise DataError(
             f"targets must be 0 or 1, got {float(wrong[0])}. Pass one for each label."
         )
-    checks.numbers("predictive", predictive.probs)
+    checks.require_numbers("predictive", predictive.probs)
     return labels
 
 
 def _residuals(predictive: GaussianPredictive, targets: Tensor) -> Tensor:
-    targets = checks.like_outputs(targets, predictive.mean)
-    checks.numbers("predictive", predictive.mean, finite=True)
+    targets = checks.as_outputs_shape(targets, predictive.mean)
+    checks.require_numbers("predictive", predictive.mean, finite=True)
     return targets - predictive.mean.double()

@@ -1,28 +1,27 @@
-"""The scores one reports together, each with its interval."""
+"""The scores that are reported together, each with its interval."""
 
 from __future__ import annotations
 
 from math import sqrt
 
-import torch
 from torch import Tensor
 
 from smidgen.evaluate.calibration import BINNINGS, bootstrap_calibration_error
 from smidgen.evaluate.intervals import Interval, bootstrap_mean
-from smidgen.evaluate.scores import brier, correct, nll, squared_error, with_targets
-from smidgen.outputs.predictive import (
-    CategoricalPredictive,
-    GaussianPredictive,
-    Predictive,
+from smidgen.evaluate.scores import (
+    brier,
+    confidence_and_correct,
+    correct,
+    covered,
+    drop_unlabelled,
+    nll,
+    squared_error,
 )
+from smidgen.outputs.predictive import GaussianPredictive, Predictive
 
 
 def summarise(
-    predictive: Predictive,
-    targets: Tensor,
-    *,
-    draws: int = 1000,
-    generator: torch.Generator | None = None,
+    predictive: Predictive, targets: Tensor, *, draws: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
     """Score predictions, with 95 % bootstrap intervals.
 
@@ -30,37 +29,32 @@ def summarise(
         predictive: Of any kind.
         targets: Class numbers (B,), labels 0 or 1 (B, C), or numbers (B, C). Examples
             labelled −100 are left out.
-        draws: How many times the examples are redrawn.
-        generator: Source of the redraws.
+        draws: How many times to redraw the examples.
+        seed: Of the redraws.
 
     Returns:
-        Categorical: accuracy, nll, brier, ece_equal_mass and ece_equal_width (20 bins).
-        Bernoulli: nll and brier. Gaussian: nll and rmse.
+        Categorical and Bernoulli: accuracy, nll, brier, ece_equal_mass and
+        ece_equal_width (20 bins). Gaussian: nll, rmse and coverage (of 95 % intervals).
     """
-    predictive, targets = with_targets(predictive, targets)
+    predictive, targets = drop_unlabelled(predictive, targets)
 
     def mean(values: Tensor) -> Interval:
-        return bootstrap_mean(values, draws=draws, generator=generator)
+        return bootstrap_mean(values, draws=draws, seed=seed)
 
-    loss = mean(nll(predictive, targets))
     if isinstance(predictive, GaussianPredictive):
-        squared = mean(squared_error(predictive, targets))
-        roots = (sqrt(each) for each in (squared.value, squared.low, squared.high))
-        return {"nll": loss, "rmse": Interval(*roots)}
-    if not isinstance(predictive, CategoricalPredictive):
-        return {"nll": loss, "brier": mean(brier(predictive, targets))}
-    right = correct(predictive, targets)
-    found = {
-        "accuracy": mean(right),
-        "nll": loss,
+        loss = mean(nll(predictive, targets))
+        square = mean(squared_error(predictive, targets))
+        rmse = Interval(sqrt(square.value), sqrt(square.low), sqrt(square.high))
+        return {"nll": loss, "rmse": rmse, "coverage": mean(covered(predictive, targets))}
+    confidence, right = confidence_and_correct("summarise", predictive, targets)
+    return {
+        "accuracy": mean(correct(predictive, targets)),
+        "nll": mean(nll(predictive, targets)),
         "brier": mean(brier(predictive, targets)),
+        **{
+            "ece_" + binning.replace("-", "_"): bootstrap_calibration_error(
+                confidence, right, binning=binning, draws=draws, seed=seed
+            )
+            for binning in BINNINGS
+        },
     }
-    for binning in BINNINGS:
-        found["ece_" + binning.replace("-", "_")] = bootstrap_calibration_error(
-            predictive.confidence,
-            right,
-            binning=binning,
-            draws=draws,
-            generator=generator,
-        )
-    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from smidgen.errors import DataError
+from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 
 MAP, TEMPERATURE = BASELINES
@@ -42,7 +43,9 @@ def methods(record: Record) -> list[Mapping[str, Any]]:
 
 def label(method: Mapping[str, Any]) -> str:
     """Name a method as people read it."""
-    return str(method.get("label", method["name"]))
+    text = method.get("label") or label_method(method["name"])
+    # Records written before 0.1 call an affine layer a map.
+    return str(text).replace("ll maps", "ll layers")
 
 
 def named(record: Record, name: str) -> Mapping[str, Any] | None:

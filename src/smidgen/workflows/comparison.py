@@ -23,34 +23,13 @@ from smidgen.outputs.targets import has_target
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.prediction import point_outputs
+from smidgen.report.names import label_method
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
 from smidgen.workflows.posterior_notes import posterior_settings
 from smidgen.workflows.predicting import predicted
 
-LABELS = {
-    "map": "MAP",
-    "temperature": "Temperature",
-    "last-layer": "Last layer",
-    "sparse-kfac": "Sparse-KFAC",
-    "max-mlp": "Max norm, MLP",
-    "min-mlp": "Min norm, MLP",
-    "max-attention": "Max norm, attention",
-    "min-attention": "Min norm, attention",
-    "random": "Random modules",
-    "full": "All layers",
-    "best-budget": "Best budget",
-    "modules": "Modules",
-    "single-weights": "Single weights",
-    "swag": "SWAG",
-    "magnitude": "Largest weights",
-    "constant": "Constant predictor",
-    "dropout": "MC dropout",
-    "dropout-temperature": "MC dropout, temperature",
-    "ensemble": "Deep ensemble",
-    "ensemble-temperature": "Deep ensemble, temperature",
-}
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 # One round is enough of what is slow.
 _TIMED_SECONDS = 20.0
@@ -288,7 +267,7 @@ def _scored(
     scores = evaluate.summarise(predictive, targets)
     found: dict[str, Any] = {
         "name": method.name,
-        "label": LABELS.get(method.name, method.name),
+        "label": label_method(method.name),
         "scores": {name: interval.to_dict() for name, interval in scores.items()},
         "floats": method.floats,
         "relative_seconds": method.relative_seconds,

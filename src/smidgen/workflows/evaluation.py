@@ -13,13 +13,13 @@ from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
+from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 from smidgen.types import Batch
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset, Whole
 from smidgen.workflows.comparison import (
-    LABELS,
     compare,
     in_order,
     point_methods,
@@ -123,7 +123,7 @@ def _method_name(posterior: LaplacePosterior | SwagPosterior, model: nn.Module) 
     # What its kind of subset has unless told otherwise goes without saying.
     if posterior.structure == ("diag" if name == "single-weights" else "kron"):
         return name
-    label = "Rows × columns" if name == "sparse-kfac" else LABELS[name]
+    label = "Rows × columns" if name == "sparse-kfac" else label_method(name)
     return f"{label}, {posterior.structure}"
 
 

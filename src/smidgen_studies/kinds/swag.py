@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.fit.swag import SwagOptions
+from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.comparison import LABELS
 from smidgen.workflows.ramp.swag import SwagRampSettings, SwagScheme, swag_ramp
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
@@ -57,7 +57,7 @@ def rename_schemes(results: Mapping[str, Any]) -> dict[str, Any]:
         {
             **method,
             "name": f"swag-{method['name']}",
-            "label": f"SWAG, {_inside(LABELS[method['name']])}",
+            "label": label_method(method["name"], family="swag"),
         }
         for method in results["methods"]
         if method["name"] not in BASELINES
@@ -72,8 +72,3 @@ def rename_schemes(results: Mapping[str, Any]) -> dict[str, Any]:
         "data": results["data"],
         "seconds": results["seconds"],
     }
-
-
-def _inside(label: str) -> str:
-    """A label inside another one: its first letter is small, MLP stays MLP."""
-    return label[0].lower() + label[1:]

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
+from smidgen.report.names import label_method
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
 from smidgen_studies.methods.tuned_text import load_start, tune
-from smidgen_studies.methods.tuning_methods import LABELS, Method, base_method
+from smidgen_studies.methods.tuning_methods import Method, base_method
 
 _DIGITS = 3
 
@@ -123,7 +124,11 @@ def _tries(need: FinishedCell, method: Method) -> bool:
 
 def _trial(settings: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
     return describe_trial(
-        settings.method, LABELS[settings.method], ["learning_rate"], choice, *scores
+        settings.method,
+        label_method(settings.method, "tuning"),
+        ["learning_rate"],
+        choice,
+        *scores,
     )
 
 
@@ -161,7 +166,7 @@ def _scored(
     scores = score_task(about.metric, values, targets, noise)
     entry = {
         "name": method,
-        "label": LABELS[method],
+        "label": label_method(method, "tuning"),
         "scores": {name: {"value": value} for name, value in scores.items()},
         **costs,
     }

@@ -1,8 +1,7 @@
-"""Names of the ways to fine-tune, as cells of kind `tuning` and as people know them."""
+"""Names of the ways to fine-tune, as cells of kind `tuning` have them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 Method = Literal[
@@ -20,21 +19,6 @@ Method = Literal[
     "bayestune",
     "constant",
 ]
-LABELS: Mapping[Method, str] = {
-    "full": "All weights",
-    "full-longer": "All weights, longer",
-    "lora": "LoRA",
-    "lora-longer": "LoRA, longer",
-    "bitfit": "BitFit",
-    "head": "Head only",
-    "random": "Random weights",
-    "magnitude": "Largest weights",
-    "gradient": "Largest squared gradients",
-    "displacement": "Largest mean |Δ| of the chain",
-    "published": "BayesTune, published update",
-    "bayestune": "BayesTune",
-    "constant": "Constant predictor",
-}
 
 
 def base_method(method: Method) -> Method:

@@ -36,16 +36,6 @@ By = Literal[
     "bayestune-warm",
     "ssvi",
 ]
-LABELS: dict[By, str] = {
-    "magnitude": "largest weights",
-    "variance": "largest variances",
-    "random": "random weights",
-    "sparse-kfac": "rows × columns",
-    "last-layer": "last layer",
-    "bayestune": "BayesTune, T = 1e-5",
-    "bayestune-warm": "BayesTune, T = 1",
-    "ssvi": "SSVI's weights",
-}
 _CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
 SEARCH_SETTINGS: Mapping[By, Mapping[str, Any]] = {
     "bayestune": {**_CHAIN, "temperature": 1e-5},

@@ -8,6 +8,7 @@ from typing import Any
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
+from smidgen.report.names import label_method
 from smidgen.weights.subset import Subset
 from smidgen.workflows.posterior_notes import posterior_settings
 from smidgen.workflows.predicting import predicted
@@ -20,7 +21,7 @@ from smidgen_studies.data.uci import (
     read_tables,
 )
 from smidgen_studies.engine.cell import Job
-from smidgen_studies.methods.uci_choices import LABELS, SEARCH_SETTINGS, By, choose_subsets
+from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, By, choose_subsets
 
 Fit = Callable[[Problem, Tables, Subset], tuple[LaplacePosterior | SwagPosterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
@@ -28,7 +29,6 @@ Fit = Callable[[Problem, Tables, Subset], tuple[LaplacePosterior | SwagPosterior
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
 """The paper's."""
 _WHOLE = (100.0,)
-FAMILIES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 def run_ramp(
@@ -76,5 +76,5 @@ def run_ramp(
 def name_scheme(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
     """Name a scheme for records and for people."""
     if tuple(percents) == _WHOLE:
-        return f"{method}-full", f"{FAMILIES[method]}, all weights"
-    return f"{method}-{by}", f"{FAMILIES[method]}, {LABELS[by]}"
+        return f"{method}-full", label_method("full", "uci", family=method)
+    return f"{method}-{by}", label_method(by, "uci", family=method)

@@ -24,20 +24,12 @@ from smidgen.report.ramp.figures import (
     score_figure,
     score_limits,
 )
-from smidgen.report.ramp.page import SHORT
 
 _WIDTH, _NAMES, _ROW, _LINE = 384.0, 168.0, 17.0, 11.0
 _LONGEST, _LONGEST_END = 30, 14
 _FAR_OUT = 1.0
 _STEPS = (1, 2, 2.5, 5, 10)
 _SCORES = {"nll": "NLL", "ece": "ECE"}
-_LABELS = {
-    **SHORT,
-    **{
-        f"swag-{name}": "SW " + text.replace("attention", "att.")
-        for name, text in SHORT.items()
-    },
-}
 
 
 def interval_figure(
@@ -206,7 +198,7 @@ def ramp_figures(
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
     found = []
     for score, text in _SCORES.items():
-        drawn = [_marked(line) for line in lines(ramp, _LABELS, score)]
+        drawn = [_marked(line) for line in lines(ramp, score)]
         levels = {name: ramp[name][score] for name in (MAP, TEMPERATURE)}
         axis = (float_limits(drawn), score_limits(drawn, levels))
         found.append(

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from smidgen.errors import DataError, SmidgenError
 from smidgen.report import fields as reading
-from smidgen.report.drawing.palette import Style, legend_marker, looks
+from smidgen.report.drawing.palette import Style, legend_marker
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, gather
 from smidgen.report.many_records.chains import chains_of
 from smidgen.report.many_records.figures import (
@@ -27,6 +27,7 @@ from smidgen.report.many_records.figures import (
 )
 from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.trials import shown, trial_tables
+from smidgen.report.names import assign_styles
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.page import environment
 from smidgen.report.one_record.tables import Bound, Cell, Column
@@ -123,7 +124,7 @@ def baseline_of(across: RecordTable, wanted: str | None) -> str:
 
 def _render(across: RecordTable, about: About) -> str:
     baseline = baseline_of(across, about.baseline)
-    method_looks = looks(across.methods)
+    method_looks = assign_styles(across.methods)
     return (
         environment()
         .get_template("across.html.j2")

@@ -16,13 +16,14 @@ from markupsafe import Markup
 from smidgen.errors import DataError, SmidgenError
 from smidgen.posterior.laplace import format_range
 from smidgen.report import fields as reading
-from smidgen.report.drawing.palette import Style, legend_marker, looks
+from smidgen.report.drawing.palette import Style, legend_marker
 from smidgen.report.many_records.chains import chains_of
+from smidgen.report.names import assign_styles, explain_methods
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tuned import tuned_of
 from smidgen.report.one_record.verdict import LEADS, verdict
-from smidgen.report.ramp.page import MEANINGS, ramp_parts
+from smidgen.report.ramp.page import ramp_parts
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -56,7 +57,7 @@ def render(record: Record) -> str:
 
 def _render(record: Record) -> str:
     template = environment().get_template("page.html.j2")
-    method_looks = looks([method["name"] for method in reading.methods(record)])
+    method_looks = assign_styles([method["name"] for method in reading.methods(record)])
     return template.render(
         record=record,
         title=_title(record),
@@ -74,7 +75,7 @@ def _render(record: Record) -> str:
         tuned=tuned_of(record),
         chains=chains_of([record], "chain"),
         ramp=ramp_parts(record, method_looks),
-        meanings=MEANINGS,
+        meanings=explain_methods(),
         measured=_measured(record),
         shown=_shown(record),
         embedded=_embedded(record),

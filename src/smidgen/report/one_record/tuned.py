@@ -8,13 +8,13 @@ from typing import Any
 
 from smidgen.posterior.laplace import format_range
 from smidgen.report import fields as reading
+from smidgen.report.names import FAMILIES
 from smidgen.report.one_record.tables import count, nll, percent, share
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 
 TUNED = "Tuned"
 KIND = "tune"
-_NAMES = {"laplace": "Laplace", "swag": "SWAG"}
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _scores(record: Record, tuning: Mapping[str, Any]) -> list[Scored]:
             reading.TEMPERATURE,
             "MAP with its noise fitted" if numbers else "temperature scaling",
         ): tuning["map_scaled_nll"],
-        ("posterior", f"{_NAMES.get(kind, kind)} posterior"): tuning["chosen_nll"],
+        ("posterior", f"{FAMILIES.get(kind, kind)} posterior"): tuning["chosen_nll"],
     }
     return [Scored(*names, value, nll(value)) for names, value in rows.items()]
 
@@ -157,7 +157,7 @@ def _settings(record: Record, posterior: Mapping[str, Any]) -> str:
     """What was chosen on validation data, and what is stored."""
     kind = _kind(record)
     parts = [
-        f"{_NAMES.get(kind, kind)} over {count(posterior['weights'])} weights, "
+        f"{FAMILIES.get(kind, kind)} over {count(posterior['weights'])} weights, "
         f"{share(posterior['fraction'])} of those that could be chosen"
     ]
     if "precision" in posterior:

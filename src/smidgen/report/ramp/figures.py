@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormat
 
 from smidgen.report.drawing.palette import PAPER, SOFT, Style
 from smidgen.report.drawing.svg import drawing, inline, sheet
+from smidgen.report.names import shorten_method
 from smidgen.report.one_record.figures import draw_line, place_axes, plain_name, tidy
 from smidgen.report.ramp.layers import Place
 
@@ -66,12 +67,11 @@ class _End:
     joined: bool = True
 
 
-def lines(ramp: Mapping[str, Any], labels: Mapping[str, str], score: str) -> list[Line]:
+def lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
     """Gather the points of a study into a line for each scheme.
 
     Args:
         ramp: The validation curves of a record.
-        labels: Short names of the schemes.
         score: "nll" or "ece".
 
     Returns:
@@ -89,7 +89,7 @@ def lines(ramp: Mapping[str, Any], labels: Mapping[str, str], score: str) -> lis
         own = None if place is None else points[place]
         floats, value, low, high = (tuple(each) for each in zip(*rows, strict=True))
         chosen = own and (own["floats"], own[score])
-        label = labels.get(scheme, scheme)
+        label = shorten_method(scheme)
         found.append(Line(scheme, label, floats, value, low, high, chosen))
     return found
 

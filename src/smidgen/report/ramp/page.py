@@ -22,28 +22,7 @@ from smidgen.report.ramp.figures import (
 from smidgen.report.ramp.layers import Place, places
 from smidgen.runtime.record import BASELINES, Record
 
-SHORT = {
-    "sparse-kfac": "Sparse-KFAC",
-    "best-budget": "Best budget",
-    "random": "Random",
-    "last-layer": "Last layer",
-    "full": "All layers",
-    "max-mlp": "max, MLP",
-    "min-mlp": "min, MLP",
-    "max-attention": "max, attention",
-    "min-attention": "min, attention",
-    "magnitude": "Largest weights",
-}
 BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
-MEANINGS = {
-    "sparse-kfac": "rows and columns of the largest weights, one percentage for all layers",
-    "best-budget": "a percentage of its own for each layer: step by step, whichever larger "
-    "block lowers validation NLL most for each further float",
-    "random": "whole layers, drawn at random",
-    "last-layer": "the last layer alone",
-    "full": "every layer, whole",
-    "magnitude": "single weights of the largest magnitude",
-}
 _REFERENCE = "sparse-kfac"
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 _GROUPS = {"attention": "Attention layers", "mlp": "MLP layers"}
@@ -99,7 +78,7 @@ def _curves(ramp: Mapping[str, Any], looks: Mapping[str, Style]) -> dict[str, An
     """Draw the score figures: all schemes but those by norm, and those by norm."""
     drawn: dict[str, list[Markup]] = {"all": [], "norm": []}
     for score, text in _SCORES.items():
-        own = lines(ramp, SHORT, score)
+        own = lines(ramp, score)
         levels = {key: ramp[key][score] for key in BASELINES if ramp.get(key)}
         heights = score_limits(own, levels)
         # Of one point each there is no crowd of lines to part.

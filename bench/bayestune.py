@@ -40,7 +40,7 @@ def run() -> Record:
     everything = smidgen.select.named(model, "*")
     layers = smidgen.select.named(model, list(smidgen.coverage(model).universe))
     few = smidgen.select.weights(
-        model, fraction=FRACTION, by="random", generator=generator
+        model, fraction=FRACTION, by="random", seed=0
     ) | smidgen.select.last_layer(model)
     sparse, sparse_kept = _sparse(problem, few, batch)
     sides: dict[str, Callable[[], Any]] = {"tuning 0.5 %": sparse}

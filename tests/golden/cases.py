@@ -828,8 +828,7 @@ def finetune_bert():
 
 
 def few(net):
-    generator = torch.Generator().manual_seed(3)
-    some = select.weights(net, fraction=0.2, by="random", generator=generator)
+    some = select.weights(net, fraction=0.2, by="random", seed=3)
     return some | select.last_layer(net)
 
 
@@ -904,7 +903,7 @@ def selector(name):
             problem,
             size=size,
             batches=train,
-            generator=torch.Generator().manual_seed(11),
+            seed=11,
             scores=scores,
             patterns=["*attention*weight", "classifier.*"],
         )

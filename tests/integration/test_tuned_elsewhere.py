@@ -36,7 +36,7 @@ def rows(count=24):
 
 def weights_only(model, fraction=0.05):
     """Single entries of Linear weights, and the head whole."""
-    scores = select.scores.random(model, torch.Generator().manual_seed(2))
+    scores = select.scores.random(model, 2)
     kept = {name: each for name, each in scores.items() if name.endswith("weight")}
     return select.bayestune(model, kept, fraction=fraction)
 

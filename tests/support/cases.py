@@ -15,7 +15,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 import smidgen
-from smidgen.outputs.problem import model_outputs
+from smidgen.outputs.problem import SettledProblem, model_outputs
 from smidgen.weights.subset import Whole
 from tests.support.tiny import gpt2_config
 
@@ -213,7 +213,7 @@ class Case:
             "bernoulli": smidgen.Bernoulli,
             "gaussian": smidgen.Gaussian,
         }
-        return smidgen.Problem(model, kinds[self.kind](self.outputs))
+        return SettledProblem(model, kinds[self.kind](self.outputs))
 
     @staticmethod
     def forward(model, batch):
@@ -256,7 +256,7 @@ SELECTORS = {
     "last-layer": smidgen.select.last_layer,
     "max-norm-module": lambda model: smidgen.select.modules(model, count=1),
     "random-module": lambda model: smidgen.select.modules(
-        model, count=1, by="random", generator=torch.Generator().manual_seed(5)
+        model, count=1, by="random", seed=5
     ),
     "biases": lambda model: smidgen.select.named(
         model, [each.bias for each in smidgen.coverage(model).layers if each.bias]

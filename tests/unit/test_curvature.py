@@ -14,7 +14,7 @@ import smidgen
 from smidgen.curvature.kronecker import kronecker_factors
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import DataError
-from smidgen.outputs.problem import batch_mask, batch_targets
+from smidgen.outputs.problem import SettledProblem, batch_mask, batch_targets
 from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
@@ -208,7 +208,7 @@ def test_drawn_labels_average_to_the_exact_curvature(case, structure):
 def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():
     """Nested selections: factors of the smaller are principal blocks of the larger's."""
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    problem = SettledProblem(model, smidgen.Categorical(2))
     dense = {}
     for percent in (30, 70):
         chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=percent))
@@ -229,7 +229,7 @@ def test_a_smaller_percent_is_a_leading_block_of_a_larger_one():
 
 def test_rows_labelled_minus_100_are_left_out():
     model, batch = Case("one-block", OneBlock, 3, padded_tokens).make()
-    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    problem = SettledProblem(model, smidgen.Categorical(3))
     chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=60))
     keep = torch.tensor([0, 2])
     masked = dict(batch, labels=batch["labels"].clone())
@@ -246,7 +246,7 @@ def test_rows_labelled_minus_100_are_left_out():
 
 def test_factors_do_not_depend_on_the_batching():
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    problem = SettledProblem(model, smidgen.Categorical(2))
     chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=50))
     # Trimmed to its own length, the short half has less padding than in the whole.
     halves = [
@@ -263,7 +263,7 @@ def test_factors_do_not_depend_on_the_batching():
 
 def test_frozen_weights_are_treated_like_others():
     model, batch = Case("one-block", OneBlock, 2, padded_tokens).make()
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    problem = SettledProblem(model, smidgen.Categorical(2))
     chosen = find_blocks(model, smidgen.select.sparse_kfac(model, percent=50))
     free = kronecker_factors(problem, [batch], chosen)
     for parameter in model.parameters():

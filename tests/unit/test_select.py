@@ -116,15 +116,12 @@ def test_random_modules_are_drawn_without_replacement():
     everything = len(coverage(model).layers)
     seen = set()
     for seed in range(20):
-        generator = torch.Generator().manual_seed(seed)
-        subset = smidgen.select.modules(model, count=3, by="random", generator=generator)
+        subset = smidgen.select.modules(model, count=3, by="random", seed=seed)
         names = tuple(b.layer.name for b in find_blocks(model, subset))
         assert len(names) == 3
         seen.update(names)
     assert len(seen) == everything
-    whole = smidgen.select.modules(
-        model, count=everything, by="random", generator=torch.Generator()
-    )
+    whole = smidgen.select.modules(model, count=everything, by="random")
     assert whole.fraction == 1
 
 
@@ -183,9 +180,7 @@ def test_single_weights_by_given_scores_and_at_random():
     subset = smidgen.select.weights(model, fraction=0.2, by=scores)
     assert subset.indices("classifier.weight").tolist() == [12, 13, 14, 15]
     draws = [
-        smidgen.select.weights(
-            model, fraction=0.1, by="random", generator=torch.Generator().manual_seed(seed)
-        )
+        smidgen.select.weights(model, fraction=0.1, by="random", seed=seed)
         for seed in (0, 0, 1)
     ]
     assert draws[0] == draws[1] != draws[2]
@@ -209,11 +204,6 @@ def test_parameters_by_name():
             "from 1 to 4",
         ),
         (lambda m: smidgen.select.modules(m, count=1, by="size"), ArgumentError, "'size'"),
-        (
-            lambda m: smidgen.select.modules(m, count=1, by="random"),
-            ArgumentError,
-            "generator",
-        ),
         (lambda m: smidgen.select.weights(m, fraction=0), ArgumentError, "got 0"),
         (
             lambda m: smidgen.select.weights(m, fraction=0.1, by="size"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import ceil
 
 import pytest
@@ -40,7 +41,7 @@ def inputs(case, model, batch):
     posterior = smidgen.fit.laplace(case.problem(model), [batch], whole, structure="diag")
     return lambda: {
         "batches": [batch],
-        "generator": torch.Generator().manual_seed(11),
+        "seed": 11,
         "scores": smidgen.select.scores.variance(posterior, model),
         "patterns": [coverage(model).layers[0].weight, coverage(model).layers[-1].weight],
     }
@@ -139,6 +140,18 @@ def test_its_declared_shape_is_what_it_gives(name):
 
 
 @everywhere
+def test_its_subset_says_who_chose_it(name):
+    model, batch = SMALL.make()
+    size = sizes(name, model)[0]
+    origin = choose(name, model, size=size, **inputs(SMALL, model, batch)()).origin
+    selector = SELECTORS[name]
+    assert origin.selector == name
+    assert origin.settings.get(selector.size) == size
+    assert ("seed" in origin.settings) == selector.random
+    assert json.loads(json.dumps(origin.to_json())) == origin.to_json()
+
+
+@everywhere
 def test_a_bad_size_is_named(name):
     model, batch = SMALL.make()
     given = inputs(SMALL, model, batch)()
@@ -170,7 +183,7 @@ def test_what_is_not_needed_is_not_looked_at(name):
     model, batch = SMALL.make()
     given = inputs(SMALL, model, batch)
     size = sizes(name, model)[0]
-    needed = {n: v for n, v in given().items() if n in SELECTORS[name].needs}
+    needed = {n: v for n, v in given().items() if n in {*SELECTORS[name].needs, "seed"}}
     assert choose(name, model, size=size, **needed) == choose(
         name, model, size=size, **given()
     )

@@ -36,10 +36,8 @@ def loaders(batch=10):
 
 
 def few(model):
-    generator = torch.Generator().manual_seed(3)
-    return select.weights(
-        model, fraction=0.2, by="random", generator=generator
-    ) | select.last_layer(model)
+    some = select.weights(model, fraction=0.2, by="random", seed=3)
+    return some | select.last_layer(model)
 
 
 def tune(model, pair, subset, **settings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from math import prod
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.errors import StoreError, SubsetError
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Block, Entries, Subset, Whole
 
 UNIVERSE = {"weight": (4, 3), "bias": (4,), "kernel": (2, 2, 2), "scale": ()}
@@ -130,3 +133,53 @@ def test_printing_tells_the_share():
     text = str(Subset(UNIVERSE, {"weight": Block(torch.tensor([0]), torch.tensor([1, 2]))}))
     assert "2 of 25 weights, 8.000%" in text
     assert "1 rows × 2 columns of 4 × 3" in text
+
+
+def test_a_subset_knows_who_chose_it(tmp_path):
+    origin = Origin("sparse-kfac", {"percent": 10})
+    subset = Subset(UNIVERSE, {"weight": Whole()}, origin)
+    plain = Subset(UNIVERSE, {"weight": Whole()})
+    assert subset == plain
+    assert hash(subset) == hash(plain)
+    assert subset.digest() == plain.digest()
+    assert "chosen by sparse-kfac(percent=10)" in repr(subset)
+    assert "chosen" not in repr(plain)
+    subset.to_file(tmp_path / "subset")
+    plain.to_file(tmp_path / "plain")
+    assert Subset.from_file(tmp_path / "subset").origin == origin
+    assert Subset.from_file(tmp_path / "plain").origin is None
+    assert pickle.loads(pickle.dumps(subset)).origin == origin
+    assert copy.deepcopy(subset).origin == origin
+
+
+def test_set_algebra_remembers_both_origins():
+    first = Subset(UNIVERSE, {"weight": Whole()}, Origin("named", {"patterns": ["w*"]}))
+    other = Subset(UNIVERSE, {"weight": Whole(), "bias": Whole()})
+    both = first.origin.to_json()
+    assert (first | other).origin == Origin("union", {"of": [both, None]})
+    assert (first & other).origin == Origin("intersection", {"of": [both, None]})
+    assert (~first).origin == Origin("complement", {"of": [both]})
+    assert (~other).origin is None
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "subset"
+    subset = Subset(UNIVERSE, {"weight": Whole()})
+    subset.to_file(path)
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Subset(UNIVERSE, {"bias": Whole()}).to_file(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_origin_is_refused():
+    subset = Subset(UNIVERSE, {"weight": Whole()})
+    tensors, header = subset.to_tensors()
+    with pytest.raises(StoreError, match="origin"):
+        Subset.from_tensors(tensors, {**header, "origin": {"settings": 3}})

@@ -18,7 +18,7 @@ from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
 
@@ -44,11 +44,10 @@ class Accumulator(ABC):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         columns: BackwardVectors | None = None,
     ) -> None:
-        assert problem.likelihood is not None
         self.likelihood: Likelihood = problem.likelihood
         self.columns = columns or exact_ggn(problem.likelihood)
         self.names = tuple(block.layer.name for block in blocks)
@@ -157,7 +156,7 @@ class Accumulator(ABC):
 
 def accumulate(
     sums: Accumulator,
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,

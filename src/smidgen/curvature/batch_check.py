@@ -14,13 +14,13 @@ import torch
 
 from smidgen.curvature.taps import tapped
 from smidgen.errors import DataError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
 
 def find_mixing_layers(
-    problem: Problem, batch: Batch, blocks: Sequence[LayerBlock]
+    problem: SettledProblem, batch: Batch, blocks: Sequence[LayerBlock]
 ) -> dict[str, str]:
     """Find the layers whose rows cannot be told apart by example, with the reason.
 

@@ -17,7 +17,7 @@ from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.kronecker import gram
 from smidgen.curvature.operators import JOINT, Dense, Operator
 from smidgen.curvature.taps import Trace
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -26,7 +26,7 @@ class DenseAccumulator(Accumulator):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         columns: BackwardVectors | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.operators import Kronecker, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Shape
 from smidgen.weights.blocks import LayerBlock
 
@@ -42,7 +42,7 @@ class KroneckerAccumulator(Accumulator):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         approximation: Approximation,
         columns: BackwardVectors | None = None,
@@ -119,7 +119,7 @@ class KroneckerAccumulator(Accumulator):
 
 
 def kronecker_factors(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     *,

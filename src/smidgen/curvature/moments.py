@@ -17,7 +17,7 @@ from smidgen.curvature.accumulate import Accumulator
 from smidgen.curvature.ggn_roots import BackwardVectors
 from smidgen.curvature.operators import Diagonal, Eigenbasis, Operator
 from smidgen.curvature.taps import Trace
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock
 
 # Few enough to stay in a processor's cache: squaring is bound by memory.
@@ -29,7 +29,7 @@ class MomentAccumulator(Accumulator):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         blocks: Sequence[LayerBlock],
         bases: Mapping[str, Operator],
         columns: BackwardVectors | None = None,

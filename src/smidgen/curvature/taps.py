@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -204,7 +204,7 @@ def _joined(pieces: list[Tensor]) -> Tensor:
 class Tapped:
     """A problem whose chosen layers are tapped; `run` it batch by batch."""
 
-    problem: Problem
+    problem: SettledProblem
     blocks: Mapping[str, LayerBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
@@ -297,7 +297,7 @@ class Tapped:
 
 
 @contextmanager
-def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
+def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
     """Tap the layers of some blocks for as long as the context lasts.
 
     Args:

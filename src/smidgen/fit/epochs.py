@@ -12,7 +12,7 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Categorical, Likelihood
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 
@@ -51,7 +51,9 @@ class Epoch:
 
 
 def validation_scores(
-    problem: Problem, batches: Iterable[Batch], replaced: Mapping[str, Tensor] | None = None
+    problem: SettledProblem,
+    batches: Iterable[Batch],
+    replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[float, float | None]:
     """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
 
@@ -66,7 +68,6 @@ def validation_scores(
     Raises:
         DataError: If there is no label.
     """
-    assert problem.likelihood is not None
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
     with preserve_model(problem.model), torch.no_grad():

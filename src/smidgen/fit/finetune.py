@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from smidgen.fit.epochs import (
     warm_up_then_fall,
 )
 from smidgen.fit.preparation import training_length
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
@@ -77,9 +77,9 @@ def finetune(
     steps = epochs * training_length(train)
     given = as_problem(model)
     with preserve_model(given.model):
-        settled, _, _ = given.settled(train)
+        settled, _, _ = given.settle(train)
     stop_on = resolve_criterion(stop_on, settled.likelihood)
-    copy = Problem(deepcopy(given.model), settled.likelihood, given.forward, given.targets)
+    copy = replace(settled, model=deepcopy(given.model))
     run = _Run(copy, learning_rate, weight_decay, steps)
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
@@ -105,7 +105,9 @@ def finetune(
 class _Run:
     """AdamW with warm-up, linear decay and clipping, over several epochs."""
 
-    def __init__(self, problem: Problem, rate: float, decay: float, steps: int) -> None:
+    def __init__(
+        self, problem: SettledProblem, rate: float, decay: float, steps: int
+    ) -> None:
         self.problem = problem
         trained = [p for p in problem.model.parameters() if p.requires_grad]
         if not trained:

@@ -33,7 +33,7 @@ from smidgen.fit.preparation import (
     without_mixing,
 )
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.cost import refuse_too_large
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.fingerprint import fingerprint
@@ -98,11 +98,10 @@ def laplace(
             # Before the pass begins: a loader with lasting workers has but one iterator.
             given = _with_relative_noise(given, batches, reduce)
         followed = track(batches, "fitting", show=progress)
-        problem, first, everything = given.settled(followed)
+        problem, first, everything = given.settle(followed)
         chosen = without_mixing(problem, first, chosen)
         subset = restricted(subset, chosen)
         likelihood = problem.likelihood
-        assert likelihood is not None
         columns = exact_ggn(likelihood)
         if fisher_draws is not None:
             columns = sampled_fisher(likelihood, fisher_draws, generator)
@@ -158,7 +157,7 @@ def _check_choices(
 
 def _sums(
     structure: str,
-    problem: Problem,
+    problem: SettledProblem,
     chosen: Sequence[LayerBlock],
     approximation: Approximation,
     columns: BackwardVectors,
@@ -176,7 +175,7 @@ def _with_relative_noise(
     given: Problem, batches: Iterable[Batch], reduce: Reduce | None
 ) -> Problem:
     """Fit the relative noise of the outputs to the residuals, in a pass of its own."""
-    problem, _, _ = given.settled(batches)
+    problem, _, _ = given.settle(batches)
     likelihood = problem.likelihood
     if not isinstance(likelihood, Gaussian):
         raise ArgumentError("noise='per-output' is for regression. Leave it out.")

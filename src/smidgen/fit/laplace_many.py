@@ -85,8 +85,7 @@ def laplace_many(
         refuse_scattered(Kronecker, each)
     with preserve_model(given.model):
         followed = track(batches, "fitting", show=progress)
-        problem, first, everything = given.settled(followed)
-        assert problem.likelihood is not None
+        problem, first, everything = given.settle(followed)
         columns = exact_ggn(problem.likelihood)
         if fisher_draws is not None:
             columns = sampled_fisher(problem.likelihood, fisher_draws, generator)

@@ -16,7 +16,7 @@ from smidgen.curvature.operators import STRUCTURES, Operator
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.outputs.targets import has_target
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import count_batches
@@ -56,7 +56,9 @@ def training_length(train: Iterable[Batch]) -> int:
     return found
 
 
-def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -> int:
+def training_size(
+    problem: SettledProblem, train: Iterable[Batch], given: int | None
+) -> int:
     """N, what a prior counts against: as many terms as the likelihood has.
 
     Args:
@@ -84,7 +86,7 @@ def training_size(problem: Problem, train: Iterable[Batch], given: int | None) -
     return given
 
 
-def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
+def _partly(problem: SettledProblem, train: Iterable[Batch]) -> bool:
     """Whether classes are of tokens, or of some rows only."""
     targets = problem.targets(next(iter(train)))
     if targets is None or not isinstance(problem.likelihood, Categorical):
@@ -92,12 +94,14 @@ def _partly(problem: Problem, train: Iterable[Batch]) -> bool:
     return targets.dim() > 1 or not bool(has_target(targets).all())
 
 
-def _labelled(problem: Problem, train: Iterable[Batch]) -> int:
+def _labelled(problem: SettledProblem, train: Iterable[Batch]) -> int:
     labels = (problem.targets(batch) for batch in train)
     return sum(int(has_target(each.flatten()).sum()) for each in labels if each is not None)
 
 
-def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tensor, int]:
+def squared_residuals(
+    problem: SettledProblem, batches: Iterable[Batch]
+) -> tuple[Tensor, int]:
     """Sum up the squared residuals of a regression at the trained weights.
 
     Args:
@@ -121,7 +125,7 @@ def squared_residuals(problem: Problem, batches: Iterable[Batch]) -> tuple[Tenso
 
 
 def without_mixing(
-    problem: Problem, first: Batch, chosen: Sequence[LayerBlock]
+    problem: SettledProblem, first: Batch, chosen: Sequence[LayerBlock]
 ) -> tuple[LayerBlock, ...]:
     """Leave layers out whose rows cannot be told apart by example, and say so.
 

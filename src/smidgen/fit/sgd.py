@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DivergedError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.swag import (
     LEAST_SNAPSHOTS,
     CovarianceKind,
@@ -86,7 +86,7 @@ class Sgd:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         subset: Subset,
         settings: SgdSettings,
         rate: float,

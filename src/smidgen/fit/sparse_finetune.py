@@ -26,7 +26,7 @@ from smidgen.fit.epochs import (
 )
 from smidgen.fit.preparation import training_length
 from smidgen.fit.subset_adamw import SubsetAdamW
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
@@ -115,7 +115,7 @@ def sparse_finetune(
         torch.enable_grad(),
     ):
         with preserve_model(given.model):
-            settled, _, _ = given.settled(train)
+            settled, _, _ = given.settle(train)
         rule = resolve_criterion(stop_on, settled.likelihood)
         about = {
             "what": "sparse fine-tuning",
@@ -153,10 +153,11 @@ def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
     return subset | Subset({name: shapes[name] for name in parts}, parts)
 
 
-def _replaced(problem: Problem, tuned: SubsetVector, head: Head) -> dict[str, Tensor]:
+def _replaced(
+    problem: SettledProblem, tuned: SubsetVector, head: Head
+) -> dict[str, Tensor]:
     """The parameters of the head that were tuned whole, unless they are all."""
     if head == "last":
-        assert problem.likelihood is not None
         new = find_certain_head(problem.model, problem.likelihood.outputs)
     else:
         new = find_head(problem.model, head)
@@ -170,7 +171,7 @@ class _Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         tensors: Mapping[str, Tensor],
         optimiser: SubsetAdamW,
         accumulate: int,

@@ -31,7 +31,7 @@ from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
 from smidgen.fit.epochs import validation_scores
 from smidgen.fit.preparation import training_length, training_size
 from smidgen.outputs.likelihood import Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.guard import disable_recomputing, preserve_model
 from smidgen.runtime.loader import ResumableLoader, find_generators
@@ -121,7 +121,7 @@ def ssvi(
     problem = replace(given, model=network.model, likelihood=known)
     batches = ResumableLoader(train)
     with batches.seeded(seed), preserve_model(network):
-        problem, _, _ = problem.settled(train)
+        problem, _, _ = problem.settle(train)
         count = training_size(problem, train, num_data)
     with (
         batches.seeded(seed),
@@ -140,7 +140,6 @@ def ssvi(
             run.epoch(number, track(train, label, show=progress), validation)
             run.save(place)
     network.eval()
-    assert problem.likelihood is not None
     network.likelihood = problem.likelihood
     return SparseFit(
         network,
@@ -183,7 +182,7 @@ class _Run:
     def __init__(
         self,
         network: SparseNetwork,
-        problem: Problem,
+        problem: SettledProblem,
         training: SparseTraining,
         train: Iterable[Batch],
         num_data: int,
@@ -329,6 +328,6 @@ def _optimiser(network: SparseNetwork, training: SparseTraining) -> torch.optim.
     return torch.optim.AdamW(groups, lr=training.learning_rate, fused=True)
 
 
-def _loss(problem: Problem, batch: Batch) -> tuple[Tensor, int] | None:
+def _loss(problem: SettledProblem, batch: Batch) -> tuple[Tensor, int] | None:
     """Mean NLL of a batch and its labelled rows; None without any."""
     return problem.mean_nll(batch, problem.training_outputs(batch))

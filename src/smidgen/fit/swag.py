@@ -22,7 +22,7 @@ from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.cost_swag import refuse_too_large
 from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import CovarianceKind, SwagPosterior
@@ -180,7 +180,7 @@ def swag(
         torch.enable_grad(),
     ):
         with preserve_model(given.model):
-            problem, _, _ = given.settled(train)
+            problem, _, _ = given.settle(train)
         refuse_too_large(problem, subset, covariance, rank)
         work = _Work(problem, batches, subset, settings, progress)
         work.keep(checkpoint, checkpoint_every)
@@ -215,7 +215,7 @@ class _Work:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         batches: ResumableLoader,
         subset: Subset,
         settings: _Settings,
@@ -291,7 +291,6 @@ class _Work:
 
     def posterior(self, run: Sgd) -> SwagPosterior:
         likelihood = self.problem.likelihood
-        assert likelihood is not None
         mean, variance, deviations = run.snapshots.moments()
         tried = zip(self.settings.rates, self.scores, strict=False)
         return SwagPosterior(

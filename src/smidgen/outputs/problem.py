@@ -6,7 +6,7 @@ import inspect
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -173,6 +173,69 @@ class Problem:
         found = _rows(self.forward(self.model, _moved(batch, self.device)))
         return found.flatten(0, -2)
 
+    def settle(
+        self, batches: Iterable[Batch]
+    ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
+        """Infer the likelihood from the first batch unless it is known.
+
+        Args:
+            batches: Any iterable, also one that can be read only once.
+
+        Returns:
+            The problem with a likelihood, the first batch, and an iterator over all.
+
+        Raises:
+            DataError: If there is no batch at all.
+        """
+        iterator = iter(batches)
+        try:
+            first = next(iterator)
+        except StopIteration:
+            raise DataError(
+                "the data loader yielded no batch. Check the dataset's length and "
+                "drop_last."
+            ) from None
+        self._refuse_unshifted(first)
+        likelihood = self.likelihood
+        if likelihood is None:
+            with torch.no_grad():
+                outputs = self.outputs(first)
+            likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
+        return self.with_likelihood(likelihood), first, chain([first], iterator)
+
+    def with_likelihood(self, likelihood: Likelihood) -> SettledProblem:
+        """Say what the outputs mean."""
+        return SettledProblem(self.model, likelihood, self.forward, self.targets, self.mask)
+
+    def _refuse_unshifted(self, batch: Batch) -> None:
+        """Refuse a language model whose label t is the target of output t − 1."""
+        name = type(self.model).__name__
+        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
+        if causal and self.forward is model_outputs and self.targets(batch) is not None:
+            raise DataError(
+                f"{name} predicts the next token, so its labels must be shifted against "
+                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
+                "place of the model, here and wherever it is fitted, tuned or predicted."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter lives."""
+        return next(self.model.parameters(), torch.empty(0)).device
+
+    @property
+    def working_type(self) -> torch.dtype:
+        """The type predictions are computed in: the model's, but at least fp32."""
+        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+@dataclass(frozen=True, eq=False)
+class SettledProblem(Problem):
+    """A problem whose likelihood is known; `Problem.settle` makes one."""
+
+    likelihood: Likelihood
+
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         """Check the targets against the outputs and find the rows that have one.
 
@@ -185,14 +248,8 @@ class Problem:
             kept, (R,).
 
         Raises:
-            ArgumentError: If the likelihood has not been settled.
             DataError: If outputs or targets are not of this likelihood.
         """
-        if self.likelihood is None:
-            raise ArgumentError(
-                "the problem has no likelihood yet. Call settled() with the first "
-                "batch, or pass Problem(model, likelihood=...)."
-            )
         self.likelihood.check_outputs(outputs)
         everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)
@@ -240,62 +297,10 @@ class Problem:
         rows = int(kept.sum())
         if not rows:
             return None
-        assert self.likelihood is not None
         loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
         if not torch.isfinite(loss):
             raise DivergedError(_DIVERGED.format("loss is"))
         return loss, rows
-
-    def settled(self, batches: Iterable[Batch]) -> tuple[Problem, Batch, Iterator[Batch]]:
-        """Infer the likelihood from the first batch, and give all batches back.
-
-        Args:
-            batches: Any iterable, also one that can be read only once.
-
-        Returns:
-            The problem with a likelihood, the first batch, and an iterator over all.
-
-        Raises:
-            DataError: If there is no batch at all.
-        """
-        iterator = iter(batches)
-        try:
-            first = next(iterator)
-        except StopIteration:
-            raise DataError(
-                "the data loader yielded no batch. Check the dataset's length and "
-                "drop_last."
-            ) from None
-        everything = chain([first], iterator)
-        self._refuse_unshifted(first)
-        if self.likelihood is not None:
-            return self, first, everything
-        with torch.no_grad():
-            outputs = self.outputs(first)
-        found = _inferred(self.model, outputs, self.targets(first))
-        return replace(self, likelihood=found), first, everything
-
-    def _refuse_unshifted(self, batch: Batch) -> None:
-        """Refuse a language model whose label t is the target of output t − 1."""
-        name = type(self.model).__name__
-        causal = name.endswith(("ForCausalLM", "LMHeadModel"))
-        if causal and self.forward is model_outputs and self.targets(batch) is not None:
-            raise DataError(
-                f"{name} predicts the next token, so its labels must be shifted against "
-                "its outputs. Pass smidgen.integrations.causal.causal_problem(model) in "
-                "place of the model, here and wherever it is fitted, tuned or predicted."
-            )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model's first parameter lives."""
-        return next(self.model.parameters(), torch.empty(0)).device
-
-    @property
-    def working_type(self) -> torch.dtype:
-        """The type predictions are computed in: the model's, but at least fp32."""
-        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        return torch.float64 if torch.float64 in kinds else torch.float32
 
 
 def as_problem(model: nn.Module | Problem) -> Problem:
@@ -323,7 +328,9 @@ class _Call(nn.Module):
         return self.compute(self.model, batch)
 
 
-def _inferred(model: nn.Module, outputs: Tensor, targets: Tensor | None) -> Likelihood:
+def _infer_likelihood(
+    model: nn.Module, outputs: Tensor, targets: Tensor | None
+) -> Likelihood:
     """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
     tokens = targets is not None and targets.shape == outputs.shape[:2]
     if outputs.dim() != 2 and not (outputs.dim() == 3 and tokens):

@@ -20,7 +20,7 @@ from smidgen.curvature.operators import STRUCTURES
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.candidates import LAST_LAYER, Candidate, sparse_name
 from smidgen.posterior.cost import Cost, Setting, candidates, cost
 from smidgen.posterior.cost_swag import swag_candidates, swag_cost, touched_maps
@@ -191,7 +191,7 @@ def plan(
         batch = _tokens(given.model, batch_size, max_length)
     seen, notes = _seen(given, batch, batch_size)
     likelihood = given.likelihood or _likelihood(seen.outputs or top)
-    problem = replace(given, likelihood=likelihood)
+    problem = given.with_likelihood(likelihood)
     setting = Setting.of(problem, fisher_draws, top)
     available = available_bytes(given.device)
     counted = _swag(given.model, name, subset, rank, seen, setting)
@@ -312,7 +312,7 @@ def _row(each: Candidate, what: Cost, available: int | None) -> PlanRow:
 
 
 def _rate(
-    problem: Problem,
+    problem: SettledProblem,
     batch: Batch,
     layers: Collection[str],
     seen: ActivationTrace,
@@ -335,7 +335,9 @@ def _rate(
     return seen.work(layers, columns) / seconds
 
 
-def _without_time(problem: Problem, seen: ActivationTrace, row: PlanRow) -> str | None:
+def _without_time(
+    problem: SettledProblem, seen: ActivationTrace, row: PlanRow
+) -> str | None:
     """Why no time can be given, if it cannot."""
     if any(p.is_meta for p in problem.model.parameters()):
         return "No time is given: the weights were not loaded."

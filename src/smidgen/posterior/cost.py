@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ResourceError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.candidates import Candidate, compared_subsets
 from smidgen.posterior.output_covariance import KEPT_BYTES
 from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
@@ -72,11 +72,10 @@ class Setting:
 
     @classmethod
     def of(
-        cls, problem: Problem, draws: int | None = None, top: int | None = None
+        cls, problem: SettledProblem, draws: int | None = None, top: int | None = None
     ) -> Setting:
         """Read a problem whose likelihood is settled, as `laplace` and `predict` would."""
         likelihood = problem.likelihood
-        assert likelihood is not None
         link = likelihood.resolved_link("auto", top)
         directions = likelihood.direction_count(link, top)
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
@@ -326,7 +325,7 @@ def candidates(
 
 
 def refuse_too_large(
-    problem: Problem,
+    problem: SettledProblem,
     chosen: Sequence[LayerBlock],
     subset: Subset,
     structure: str,

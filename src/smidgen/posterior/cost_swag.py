@@ -22,7 +22,7 @@ from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.errors import ResourceError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.candidates import Candidate, compared_subsets
 from smidgen.posterior.cost import SLACK, Cost, Setting
 from smidgen.posterior.swag import COVARIANCE_KINDS, CovarianceKind
@@ -136,7 +136,7 @@ def _gradient_work(model: nn.Module, subset: Subset, seen: ActivationTrace) -> i
 
 
 def refuse_too_large(
-    problem: Problem, subset: Subset, covariance: CovarianceKind, rank: int
+    problem: SettledProblem, subset: Subset, covariance: CovarianceKind, rank: int
 ) -> None:
     """Refuse a collection whose own memory is more than there is, and say what would fit.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -105,7 +105,7 @@ def covariance_terms(
 
 
 def output_moments(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
     shares: Sequence[CovarianceTerm],

@@ -89,7 +89,7 @@ def variance_table(
     """Make the table of some posteriors in one pass.
 
     Args:
-        problem: The problem, with the posteriors' likelihood.
+        problem: The problem; the posteriors say its likelihood.
         batches: Labelled batches, read once.
         posteriors: The posteriors by level, all of one model.
         precisions: Prior precisions for unit noise, (P,); each operator's own if None.
@@ -116,7 +116,8 @@ def variance_table(
     likelihood = next(iter(posteriors.values())).likelihood
     followed = likelihood.followed(link, top)
     rows = []
-    for each in output_moments(problem, batches, around, shares, followed):
+    settled = problem.with_likelihood(likelihood)
+    for each in output_moments(settled, batches, around, shares, followed):
         if each.targets is None:
             raise DataError(
                 "tuning needs labels, and a batch has none. Pass labelled data."

@@ -97,7 +97,7 @@ def _predictives(
         )
     likelihood = posterior.likelihood
     posterior.require(as_problem(model).model)
-    problem = replace(as_problem(model), likelihood=likelihood, targets=_no_targets)
+    problem = replace(as_problem(model).with_likelihood(likelihood), targets=_no_targets)
     link = likelihood.resolved_link(link, top)
     count = max(1, (top or likelihood.outputs) - 1)
     normals = standard_normals(draws, count, generator=generator)

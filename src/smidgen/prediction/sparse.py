@@ -140,8 +140,7 @@ def _each(
         # What a model says of itself, its config, is the inner one's.
         known = problem.likelihood or held.likelihood
         inner = replace(problem, model=held.model, likelihood=known)
-        problem, _, everything = inner.settled(batches)
-        assert problem.likelihood is not None
+        problem, _, everything = inner.settle(batches)
         for batch in everything:
             outputs = _outputs(problem, held, batch, seeds)
             for each in outputs:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.select.top import fraction_share
+from smidgen.select.ranking import check_fraction
+from smidgen.types import Json, Shape
 from smidgen.weights.affine import ceil_fraction, coverage
 from smidgen.weights.head import Head, find_head
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Entries, Part, Subset, Whole
 from smidgen.weights.top_k import top_k
 
@@ -38,7 +40,7 @@ def bayestune(
     Args:
         model: The pretrained model; it is only looked at.
         scores: Scales by parameter name: `fit.langevin(...).means`.
-        fraction: Share of the scored weights; 0.005 if no rule is given.
+        fraction: Fraction of the scored weights; 0.005 if no rule is given.
         threshold: Choose all scales above this instead.
         elbow: Choose up to the elbow of the sorted scales instead.
         head: New weights, chosen besides; they do not count towards the fraction: a
@@ -53,14 +55,20 @@ def bayestune(
     refuse_several_rules(fraction, threshold, elbow)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     free = find_head(model, head)
-    ranked = _checked({n: s for n, s in scores.items() if n not in free}, shapes)
+    ranked = {name: score for name, score in scores.items() if name not in free}
+    _check_scores(ranked, shapes)
+    settings: dict[str, Json]
     if threshold is not None:
-        count = sum(int((each > threshold).sum()) for each in ranked.values())
+        count = sum(int((score > threshold).sum()) for score in ranked.values())
+        settings = {"threshold": threshold}
     elif elbow:
-        count = _elbow(ranked)
+        count = _count_before_elbow(ranked)
+        settings = {"elbow": True}
     else:
-        share = fraction_share(DEFAULT_FRACTION if fraction is None else fraction)
-        count = ceil_fraction(sum(each.numel() for each in ranked.values()), share)
+        fraction = DEFAULT_FRACTION if fraction is None else fraction
+        check_fraction(fraction)
+        count = ceil_fraction(sum(score.numel() for score in ranked.values()), fraction)
+        settings = {"fraction": fraction}
     if count < 1:
         raise ArgumentError(f"threshold must leave a weight, got {threshold}. Lower it.")
     parts: dict[str, Part] = {n: Entries(i) for n, i in top_k(ranked, count).items()}
@@ -69,7 +77,9 @@ def bayestune(
         **coverage(model).universe,
         **{name: shapes[name] for name in (*ranked, *free)},
     }
-    return Subset(universe, parts)
+    if free:
+        settings["head"] = list(free)
+    return Subset(universe, parts, Origin("bayestune", settings))
 
 
 def refuse_several_rules(
@@ -78,7 +88,7 @@ def refuse_several_rules(
     """Refuse more than one rule of how many weights are chosen.
 
     Args:
-        fraction: The share, if one is given.
+        fraction: The fraction, if one is given.
         threshold: The threshold, if one is given.
         elbow: Whether it is the elbow.
 
@@ -94,9 +104,7 @@ def refuse_several_rules(
         )
 
 
-def _checked(
-    scores: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Tensor]:
+def _check_scores(scores: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> None:
     if not scores:
         raise ArgumentError(
             "scores must hold at least one parameter outside the head, got none. Make "
@@ -105,18 +113,17 @@ def _checked(
     for name, score in scores.items():
         if shapes.get(name) != tuple(score.shape):
             raise ArgumentError(
-                f"scores must layer parameter names to scores of their shape, got {name!r} "
+                f"scores must map parameter names to scores of their shape, got {name!r} "
                 f"of shape {tuple(score.shape)}. Score this model's weights."
             )
         if score.isnan().any():
             raise ArgumentError(
                 f"scores must hold numbers, got NaN for {name!r}. Score the weights again."
             )
-    return dict(scores)
 
 
-def _elbow(scores: Mapping[str, Tensor]) -> int:
-    """How many scales lie before the elbow of their sorted curve.
+def _count_before_elbow(scores: Mapping[str, Tensor]) -> int:
+    """Count the scales before the elbow of their sorted curve.
 
     That is the point furthest below the chord of scale against rank, which a histogram
     with bins of equal ratio gives without sorting.
@@ -130,15 +137,14 @@ def _elbow(scores: Mapping[str, Tensor]) -> int:
     Raises:
         ArgumentError: If the scales do not differ.
     """
-    bounds = [(float(each.min()), float(each.max())) for each in scores.values()]
-    high = max(each[1] for each in bounds)
-    low = max(min(each[0] for each in bounds), high * 1e-12)
+    high = max(float(score.max()) for score in scores.values())
+    low = max(min(float(score.min()) for score in scores.values()), high * 1e-12)
     if not 0 < low < high:
         raise ArgumentError("elbow needs positive scores that differ. Give a fraction.")
     counts = torch.zeros(_BINS, dtype=torch.float64)
     ends = torch.tensor([low, high], dtype=torch.float64).log()
-    for each in scores.values():
-        logs = each.detach().flatten().double().clamp(min=low).log()
+    for score in scores.values():
+        logs = score.detach().flatten().double().clamp(min=low).log()
         counts += torch.histc(logs, _BINS, min=float(ends[0]), max=float(ends[1])).cpu()
     ranks = counts.flip(0).cumsum(0)
     # The lower edge of each bin, largest first, and how many scales lie above it.

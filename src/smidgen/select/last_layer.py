@@ -22,12 +22,12 @@ def last_layer(model: nn.Module) -> Subset:
         StructureError: If a matrix that cannot be chosen comes after all that can, as an
             output layer does that is tied to the embeddings.
     """
-    found = require_coverage(model)
-    last = found.last()
+    coverage = require_coverage(model)
+    last = coverage.last()
     if last is None:
         raise StructureError(
-            f"the last layer cannot be chosen: {found.without_output_layer}. Choose others, "
+            f"the last layer cannot be chosen: {coverage.without_output_layer}. Choose others, "
             "with smidgen.select.sparse_kfac or "
-            f"smidgen.select.named(model, '{found.layers[-1].name}.*')."
+            f"smidgen.select.named(model, '{coverage.layers[-1].name}.*')."
         )
     return last

@@ -13,6 +13,7 @@ from torch import nn
 
 from smidgen.errors import ArgumentError
 from smidgen.weights.affine import AffineLayer, require_coverage
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
 
 Ranking = Literal["operator_norm", "random"]
@@ -27,7 +28,7 @@ def modules(
     by: Ranking = "operator_norm",
     order: Order = "max",
     group: Choice = "all",
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Subset:
     """Choose whole affine layers.
 
@@ -37,18 +38,18 @@ def modules(
         by: "operator_norm" or "random".
         order: Largest norms first ("max") or smallest ("min").
         group: Of which layers: "attention", "mlp" (all others) or "all".
-        generator: Source of a random choice; required for it.
+        seed: Seed of a random choice.
 
     Returns:
         All weights and biases of the chosen layers.
 
     Raises:
-        ArgumentError: If an argument is outside what it may be.
+        ArgumentError: If an argument has a value that is not allowed.
     """
-    found = require_coverage(model)
+    coverage = require_coverage(model)
     if group not in get_args(Choice):
         raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
-    layers = [each for each in found.layers if group in ("all", each.group)]
+    layers = [layer for layer in coverage.layers if group in ("all", layer.group)]
     if not layers:
         raise ArgumentError(
             f"group must be one the model has layers of, got {group!r}. Use 'all'; "
@@ -60,24 +61,27 @@ def modules(
             f"{count!r}."
         )
     if by == "random":
-        if generator is None:
-            raise ArgumentError("generator must be a torch.Generator for by='random'.")
-        chosen = [
-            layers[i] for i in torch.randperm(len(layers), generator=generator)[:count]
-        ]
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randperm(len(layers), generator=generator)[:count]
+        chosen = [layers[i] for i in drawn]
+        group_setting = {} if group == "all" else {"group": group}
+        origin = Origin("random-modules", {"count": count, "seed": seed, **group_setting})
     elif by == "operator_norm" and order in ("max", "min"):
         sign = -1 if order == "max" else 1
-        chosen = sorted(layers, key=lambda each: sign * operator_norm(model, each))[:count]
+        chosen = sorted(layers, key=lambda layer: sign * operator_norm(model, layer))
+        chosen = chosen[:count]
+        origin = Origin(f"{order}-{group}", {"count": count})
     else:
         raise ArgumentError(
             "by must be 'operator_norm' (with order 'max' or 'min') or 'random', got "
             f"{by!r} with order {order!r}."
         )
-    return Subset(found.universe, {n: Whole() for each in chosen for n in each.shapes})
+    parts = {name: Whole() for layer in chosen for name in layer.shapes}
+    return Subset(coverage.universe, parts, origin)
 
 
-def operator_norm(model: nn.Module, each: AffineLayer) -> float:
+def operator_norm(model: nn.Module, layer: AffineLayer) -> float:
     """Largest singular value of a layer's W."""
-    matrix = each.matrix(model)
+    matrix = layer.matrix(model)
     working = torch.promote_types(matrix.dtype, torch.float32)
     return float(torch.linalg.matrix_norm(matrix.to(working), 2))

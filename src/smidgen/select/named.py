@@ -9,6 +9,7 @@ from torch import nn
 
 from smidgen.errors import SubsetError
 from smidgen.weights.affine import coverage
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
 
 
@@ -25,10 +26,10 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
     Raises:
         SubsetError: If a pattern matches no parameter.
     """
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     chosen: dict[str, tuple[int, ...]] = {}
-    for pattern in wanted:
+    for pattern in patterns:
         matched = {n: s for n, s in shapes.items() if fnmatchcase(n, pattern)}
         if not matched:
             raise SubsetError(
@@ -37,4 +38,5 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
             )
         chosen.update(matched)
     universe = {**coverage(model).universe, **chosen}
-    return Subset(universe, {name: Whole() for name in shapes if name in chosen})
+    parts = {name: Whole() for name in shapes if name in chosen}
+    return Subset(universe, parts, Origin("named", {"patterns": patterns}))

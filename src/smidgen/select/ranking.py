@@ -1,4 +1,8 @@
-"""By what a selector ranks: the name of a score, or scores that are given."""
+"""How selectors rank: which score they go by, and how many of the largest they take.
+
+Ties go to the lower index. Single weights are picked by the same rule, in
+`weights.top_k`.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +12,86 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.select.scores.magnitude import each_magnitude
-from smidgen.select.scores.random import each_random
-from smidgen.types import Shape
-from smidgen.weights.affine import require_coverage
+from smidgen.select.scores.magnitude import iterate_magnitudes
+from smidgen.select.scores.random import draw_scores
+from smidgen.types import Json, Shape
+from smidgen.weights.affine import ceil_fraction, require_coverage
 
 By = str | Mapping[str, Tensor]
 """'magnitude', 'random', or scores of affine parameters by name."""
 
 
-def ranking(
-    model: nn.Module, by: By, generator: torch.Generator | None = None
-) -> Iterator[tuple[str, Tensor]]:
+def iterate_scores(model: nn.Module, by: By, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Go through the scores of one affine parameter after another.
 
     Args:
         model: The trained model; it is only read.
         by: "magnitude", "random", or scores by parameter name.
-        generator: Source of random scores; required for them.
+        seed: Seed of random scores.
 
     Returns:
         Names and scores of the parameter's shape, fp64 on the CPU, in the model's order;
-        only those of given scores.
+        where scores are passed, of their parameters only.
 
     Raises:
-        ArgumentError: If the score is unknown, or given scores do not fit.
+        ArgumentError: If the score is unknown, or the scores do not fit the model.
     """
     if isinstance(by, Mapping):
-        return _given(require_coverage(model).universe, by)
+        return _check_scores(require_coverage(model).universe, by)
     if by == "magnitude":
-        return each_magnitude(model)
+        return iterate_magnitudes(model)
     if by == "random":
-        return each_random(model, generator)
+        return draw_scores(model, seed)
     raise ArgumentError(
         f"by must be 'magnitude', 'random' or scores by parameter name, got {by!r}. Make "
         "scores with smidgen.select.scores."
     )
 
 
-def _given(
+def describe_ranking(by: By, seed: int) -> dict[str, Json]:
+    """Note for a subset's origin what the name of its selector does not tell."""
+    if isinstance(by, Mapping):
+        return {"by": "scores"}
+    return {"seed": seed} if by == "random" else {}
+
+
+def pick_largest(scores: Tensor, fraction: float) -> Tensor:
+    """Pick the largest of a vector of scores, at least one.
+
+    Args:
+        scores: The scores, (n,).
+        fraction: The fraction to pick, in (0, 1].
+
+    Returns:
+        Their indices, ascending, on the CPU.
+    """
+    count = ceil_fraction(scores.numel(), fraction)
+    order = scores.double().sort(descending=True, stable=True).indices
+    return order[:count].sort().values.to("cpu", torch.int64)
+
+
+def check_percent(percent: float) -> float:
+    """Check a percentage of rows and of columns; return it as a fraction, in (0, 1]."""
+    return _check("percent", percent, 100, "percent of rows and of columns: try 10")
+
+
+def check_fraction(fraction: float) -> float:
+    """Check a fraction of the weights, in (0, 1], and return it."""
+    return _check("fraction", fraction, 1, "a fraction of the weights: try 0.01")
+
+
+def _check(name: str, value: float, largest: int, what: str) -> float:
+    if not isinstance(value, (int, float)) or not 0 < value <= largest:
+        raise ArgumentError(
+            f"{name} must be in (0, {largest}], got {value!r}. It is {what}."
+        )
+    return value / largest
+
+
+def _check_scores(
     universe: Mapping[str, Shape], by: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Check given scores, all before the first is used."""
+    """Check all scores before the first is used."""
     advice = "Print smidgen.coverage(model).universe to see names and shapes."
     rule = "by must map names of affine parameters to scores of their shape"
     if not by:

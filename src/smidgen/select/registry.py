@@ -6,11 +6,10 @@ A selector is tested and offered by being registered: one row here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
@@ -19,19 +18,19 @@ from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
 from smidgen.select.modules import Choice, Order, modules
 from smidgen.select.named import named
+from smidgen.select.ranking import check_fraction, check_percent
 from smidgen.select.scores import activation, curvature, squared_gradient
 from smidgen.select.sparse_kfac import sparse_kfac
-from smidgen.select.top import fraction_share, percent_share
 from smidgen.select.weights import weights
 from smidgen.types import Batch
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset
 
-Need = Literal["batches", "generator", "scores", "patterns"]
+Need = Literal["batches", "scores", "patterns"]
 Size = Literal["percent", "fraction", "count"]
 
 _ADVICE: Mapping[Need, str] = {
     "batches": "Pass training batches, a list or a data loader",
-    "generator": "Pass torch.Generator().manual_seed(0)",
     "scores": "Make them with smidgen.select.scores: a tensor for each parameter by name",
     "patterns": "Pass shell patterns of parameter names, such as 'classifier.*'",
 }
@@ -40,9 +39,9 @@ _SIZES: Mapping[Size, str] = {
     "fraction": "a fraction of the weights, in (0, 1]",
     "count": "how many layers",
 }
-_SHARES: Mapping[str, Callable[[float], float]] = {
-    "percent": percent_share,
-    "fraction": fraction_share,
+_SIZE_CHECKS: Mapping[str, Callable[[float], float]] = {
+    "percent": check_percent,
+    "fraction": check_fraction,
 }
 
 
@@ -56,12 +55,14 @@ class Selector:
             selector that needs batches takes a `Problem` for the model.
         needs: What it takes besides the model.
         size: Which argument sets its size, if any does.
+        random: Whether it chooses at random and so takes a seed.
     """
 
     name: str
     choose: Callable[..., Subset]
     needs: frozenset[Need] = frozenset()
     size: Size | None = None
+    random: bool = False
 
     @property
     def scattered(self) -> bool:
@@ -87,8 +88,8 @@ class Selector:
                 f"size must be given for the selector {self.name!r}, got None. It is "
                 f"{_SIZES[self.size]}."
             )
-        if self.size is not None and size is not None and self.size in _SHARES:
-            _SHARES[self.size](size)
+        if self.size is not None and size is not None and self.size in _SIZE_CHECKS:
+            _SIZE_CHECKS[self.size](size)
 
 
 def _by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
@@ -112,16 +113,19 @@ def _norms(group: Choice, order: Order) -> Selector:
     return Selector(f"{order}-{group}", choose, size="count")
 
 
-_DATA, _DRAWS = frozenset[Need]({"batches"}), frozenset[Need]({"generator"})
-_GIVEN, _NAMES = frozenset[Need]({"scores"}), frozenset[Need]({"patterns"})
+_DATA = frozenset[Need]({"batches"})
+_SCORES, _PATTERNS = frozenset[Need]({"scores"}), frozenset[Need]({"patterns"})
 _CROSSING = partial(_by_pass, select=sparse_kfac)
 
 SELECTORS: dict[str, Selector] = {
-    each.name: each
-    for each in (
+    selector.name: selector
+    for selector in (
         Selector("sparse-kfac", sparse_kfac, size="percent"),
         Selector(
-            "sparse-kfac-random", partial(sparse_kfac, by="random"), _DRAWS, "percent"
+            "sparse-kfac-random",
+            partial(sparse_kfac, by="random"),
+            size="percent",
+            random=True,
         ),
         Selector(
             "sparse-kfac-activation",
@@ -137,18 +141,22 @@ SELECTORS: dict[str, Selector] = {
         ),
         Selector("last-layer", last_layer),
         *(_norms(group, order) for group in get_args(Choice) for order in get_args(Order)),
-        Selector("random-modules", partial(modules, by="random"), _DRAWS, "count"),
+        Selector(
+            "random-modules", partial(modules, by="random"), size="count", random=True
+        ),
         Selector("magnitude", weights, size="fraction"),
-        Selector("random-weights", partial(weights, by="random"), _DRAWS, "fraction"),
-        Selector("variance", _by_scores, _GIVEN, "fraction"),
-        Selector("bayestune", partial(bayestune, head="none"), _GIVEN, "fraction"),
+        Selector(
+            "random-weights", partial(weights, by="random"), size="fraction", random=True
+        ),
+        Selector("variance", _by_scores, _SCORES, "fraction"),
+        Selector("bayestune", partial(bayestune, head="none"), _SCORES, "fraction"),
         Selector(
             "squared-gradient",
             partial(_by_pass, of=squared_gradient, select=weights),
             _DATA,
             "fraction",
         ),
-        Selector("named", named, _NAMES),
+        Selector("named", named, _PATTERNS),
     )
 }
 
@@ -159,7 +167,7 @@ def choose(
     *,
     size: float | None = None,
     batches: Iterable[Batch] | None = None,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
     scores: Mapping[str, Tensor] | None = None,
     patterns: str | Sequence[str] | None = None,
 ) -> Subset:
@@ -174,7 +182,7 @@ def choose(
         size: Percent of rows and columns, fraction of weights or count of modules, as
             the selector has it.
         batches: Training batches, for selectors that score by data; read once.
-        generator: Source of a random choice.
+        seed: Seed of a random choice.
         scores: Scores by parameter name, for "variance" and "bayestune".
         patterns: Shell patterns of parameter names, for "named".
 
@@ -187,20 +195,22 @@ def choose(
     if name not in SELECTORS:
         raise ArgumentError(f"name must be one of {', '.join(SELECTORS)}, got {name!r}.")
     selector, problem = SELECTORS[name], as_problem(model)
-    given: dict[Need, Any] = {
-        "batches": batches,
-        "generator": generator,
-        "scores": scores,
-        "patterns": patterns,
-    }
+    inputs: dict[Need, Any] = {"batches": batches, "scores": scores, "patterns": patterns}
     selector.check_size(size)
     for need in sorted(selector.needs):
-        if given[need] is None:
+        if inputs[need] is None:
             raise ArgumentError(
                 f"{need} must be given for the selector {name!r}, got None. "
                 f"{_ADVICE[need]}."
             )
-    wanted: dict[str, Any] = {need: given[need] for need in selector.needs}
+    arguments: dict[str, Any] = {need: inputs[need] for need in selector.needs}
     if selector.size is not None:
-        wanted[selector.size] = size
-    return selector.choose(problem if "batches" in wanted else problem.model, **wanted)
+        arguments[selector.size] = size
+    if selector.random:
+        arguments["seed"] = seed
+    taken = problem if "batches" in arguments else problem.model
+    subset = selector.choose(taken, **arguments)
+    # A selector that was passed scores cannot know whose they are.
+    settings = dict(subset.origin.settings) if subset.origin else {}
+    settings.pop("by", None)
+    return replace(subset, origin=Origin(name, settings))

@@ -8,13 +8,18 @@ are nested in percent. Any other score of the weights may take the place of |W_i
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from smidgen.errors import ArgumentError
-from smidgen.select.ranking import By, ranking
-from smidgen.select.top import percent_share, top
+from smidgen.select.ranking import (
+    By,
+    check_percent,
+    describe_ranking,
+    iterate_scores,
+    pick_largest,
+)
 from smidgen.weights.affine import require_coverage
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Part, Subset
 
 
@@ -23,17 +28,17 @@ def sparse_kfac(
     *,
     percent: float,
     by: By = "magnitude",
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> Subset:
     """Choose the rows and columns of every affine layer that hold its largest weights.
 
     Args:
         model: The trained model; it is only read.
-        percent: Percent of rows and of columns, in (0, 100]. The share of weights is
-            about its square: 10 percent of rows and columns is 1 percent of weights.
+        percent: Percent of rows and of columns, in (0, 100]. About its square
+            of the weights is chosen: 10 percent of rows and columns is 1 percent of them.
         by: What makes a weight large: "magnitude", "random", or scores by parameter
             name, as `smidgen.select.scores` makes them. Scores of biases do not count.
-        generator: Source of a random choice; required for it.
+        seed: Seed of a random choice.
 
     Returns:
         A block of every affine layer, or of those whose weight has scores.
@@ -41,18 +46,21 @@ def sparse_kfac(
     Raises:
         ArgumentError: If no weight matrix has scores.
     """
-    share = percent_share(percent)
-    found = require_coverage(model)
-    layers = {each.weight: each for each in found.layers}
+    fraction = check_percent(percent)
+    coverage = require_coverage(model)
+    layers = {layer.weight: layer for layer in coverage.layers}
     parts: dict[str, Part] = {}
-    for name, scores in ranking(model, by, generator):
+    for name, scores in iterate_scores(model, by, seed):
         if name in layers:
             matrix = layers[name].as_matrix(scores)
-            rows, columns = top(matrix.amax(1), share), top(matrix.amax(0), share)
+            rows = pick_largest(matrix.amax(1), fraction)
+            columns = pick_largest(matrix.amax(0), fraction)
             parts.update(layers[name].parts(rows, columns))
     if not parts:
         raise ArgumentError(
             "by must hold scores of at least one weight matrix, got biases only. Names "
-            f"look like {found.layers[0].weight!r}."
+            f"look like {coverage.layers[0].weight!r}."
         )
-    return Subset(found.universe, parts)
+    name = "sparse-kfac-random" if by == "random" else "sparse-kfac"
+    origin = Origin(name, {"percent": percent, **describe_ranking(by, seed)})
+    return Subset(coverage.universe, parts, origin)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.types import Shape
+from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
@@ -96,7 +97,8 @@ class Coverage:
         """All weights of the output layer: the last layer, if there is one."""
         if self.output_layer is None:
             return None
-        return Subset(self.universe, {name: Whole() for name in self.output_layer.shapes})
+        parts = {name: Whole() for name in self.output_layer.shapes}
+        return Subset(self.universe, parts, Origin("last-layer"))
 
     def row_column_blocks(self, share: float) -> Subset:
         """As many rows and columns of every layer as a share is, the first ones.

@@ -17,11 +17,13 @@ from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from smidgen.errors import StoreError, SubsetError
+from smidgen.runtime.files import write_bytes
 from smidgen.types import Shape
+from smidgen.weights.origin import Origin, combine_origins
 
 _SCHEMA = 1
 _PRINTED_ROWS = 8
@@ -58,6 +60,7 @@ class Subset:
         universe: Names and shapes of the parameters it was chosen from; the
             denominator of `fraction` and the frame of `complement`.
         parts: What is chosen of each parameter. Names left out are not chosen.
+        origin: Who chose it, if known. Equality and digest ignore it.
 
     Raises:
         SubsetError: If a name is unknown, an index is out of range or given twice,
@@ -66,6 +69,7 @@ class Subset:
 
     universe: Mapping[str, Shape]
     parts: Mapping[str, Part]
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         universe = {name: tuple(shape) for name, shape in self.universe.items()}
@@ -115,13 +119,11 @@ class Subset:
 
     def union(self, other: Subset) -> Subset:
         """Choose what either chooses; the universes are joined."""
-        universe = self._joined(other)
-        return _combine(universe, self, other, _union)
+        return self._combine(other, "union", _union)
 
     def intersection(self, other: Subset) -> Subset:
         """Choose what both choose; the universes are joined."""
-        universe = self._joined(other)
-        return _combine(universe, self, other, _intersection)
+        return self._combine(other, "intersection", _intersection)
 
     def complement(self) -> Subset:
         """Choose what this one leaves, within its universe."""
@@ -132,7 +134,7 @@ class Subset:
             left = (~chosen).nonzero().flatten()
             if left.numel():
                 parts[name] = Entries(left)
-        return Subset(self.universe, parts)
+        return Subset(self.universe, parts, combine_origins("complement", self.origin))
 
     def __or__(self, other: Subset) -> Subset:
         return self.union(other)
@@ -156,12 +158,13 @@ class Subset:
         return hash((frozenset(self.universe.items()), frozenset(self.sizes().items())))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Subset, (dict(self.universe), dict(self.parts))
+        return Subset, (dict(self.universe), dict(self.parts), self.origin)
 
     def __repr__(self) -> str:
+        chosen = f", chosen by {self.origin}" if self.origin else ""
         return (
             f"Subset({self.size:,} of {self.total:,} weights, {self.fraction:.3%}, "
-            f"in {len(self.parts)} parameters)"
+            f"in {len(self.parts)} parameters{chosen})"
         )
 
     def __str__(self) -> str:
@@ -186,6 +189,8 @@ class Subset:
             "universe": {name: list(shape) for name, shape in self.universe.items()},
             "parts": kinds,
         }
+        if self.origin is not None:
+            header["origin"] = self.origin.to_json()
         return tensors, header
 
     @classmethod
@@ -216,23 +221,24 @@ class Subset:
             raise StoreError(
                 f"the stored subset is incomplete ({error!r}). Save it again."
             ) from error
-        return cls(universe, parts)
+        return cls(universe, parts, Origin.from_json(header.get("origin")))  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """Hash which weights are chosen, and of what."""
         tensors, header = self.to_tensors()
-        found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        header.pop("origin", None)
+        digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
         for name in sorted(tensors):
-            found.update(name.encode() + tensors[name].numpy().tobytes())
-        return found.hexdigest()
+            digest.update(name.encode() + tensors[name].numpy().tobytes())
+        return digest.hexdigest()
 
     def to_file(self, path: str | Path) -> None:
-        """Write one safetensors file: indices only, the header in its metadata."""
+        """Write one safetensors file, whole or not at all: indices, and a JSON header."""
         tensors, header = self.to_tensors()
         metadata = {"smidgen-subset": json.dumps({"schema": _SCHEMA, **header})}
         # safetensors refuses a file of no tensors at all: a subset of whole parameters.
         tensors["schema"] = torch.tensor([_SCHEMA], dtype=torch.int32)
-        save_file(tensors, str(path), metadata=metadata)
+        write_bytes(path, save(tensors, metadata=metadata))
 
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
@@ -262,28 +268,28 @@ class Subset:
             )
         return cls.from_tensors(tensors, header)
 
-    def _joined(self, other: Subset) -> dict[str, Shape]:
+    def _combine(
+        self,
+        other: Subset,
+        operation: str,
+        combine: Callable[[Part | None, Part | None, Shape], Part | None],
+    ) -> Subset:
         for name, shape in other.universe.items():
             if self.universe.get(name, shape) != shape:
                 raise SubsetError(
                     f"subsets disagree on the shape of {name!r}: "
                     f"{self.universe[name]} and {shape}. They belong to two models."
                 )
-        return {**self.universe, **other.universe}
-
-
-def _combine(
-    universe: Mapping[str, Shape],
-    left: Subset,
-    right: Subset,
-    combine: Callable[[Part | None, Part | None, Shape], Part | None],
-) -> Subset:
-    parts = {}
-    for name, shape in universe.items():
-        part = combine(left.parts.get(name), right.parts.get(name), shape)
-        if part is not None:
-            parts[name] = part
-    return Subset(universe, parts)
+        universe = {**self.universe, **other.universe}
+        parts = {
+            name: combine(self.parts.get(name), other.parts.get(name), shape)
+            for name, shape in universe.items()
+        }
+        return Subset(
+            universe,
+            {name: part for name, part in parts.items() if part is not None},
+            combine_origins(operation, self.origin, other.origin),
+        )
 
 
 def _union(left: Part | None, right: Part | None, shape: Shape) -> Part | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
 from smidgen.select.bayestune import DEFAULT_FRACTION, refuse_several_rules
-from smidgen.select.top import fraction_share
+from smidgen.select.ranking import check_fraction
 
 Kind = Literal["laplace", "swag", "none"]
 
@@ -47,7 +47,7 @@ class BayesTuneSettings:
     def __post_init__(self) -> None:
         refuse_several_rules(self.fraction, self.threshold, self.elbow)
         if self.fraction is not None:
-            fraction_share(self.fraction)
+            check_fraction(self.fraction)
 
     @property
     def rule(self) -> dict[str, Any]:

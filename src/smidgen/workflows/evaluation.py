@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -74,7 +73,7 @@ def evaluate_posterior(
             f"name must tell the posterior from {' and '.join(BASELINES)}, got {name!r}. "
             "Give another, or leave it out."
         )
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    problem = as_problem(model).with_likelihood(posterior.likelihood)
     tested = in_order(problem, test)
     tuning = posterior.tuning
     methods, targets = point_methods(

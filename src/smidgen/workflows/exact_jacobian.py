@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -38,7 +38,7 @@ class Exact:
 
 
 def exact_jacobians(
-    problem: Problem, batches: Sequence[Batch], chosen: Sequence[LayerBlock]
+    problem: SettledProblem, batches: Sequence[Batch], chosen: Sequence[LayerBlock]
 ) -> Exact:
     """Back-propagate every kept output by itself, in fp64 if the model can.
 
@@ -58,7 +58,7 @@ def exact_jacobians(
 
 
 def _in_type(
-    problem: Problem,
+    problem: SettledProblem,
     batches: Sequence[Batch],
     chosen: Sequence[LayerBlock],
     kind: torch.dtype | None,
@@ -111,10 +111,9 @@ def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
     return grid.flatten().double().cpu()
 
 
-def _hessians(problem: Problem, outputs: Tensor) -> Tensor:
+def _hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
     """Hessians of −log p in each row of outputs by autograd, for unit noise."""
     likelihood = problem.likelihood
-    assert likelihood is not None
     outputs = outputs.double().cpu()
     # Of these likelihoods no Hessian depends on the target, so any will do.
     targets = likelihood.drawn_targets(outputs, torch.Generator().manual_seed(0))

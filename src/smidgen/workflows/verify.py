@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import covariance_terms, output_moments
 from smidgen.runtime.guard import preserve_model
@@ -162,7 +162,7 @@ def verify(
     source = generator or torch.Generator().manual_seed(0)
     subset = _few(given.model, rows, columns, source)
     with preserve_model(given.model):
-        problem, _, _ = given.settled(batches)
+        problem, _, _ = given.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
@@ -273,7 +273,7 @@ def _few(model: nn.Module, rows: int, columns: int, source: torch.Generator) -> 
 
 
 def _own_variances(
-    problem: Problem, batches: list[Batch], posterior: LaplacePosterior
+    problem: SettledProblem, batches: list[Batch], posterior: LaplacePosterior
 ) -> dict[str, Tensor]:
     """Each layer's share of the outputs' covariance as a prediction has it, (R, C, C)."""
     chosen = find_blocks(problem.model, posterior.subset)

@@ -34,9 +34,7 @@ from smidgen_studies.methods.tuning_methods import Method
 _ROWS_AT_ONCE = 32
 _FLOAT_BYTES = 4
 _SCORES: Mapping[str, Callable[[Problem, Loader, int], Mapping[str, Tensor]]] = {
-    "random": lambda problem, _, seed: select.scores.random(
-        problem.model, torch.Generator().manual_seed(seed)
-    ),
+    "random": lambda problem, _, seed: select.scores.random(problem.model, seed),
     "magnitude": lambda problem, *_: select.scores.magnitude(problem.model),
     "gradient": lambda problem, train, _: select.scores.squared_gradient(problem, train),
 }

@@ -96,8 +96,7 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
         case "ssvi":
             return partial(_active, noisy, tables, seed)
         case "random":
-            generator = torch.Generator().manual_seed(seed)
-            scores = select.scores.random(model, generator)
+            scores = select.scores.random(model, seed)
         case "variance":
             scores = marginal_variances(problem, tables.loader("train"))
         case "bayestune" | "bayestune-warm":

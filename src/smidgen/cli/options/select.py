@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-import torch
 import typer
 from torch import Tensor, nn
 
@@ -89,7 +88,7 @@ class Wanted:
             network,
             size=self.size,
             batches=batches,
-            generator=torch.Generator().manual_seed(self.seed),
+            seed=self.seed,
             scores=self._scores(network, batches) if "scores" in needs else None,
             patterns=self.patterns,
         )
@@ -120,7 +119,7 @@ class Wanted:
             name,
             network,
             size=self.size,
-            generator=torch.Generator().manual_seed(self.seed),
+            seed=self.seed,
             patterns=self.patterns,
         )
 

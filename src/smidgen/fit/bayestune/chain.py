@@ -17,7 +17,7 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
@@ -200,7 +200,7 @@ class Chain:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SettledProblem,
         tensors: Mapping[str, Tensor],
         ranked: Iterable[str],
         prior: ScalePrior,

@@ -24,7 +24,7 @@ from smidgen.fit.bayestune.published import Published
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.bayestune.step import Langevin, LangevinSettings
 from smidgen.fit.preparation import training_size
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.loader import ResumableLoader
@@ -160,15 +160,14 @@ def langevin(
         return chain.run(batches, about, checkpoint, checkpoint_every, progress=progress)
 
 
-def _settled(given: Problem, train: Iterable[Batch], head: Head) -> Problem:
-    found, _, _ = given.settled(train)
-    assert found.likelihood is not None
+def _settled(given: Problem, train: Iterable[Batch], head: Head) -> SettledProblem:
+    found, _, _ = given.settle(train)
     check_width(given.model, head, found.likelihood.outputs)
     return found
 
 
 def _size(
-    problem: Problem, train: Iterable[Batch], num_data: int | None, update: Update
+    problem: SettledProblem, train: Iterable[Batch], num_data: int | None, update: Update
 ) -> int:
     """N; 0 where the published update, which has none, cannot be told it."""
     # It is counted where it can be all the same: that reads the loader, and both updates

@@ -85,7 +85,7 @@ def tune_precision(
         The posterior with the chosen precision and temperature (for regression:
         precision and noise), and the whole curve in `tuning`.
     """
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    problem = as_problem(model).with_likelihood(posterior.likelihood)
     posterior.require(problem.model)
     _check_choices(posterior, what)
     joins = group_labels(scope, posterior, problem)

@@ -18,7 +18,7 @@ from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import Posterior
 from smidgen.posterior.sampling import SAMPLES, sampled_outputs
 from smidgen.posterior.swag import SampleTuning, SwagPosterior
@@ -65,7 +65,7 @@ class HeldOut:
 
 
 def held_out(
-    problem: Problem,
+    problem: SettledProblem,
     posterior: Posterior,
     validation: Iterable[Batch],
     *,
@@ -130,7 +130,7 @@ def tune_samples(
     Returns:
         The posterior with its best temperature or noise, and how it was chosen.
     """
-    problem = replace(as_problem(model), likelihood=posterior.likelihood)
+    problem = as_problem(model).with_likelihood(posterior.likelihood)
     followed = track(validation, "tuning", show=progress)
     found = held_out(problem, posterior, followed, samples=samples, generator=generator)
     return tuned_by(posterior, found)

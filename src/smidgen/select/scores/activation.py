@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import scored
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -41,7 +41,7 @@ def activation(
 class _InputSquares:
     """Running sums of squared inputs (m,) of each layer, in fp64."""
 
-    def __init__(self, problem: Problem, chosen: Sequence[LayerBlock]) -> None:
+    def __init__(self, problem: SettledProblem, chosen: Sequence[LayerBlock]) -> None:
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
         self.squares = {b.layer.name: zero.new_zeros(b.column_count) for b in chosen}
         self.counts = dict.fromkeys(self.squares, 0)
@@ -59,7 +59,7 @@ class _InputSquares:
 
 
 def _visit(
-    problem: Problem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
     inputs = _InputSquares(problem, chosen)
     with tapped(problem, chosen) as taps, torch.no_grad():

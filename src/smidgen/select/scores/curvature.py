@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from smidgen.curvature.factor_diagonals import DiagonalAccumulator
 from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import scored, summed
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -49,7 +49,7 @@ def curvature(
         )
 
     def visit(
-        problem: Problem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
+        problem: SettledProblem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
     ) -> dict[str, Tensor]:
         sums = DiagonalAccumulator(problem, chosen, approximation)
         found = summed(sums, problem, chosen, everything)

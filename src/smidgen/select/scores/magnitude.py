@@ -19,10 +19,10 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
     Returns:
         Scores by parameter name.
     """
-    return dict(each_magnitude(model))
+    return dict(iterate_magnitudes(model))
 
 
-def each_magnitude(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def iterate_magnitudes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Score one parameter after another, so that no copy of the model is kept.
 
     Args:
@@ -35,10 +35,10 @@ def each_magnitude(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         ArgumentError: If a weight is NaN.
     """
     for name in require_coverage(model).universe:
-        found = model.get_parameter(name).detach().abs().double().cpu()
-        if found.isnan().any():
+        scores = model.get_parameter(name).detach().abs().double().cpu()
+        if scores.isnan().any():
             raise ArgumentError(
                 f"model must have finite weights, got NaN in {name!r}. Train or load it "
                 "again."
             )
-        yield name, found
+        yield name, scores

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from smidgen.curvature.accumulate import Accumulator, accumulate
 from smidgen.curvature.batch_check import find_mixing_layers
 from smidgen.errors import SmidgenWarning
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
@@ -23,7 +23,9 @@ from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset, Whole
 
-Visit = Callable[[Problem, Sequence[LayerBlock], Iterable[Batch]], Mapping[str, Tensor]]
+Visit = Callable[
+    [SettledProblem, Sequence[LayerBlock], Iterable[Batch]], Mapping[str, Tensor]
+]
 """Reads all batches and returns a number for each weight of a block, by layer name."""
 
 
@@ -47,7 +49,7 @@ def scored(
         given.model, Subset(universe, {name: Whole() for name in universe})
     )
     with preserve_model(given.model):
-        problem, first, everything = given.settled(track(batches, "scoring", show=progress))
+        problem, first, everything = given.settle(track(batches, "scoring", show=progress))
         mixing = find_mixing_layers(problem, first, chosen)
         if mixing:
             warnings.warn(
@@ -63,7 +65,7 @@ def scored(
 
 def summed(
     sums: Accumulator,
-    problem: Problem,
+    problem: SettledProblem,
     chosen: Sequence[LayerBlock],
     batches: Iterable[Batch],
 ) -> dict[str, Tensor]:

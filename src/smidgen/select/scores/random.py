@@ -7,46 +7,33 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
 from smidgen.weights.affine import require_coverage
 
 
-def random(model: nn.Module, generator: torch.Generator | None) -> dict[str, Tensor]:
-    """Score every weight and bias by a draw of its own.
+def random(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
+    """Score every weight and bias by a random number.
 
     Args:
         model: The trained model; only its shapes are read.
-        generator: Source of the draws.
+        seed: Seed of the numbers.
 
     Returns:
         Scores by parameter name, the same for the same seed.
     """
-    return dict(each_random(model, generator))
+    return dict(draw_scores(model, seed))
 
 
-def each_random(
-    model: nn.Module, generator: torch.Generator | None
-) -> Iterator[tuple[str, Tensor]]:
+def draw_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Draw scores for one parameter after another.
 
     Args:
         model: The trained model; only its shapes are read.
-        generator: Source of the draws.
+        seed: Seed of the numbers.
 
     Yields:
         A parameter's name and its scores.
-
-    Raises:
-        ArgumentError: If there is no generator.
     """
-    if not isinstance(generator, torch.Generator):
-        raise ArgumentError(
-            f"generator must be a torch.Generator for a random choice, got {generator!r}. "
-            "Pass torch.Generator().manual_seed(0)."
-        )
+    generator = torch.Generator().manual_seed(seed)
     for name, shape in require_coverage(model).universe.items():
-        # fp64: among millions of fp32 draws many would be equal.
-        drawn = torch.rand(
-            shape, dtype=torch.float64, device=generator.device, generator=generator
-        )
-        yield name, drawn.cpu()
+        # fp64: among millions of fp32 numbers many would be equal.
+        yield name, torch.rand(shape, dtype=torch.float64, generator=generator)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from smidgen.curvature.ggn_roots import gradients
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import scored, summed
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -39,9 +39,8 @@ def squared_gradient(
 
 
 def _visit(
-    problem: Problem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
-    assert problem.likelihood is not None
     bases = weight_basis(chosen, torch.empty(0, device=problem.device))
     sums = MomentAccumulator(problem, chosen, bases, gradients(problem.likelihood))
     return summed(sums, problem, chosen, batches)

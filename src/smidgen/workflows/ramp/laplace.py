@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ def ramp(
     )
     clock.lap("curvature pass and decompositions")
     first = _classifier(posteriors)
-    problem = replace(problem, likelihood=first.likelihood)
+    problem = problem.with_likelihood(first.likelihood)
     link = first.likelihood.resolved_link("auto")
     grid = checked_grid(settings.precisions)
     table = variance_table(

@@ -12,7 +12,7 @@ from smidgen import evaluate
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import tuning_curve
 from smidgen.outputs.predictive import CategoricalPredictive
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable
 from smidgen.select.modules import operator_norm
@@ -41,7 +41,7 @@ class Point:
 class Work:
     """What the points are made from."""
 
-    problem: Problem
+    problem: SettledProblem
     posteriors: Mapping[float, LaplacePosterior]
     table: VarianceTable
     link: str

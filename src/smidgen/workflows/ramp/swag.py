@@ -105,7 +105,7 @@ def swag_ramp(
     given = as_problem(model)
     listed = list(_candidates(given.model, settings))
     notes = _Notes(Path(folder), _about(given, settings, config or {}))
-    problem, _, _ = given.settled(train)
+    problem, _, _ = given.settle(train)
     _require_classifier(problem)
     for scheme, level, subset in listed:
         if notes.has(scheme, level):

@@ -1,0 +1,79 @@
+"""`Origin`: who chose a subset, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from smidgen.errors import StoreError
+from smidgen.types import Json
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The selector that chose a subset, with its settings.
+
+    Args:
+        selector: A name of `smidgen.select.SELECTORS`, the method that trained the
+            active set, or "union", "intersection" or "complement".
+        settings: What the selector was given, as JSON values.
+    """
+
+    selector: str
+    settings: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    def __hash__(self) -> int:
+        return hash((self.selector, tuple(self.settings)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Origin, (self.selector, dict(self.settings))
+
+    def __str__(self) -> str:
+        settings = (f"{name}={value}" for name, value in self.settings.items())
+        return f"{self.selector}({', '.join(settings)})" if self.settings else self.selector
+
+    def to_json(self) -> dict[str, Json]:
+        """Write the origin as JSON values, for `from_json`."""
+        return {"selector": self.selector, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any] | None) -> Origin | None:
+        """Read what `to_json` wrote; None where nothing was stored.
+
+        Args:
+            stored: The JSON object, or None.
+
+        Returns:
+            The origin, or None.
+
+        Raises:
+            StoreError: If the object is malformed.
+        """
+        if stored is None:
+            return None
+        try:
+            return cls(str(stored["selector"]), dict(stored["settings"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the stored origin of the subset is damaged ({error!r}). Save it again."
+            ) from error
+
+
+def combine_origins(operation: str, *origins: Origin | None) -> Origin | None:
+    """Say that a subset was made of others, by "union", "intersection" or "complement".
+
+    Args:
+        operation: What was done with them.
+        *origins: The origins of the others.
+
+    Returns:
+        The combined origin; None if none of the others has one.
+    """
+    if not any(origins):
+        return None
+    return Origin(operation, {"of": [o.to_json() if o else None for o in origins]})

@@ -42,7 +42,9 @@ def sparsely(call):
         # Of weights much wider than that all draws may be sure of the same.
         scale = 0.05 * posterior.precision**-0.5
         network = smidgen.make_sparse(
-            problem.model, density=1.0, prior=1.0, scale=scale, path="dense"
+            problem.model,
+            density=1.0,
+            settings=smidgen.sparse.SparseSettings(prior=1.0, scale=scale, path="dense"),
         )
         given = replace(problem, model=network, likelihood=posterior.likelihood)
         return call(given, batch, samples=6, temperature=posterior.temperature, **options)

@@ -31,7 +31,13 @@ from smidgen.outputs.predictive import (
 from smidgen.posterior.variance_table import variance_table
 from smidgen.prediction import dropout_outputs, sparse_outputs
 from smidgen.runtime.packed_records import unpack_records
-from smidgen.sparse import load_sparse, make_sparse, prune_network, save_sparse
+from smidgen.sparse import (
+    SparseSettings,
+    load_sparse,
+    make_sparse,
+    prune_network,
+    save_sparse,
+)
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
 from smidgen.workflows.variances import marginal_variances
@@ -597,7 +603,7 @@ def networked(network):
     }
     for name, part in network.layers.items():
         found[f"{name} means"] = part.means.detach()
-        found[f"{name} indices"] = part.pattern.listed()
+        found[f"{name} indices"] = part.pattern.list_indices()
         if part.log_scales is not None:
             found[f"{name} log-scales"] = part.log_scales.detach()
         if part.bias is not None:
@@ -616,7 +622,9 @@ def networked(network):
 )
 def ssvi(name, path, budget, optimiser):
     net = model(name, 3, dtype=torch.float32)
-    network = make_sparse(net, density=0.3, budget=budget, path=path)
+    network = make_sparse(
+        net, density=0.3, settings=SparseSettings(budget=budget, path=path)
+    )
     rate = 0.02 if optimiser == "adam" else 0.05
     training = SparseTraining(
         epochs=3, learning_rate=rate, every=3, temperature=0.1, optimiser=optimiser
@@ -644,8 +652,10 @@ def ssvi(name, path, budget, optimiser):
 )
 def ssvi_choice(what, value):
     net = model("wide", 3, dtype=torch.float32)
-    made = {} if what == "removal" else {what: value}
-    network = make_sparse(net, density=0.3, path="dense", seed=2, **made)
+    start = value if what == "start" else None
+    made = {} if what in ("start", "removal") else {what: value}
+    settings = SparseSettings(path="dense", **made)
+    network = make_sparse(net, density=0.3, start=start, settings=settings, seed=2)
     told = {"removal": value} if what == "removal" else {}
     training = SparseTraining(epochs=2, learning_rate=0.02, every=3, **told)
     found = fit.ssvi(network, blobs(), training=training, seed=3, **QUIET)
@@ -656,7 +666,7 @@ def ssvi_choice(what, value):
 def ssvi_still():
     """An active set that stays: no weight goes or comes, so other machines agree."""
     net = model("wide", 3, dtype=torch.float32)
-    network = make_sparse(net, density=0.5, path="dense")
+    network = make_sparse(net, density=0.5, settings=SparseSettings(path="dense"))
     training = SparseTraining(epochs=2, learning_rate=0.01, replaced=0.0)
     return trained(fit.ssvi(network, blobs(), training=training, **QUIET))
 
@@ -666,7 +676,7 @@ CASES["ssvi-still"] = replace(CASES["ssvi-still"], portable=True, **TRAINED)
 
 def short_network(path="dense"):
     net = model("wide", 3, dtype=torch.float32)
-    network = make_sparse(net, density=0.4, path=path)
+    network = make_sparse(net, density=0.4, settings=SparseSettings(path=path))
     training = SparseTraining(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
     return net, fit.ssvi(network, blobs(), training=training, **QUIET).network
 
@@ -710,7 +720,7 @@ CHECKPOINTED = SparseTraining(epochs=3, learning_rate=0.02, every=3, temperature
 
 def interrupted(path, place):
     """Stop an SSVI training in its second epoch."""
-    network = make_sparse(known("wide", 3), density=0.4, path=path)
+    network = make_sparse(known("wide", 3), density=0.4, settings=SparseSettings(path=path))
     loader = models.StopsAfter(blobs(), 1)
     with suppress(KeyboardInterrupt):
         fit.ssvi(network, loader, training=CHECKPOINTED, checkpoint=place, **QUIET)
@@ -1151,7 +1161,9 @@ def stored_record():
 @case(**BOUND)
 def stored_checkpoint():
     """A training of before goes on: the end is that of one without a break."""
-    network = make_sparse(known("wide", 3), density=0.4, path="sparse")
+    network = make_sparse(
+        known("wide", 3), density=0.4, settings=SparseSettings(path="sparse")
+    )
     with folder() as place:
         shutil.copy(FIXTURES / "ssvi.checkpoint", place / "run")
         how = {"training": CHECKPOINTED, "checkpoint": place / "run", **QUIET}

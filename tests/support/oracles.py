@@ -155,7 +155,7 @@ def dense_gaussian_map(module, part, inputs, noise, outer):
     Returns the outputs and the gradients, given `outer` for the outputs, of inputs, active
     means, active log-scales (unless there is no noise) and the bias, where there is one.
     """
-    where = part.pattern.listed().long()
+    where = part.pattern.list_indices().long()
     inputs = inputs.clone().requires_grad_()
     means = part.weight().requires_grad_()
     logs = torch.full_like(means, -torch.inf).flatten()

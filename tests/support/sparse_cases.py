@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from smidgen.fit import SparseTraining
+from smidgen.sparse import SparseSettings, make_sparse
 
 
 def mlp(width=32):
@@ -31,6 +32,13 @@ def resnet():
     )
 
 
+def made_sparse(model, **options):
+    """`make_sparse` with arguments and settings mixed."""
+    names = [name for name in options if name in SparseSettings.__dataclass_fields__]
+    settings = SparseSettings(**{name: options.pop(name) for name in names})
+    return make_sparse(model, settings=settings, **options)
+
+
 def blobs(count=300, *, image=False, shuffle=True, seed=0):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 3
@@ -50,7 +58,10 @@ def everything(network):
     return {
         **{n: p.detach() for n, p in network.named_parameters()},
         **dict(network.named_buffers()),
-        **{f"{n} indices": part.pattern.listed() for n, part in network.layers.items()},
+        **{
+            f"{n} indices": part.pattern.list_indices()
+            for n, part in network.layers.items()
+        },
     }
 
 

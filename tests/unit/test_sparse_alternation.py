@@ -14,11 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse import Rewiring, Schedule, make_sparse, prune_network
-from smidgen.sparse.budgets import shares
-from smidgen.sparse.grow import largest_gradients, tapped
-from smidgen.sparse.prune import SCORES
-from smidgen.sparse.rewire import moved
+from smidgen.sparse import Rewiring, Schedule, SparseSettings, make_sparse, prune_network
+from smidgen.sparse.budgets import share_out
+from smidgen.sparse.grow import largest_gradients, tap_gradients
+from smidgen.sparse.prune import PRUNING_SCORES
+from smidgen.sparse.rewire import change_active_set
 
 SHAPES = {"a": (30, 20), "b": (8, 30), "c": (16, 3, 3, 3), "d": (2, 8)}
 
@@ -53,14 +53,14 @@ def losses_of(network, batches):
 
 @given(st.floats(1e-4, 1.0), st.sampled_from(["uniform", "erk", "global"]))
 def test_budgets_are_exact(density, budget):
-    found = shares(SHAPES, density, budget)
+    found = share_out(SHAPES, density, budget)
     sizes = {name: prod(shape) for name, shape in SHAPES.items()}
     assert sum(found.values()) == max(len(sizes), round(density * sum(sizes.values())))
     assert all(1 <= found[name] <= sizes[name] for name in sizes)
 
 
 def test_the_kernel_budget_keeps_small_maps_denser():
-    found = shares(SHAPES, 0.1, "erk")
+    found = share_out(SHAPES, 0.1, "erk")
     density = {name: found[name] / prod(shape) for name, shape in SHAPES.items()}
     raw = {name: sum(shape) / prod(shape) for name, shape in SHAPES.items()}
     factors = [density[name] / raw[name] for name in ("a", "b", "c")]
@@ -70,9 +70,11 @@ def test_the_kernel_budget_keeps_small_maps_denser():
 
 @pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-@pytest.mark.parametrize("removal", SCORES)
+@pytest.mark.parametrize("removal", PRUNING_SCORES)
 def test_the_density_is_exact_at_every_step(budget, kind, removal):
-    network = make_sparse(convolutional(), density=0.2, budget=budget)
+    network = make_sparse(
+        convolutional(), density=0.2, settings=SparseSettings(budget=budget)
+    )
     count = network.count
     assert count == round(0.2 * network.total)
     optimiser = (
@@ -106,15 +108,15 @@ def test_new_weights_start_at_zero_with_the_mean_scale_and_no_momentum():
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     (network(torch.randn(3, 6)).square().sum() + network.kl()).backward()
     optimiser.step()
-    old = part.pattern.listed().tolist()
+    old = part.pattern.list_indices().tolist()
     means = dict(zip(old, part.means.tolist(), strict=True))
     logs = dict(zip(old, part.log_scales.tolist(), strict=True))
     buffer = optimiser.state[part.means]["momentum_buffer"].tolist()
     momentum = dict(zip(old, buffer, strict=True))
     fresh = float(part.scales.detach().mean().log())
     wanted = [*old[2:], *(i for i in range(30) if i not in old)][: len(old)]
-    moved(part, torch.tensor(wanted), optimiser)
-    new = part.pattern.listed().tolist()
+    change_active_set(part, torch.tensor(wanted), optimiser)
+    new = part.pattern.list_indices().tolist()
     assert new == sorted(wanted)
     assert part.means.tolist() == [means.get(i, 0.0) for i in new]
     assert part.log_scales.tolist() == pytest.approx([logs.get(i, fresh) for i in new])
@@ -139,15 +141,15 @@ def test_new_weights_take_steps_of_about_the_rate_under_adam(options):
             optimiser.step()
 
     steps(3000)
-    old = part.pattern.listed().tolist()
+    old = part.pattern.list_indices().tolist()
     wanted = [*old[2:], *(i for i in range(30) if i not in old)][: len(old)]
-    moved(part, torch.tensor(wanted), optimiser)
+    change_active_set(part, torch.tensor(wanted), optimiser)
     for held in (part.means, part.log_scales):
         state = optimiser.state[held]
         for key in [k for k in state if k.endswith("exp_avg_sq")]:
             expected = state[key].mean().expand_as(held)
             torch.testing.assert_close(state[key], expected, **SINGLE)
-    new = torch.tensor([i not in old for i in part.pattern.listed().tolist()])
+    new = torch.tensor([i not in old for i in part.pattern.list_indices().tolist()])
     assert int(new.sum()) == 2
     for _ in range(30):
         before = [part.means.detach().clone(), part.log_scales.detach().clone()]
@@ -167,9 +169,11 @@ def test_layers_that_work_in_place_are_no_obstacle(path, noise):
     x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
     found = []
     for in_place in (False, True):
-        network = make_sparse(make(in_place), density=0.5, path=path, noise=noise)
+        network = make_sparse(
+            make(in_place), density=0.5, settings=SparseSettings(path=path, noise=noise)
+        )
         nn.functional.cross_entropy(network(x), y).backward()
-        taps = tapped(network.model, network.layers, losses_of(network, [(x, y)]))
+        taps = tap_gradients(network.model, network.layers, losses_of(network, [(x, y)]))
         outers = [outer for tap in taps.values() for outer in tap.outers]
         found.append([*(p.grad for p in network.layers["0"].parameters()), *outers])
     for left, right in zip(*found, strict=True):
@@ -180,16 +184,18 @@ def test_layers_that_work_in_place_are_no_obstacle(path, noise):
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
     model = convolutional().double()
-    network = make_sparse(model, density=0.3, noise="none", path=path)
+    network = make_sparse(
+        model, density=0.3, settings=SparseSettings(noise="none", path=path)
+    )
     batches = [(x.double(), y) for x, y in data()]
-    taps = tapped(network.model, network.layers, losses_of(network, batches))
+    taps = tap_gradients(network.model, network.layers, losses_of(network, batches))
     dense = convolutional().double().train()
     dense.load_state_dict(network.dense_state_dict())
     for x, y in batches:
         nn.functional.cross_entropy(dense(x), y).backward()
     for name, part in network.layers.items():
         gradient = dense.get_submodule(name).weight.grad.abs().flatten()
-        kept = part.pattern.listed()[::2].contiguous()
+        kept = part.pattern.list_indices()[::2].contiguous()
         gradient[kept.long()] = -1
         found = largest_gradients(part, taps[name], kept, 7, block)
         expected = gradient.topk(7)
@@ -202,10 +208,10 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
     """μ x + b + √(σ² x²) ε with the same ε, differentiated in all of μ."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 4)).double()
-    network = make_sparse(model, density=0.4, path=path, scale=0.7)
+    network = make_sparse(model, density=0.4, settings=SparseSettings(path=path, scale=0.7))
     batches = [(torch.randn(6, 7).double(), torch.arange(6) % 4) for _ in range(3)]
     network.generator.manual_seed(3)
-    taps = tapped(network.model, network.layers, losses_of(network, batches))
+    taps = tap_gradients(network.model, network.layers, losses_of(network, batches))
 
     source = torch.Generator().manual_seed(3)
     dense = {n: part.weight().requires_grad_() for n, part in network.layers.items()}
@@ -222,7 +228,7 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
         nn.functional.cross_entropy(noisy("2", noisy("0", x).tanh()), y).backward()
     for name, part in network.layers.items():
         gradient = dense[name].grad.abs().flatten()
-        kept = part.pattern.listed()
+        kept = part.pattern.list_indices()
         gradient[kept.long()] = -1
         found = largest_gradients(part, taps[name], kept, 5)
         expected = gradient.topk(5)
@@ -247,10 +253,14 @@ def test_growing_sees_every_pass_once_under_activation_checkpointing():
     x, y = torch.randn(5, 6).double(), torch.arange(5) % 4
     found = []
     for asked in (False, True):
-        network = make_sparse(Recomputing().double(), density=0.5, noise="none")
+        network = make_sparse(
+            Recomputing().double(), density=0.5, settings=SparseSettings(noise="none")
+        )
         network.model.asked = asked
         network.set_path("dense")
-        taps = tapped(network.model, network.layers, losses_of(network, [(x, y)] * 2))
+        taps = tap_gradients(
+            network.model, network.layers, losses_of(network, [(x, y)] * 2)
+        )
         assert all(len(tap.outers) == 2 for tap in taps.values())
         found.append([outer for tap in taps.values() for outer in tap.outers])
     for left, right in zip(*found, strict=True):
@@ -260,7 +270,7 @@ def test_growing_sees_every_pass_once_under_activation_checkpointing():
 def test_growing_leaves_buffers_and_gradients_alone():
     network = make_sparse(convolutional(), density=0.3)
     before = {n: b.clone() for n, b in network.named_buffers()}
-    tapped(network.model, network.layers, losses_of(network, data()))
+    tap_gradients(network.model, network.layers, losses_of(network, data()))
     assert all(torch.equal(b, before[n]) for n, b in network.named_buffers())
     assert all(p.grad is None for p in network.parameters())
     assert not any(part._forward_hooks for part in network.layers.values())
@@ -268,12 +278,14 @@ def test_growing_leaves_buffers_and_gradients_alone():
 
 def test_a_move_takes_the_lowest_and_brings_the_steepest():
     torch.manual_seed(0)
-    network = make_sparse(nn.Linear(10, 8).double(), density=0.5, noise="none")
+    network = make_sparse(
+        nn.Linear(10, 8).double(), density=0.5, settings=SparseSettings(noise="none")
+    )
     part = network.layers[""]
     x, y = torch.randn(16, 10).double(), torch.randn(16, 8).double()
     loss = lambda: (network(x) - y).square().mean()  # noqa: E731
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
-    old = part.pattern.listed().long()
+    old = part.pattern.list_indices().long()
     lowest = old[part.means.detach().abs().argsort()[:12]]
     dense = part.weight().requires_grad_()
     (nn.functional.linear(x, dense, part.bias.detach()) - y).square().mean().backward()
@@ -284,7 +296,7 @@ def test_a_move_takes_the_lowest_and_brings_the_steepest():
     # cos(0) = 1 would be step 0; so replace a share that rounds to 12 of 40.
     schedule = Schedule(10**6, every=1, share=0.3001)
     Rewiring(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
-    assert part.pattern.listed().tolist() == expected.tolist()
+    assert part.pattern.list_indices().tolist() == expected.tolist()
 
 
 def largest_allocation(work):
@@ -296,7 +308,9 @@ def largest_allocation(work):
 
 def test_nothing_of_the_size_of_a_weight_is_ever_made():
     size = 1200
-    network = make_sparse(nn.Linear(size, size), density=0.02, path="sparse")
+    network = make_sparse(
+        nn.Linear(size, size), density=0.02, settings=SparseSettings(path="sparse")
+    )
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     schedule = Schedule(10**6, every=1, share=0.3)
     alternation = Rewiring(network, optimiser, schedule)
@@ -311,9 +325,9 @@ def test_nothing_of_the_size_of_a_weight_is_ever_made():
         alternation.advance(lambda: [loss] * 2)
 
     step()
-    held = network.layers[""].pattern.listed()
+    held = network.layers[""].pattern.list_indices()
     assert largest_allocation(step) < 4 * size**2 / 4
-    assert not torch.equal(held, network.layers[""].pattern.listed())
+    assert not torch.equal(held, network.layers[""].pattern.list_indices())
     network.set_path("dense")
     assert largest_allocation(step) >= 4 * size**2
 
@@ -329,13 +343,13 @@ def test_the_schedule_is_a_falling_cosine_that_ends():
 
 
 @pytest.mark.parametrize("budget", ["global", "uniform"])
-@pytest.mark.parametrize("by", SCORES)
+@pytest.mark.parametrize("by", PRUNING_SCORES)
 def test_pruning_keeps_the_best_and_the_values(budget, by):
     network = make_sparse(convolutional(), density=1.0)
     less = prune_network(network, 0.25, by=by, budget=budget)
     assert less.count == round(0.25 * network.total)
     assert network.density == 1.0
     for name, part in less.layers.items():
-        at = part.pattern.listed().long()
+        at = part.pattern.list_indices().long()
         assert torch.equal(part.means, network.layers[name].means[at])
         assert torch.equal(part.log_scales, network.layers[name].log_scales[at])

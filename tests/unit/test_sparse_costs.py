@@ -12,6 +12,7 @@ from smidgen.errors import DataError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
+from smidgen.sparse import SparseSettings
 from smidgen_studies.methods.sparse_costs import costs
 
 
@@ -29,7 +30,9 @@ def inputs():
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_mixture_of_the_draws_is_the_prediction(model, inputs, deterministic):
-    network = make_sparse(model, density=0.3, deterministic=deterministic)
+    network = make_sparse(
+        model, density=0.3, settings=SparseSettings(deterministic=deterministic)
+    )
     batches = [(inputs[:5],), (inputs[5:],)]
     outputs = sparse_outputs(network, batches, samples=3)
     assert outputs.shape == (2 if deterministic else 3, 8, 4)
@@ -41,7 +44,10 @@ def test_the_mixture_of_the_draws_is_the_prediction(model, inputs, deterministic
 
 
 def test_costs_leave_the_networks_as_they_were(model, inputs, unchanged):
-    network, twin = (make_sparse(model, density=d, path="dense") for d in (0.1, 1.0))
+    network, twin = (
+        make_sparse(model, density=d, settings=SparseSettings(path="dense"))
+        for d in (0.1, 1.0)
+    )
     labels = torch.arange(8) % 4
     with unchanged(network), unchanged(twin):
         found = costs(network, twin, (inputs, labels), SparseTraining())

@@ -11,8 +11,9 @@ from tests.support.tolerances import EXACT, Z
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import smidgen
 from smidgen.errors import ArgumentError, StructureError, SubsetError
-from smidgen.sparse import make_sparse
+from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
 
 LINEAR = [
@@ -49,7 +50,9 @@ def plain_map(request):
 
 
 def network_of(module, path, noise="local", density=0.3):
-    network = make_sparse(module, density=density, noise=noise, path=path, scale=0.5)
+    network = make_sparse(
+        module, density=density, settings=SparseSettings(noise=noise, path=path, scale=0.5)
+    )
     part = next(iter(network.layers.values()))
     with torch.no_grad():
         part.log_scales += torch.linspace(-0.5, 0.5, len(part.log_scales))
@@ -100,7 +103,9 @@ def test_the_noise_has_the_variance_of_the_weights():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_output_without_active_weights_is_its_bias_and_has_gradients(path):
-    network = make_sparse(nn.Linear(50, 40), density=0.001, path=path)
+    network = make_sparse(
+        nn.Linear(50, 40), density=0.001, settings=SparseSettings(path=path)
+    )
     outputs = network(torch.randn(8, 50))
     outputs.square().sum().backward()
     assert torch.isfinite(outputs).all()
@@ -142,7 +147,7 @@ def test_grouped_convolutions_stay_deterministic_and_are_refused_by_name():
     with pytest.raises(
         ArgumentError, match="ungrouped Conv2d layers of the model, got '0'"
     ):
-        make_sparse(model, layers=["0"])
+        make_sparse(model, settings=SparseSettings(layers=["0"]))
 
 
 def test_tied_maps_stay_tied():
@@ -176,10 +181,45 @@ def test_what_is_frozen_stays_so():
     assert not network.layers["1"].bias.requires_grad
     assert network.layers["1"].means.requires_grad
     assert network.layers["2"].bias.requires_grad
-    named = make_sparse(model, density=0.5, layers=["0"])
+    named = make_sparse(model, density=0.5, settings=SparseSettings(layers=["0"]))
     assert named.layers["0"].means.requires_grad
-    with pytest.raises(ArgumentError, match="all weights are frozen; there are: 0, 1, 2"):
+    with pytest.raises(
+        ArgumentError, match="where all weights are frozen. There are: 0, 1, 2"
+    ):
         make_sparse(model.requires_grad_(False))
+
+
+@pytest.mark.parametrize("start", [None, "magnitude", "random"])
+def test_a_subset_is_the_first_active_set(start):
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    for parameter in model.parameters():
+        parameter.data.uniform_(0.5, 1.0)
+    chosen = smidgen.select.weights(model, by="magnitude", fraction=0.2)
+    network = make_sparse(model, chosen, start=start)
+    assert list(network.layers) == ["0", "2"]
+    for name, layer in network.layers.items():
+        indices = chosen.indices(f"{name}.weight")
+        assert torch.equal(layer.pattern.list_indices().long(), indices)
+        factor = (layer.pattern.total / len(indices)) ** 0.5 if start == "random" else 1.0
+        stored = model.get_parameter(f"{name}.weight").flatten()[indices]
+        torch.testing.assert_close(layer.means, stored * factor)
+
+
+def test_a_subset_says_which_layers_are_sparse():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    last = smidgen.select.last_layer(model)
+    network = make_sparse(model, last, settings=SparseSettings(layers=["1"]))
+    assert list(network.layers) == ["1"]
+    assert network.density == 1
+    with pytest.raises(ArgumentError, match="density must be left out if there is a sub"):
+        make_sparse(model, last, density=0.5)
+    with pytest.raises(ArgumentError, match="got none of 0"):
+        make_sparse(model, last, settings=SparseSettings(layers=["*"]))
+    with pytest.raises(ArgumentError, match="subset must be of this model: 1.weight"):
+        make_sparse(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), last)
+    everything = last.complement() | last
+    with pytest.raises(ArgumentError, match=r"of the model, got '1\.weight'. Name"):
+        make_sparse(model[:1], everything)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

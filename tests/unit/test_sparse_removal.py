@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from tests.support.tolerances import SOLVER
 
-from smidgen.sparse.prune import SCORES, log_score
+from smidgen.sparse.prune import PRUNING_SCORES, log_score
 
 CASES = [(0.0, 0.3), (0.02, 0.5), (-0.4, 0.3), (1.5, 0.2), (2.0, 1.0), (-0.7, 1.4)]
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -46,7 +46,7 @@ def integrated(by, mean, scale):
     return log(first / sqrt(second - first**2))
 
 
-@pytest.mark.parametrize("by", SCORES)
+@pytest.mark.parametrize("by", PRUNING_SCORES)
 @pytest.mark.parametrize(("mean", "scale"), CASES)
 def test_scores_are_what_they_are_defined_as(by, mean, scale):
     if mean == 0 and by in ("magnitude", "snr"):
@@ -81,7 +81,8 @@ def test_series_and_formula_meet(ratio):
 
 
 @given(
-    st.lists(st.tuples(ANY, ANY), min_size=1, max_size=20), st.sampled_from(list(SCORES))
+    st.lists(st.tuples(ANY, ANY), min_size=1, max_size=20),
+    st.sampled_from(list(PRUNING_SCORES)),
 )
 def test_every_score_is_finite(pairs, by):
     means, logs = torch.tensor(pairs, dtype=torch.float64).T
@@ -91,7 +92,7 @@ def test_every_score_is_finite(pairs, by):
 
 
 # The exponential SNR does: |θ| varies less near zero, so it likes small means.
-@pytest.mark.parametrize("by", [by for by in SCORES if by != "exponential-snr"])
+@pytest.mark.parametrize("by", [by for by in PRUNING_SCORES if by != "exponential-snr"])
 @pytest.mark.parametrize("scale", [1e-6, 6e-4, 1.0, 40.0])
 def test_a_larger_mean_never_scores_less(by, scale):
     means = torch.logspace(-12, 2, 400, dtype=torch.float64)

@@ -9,7 +9,7 @@ from math import cos, exp, log, pi
 
 import pytest
 import torch
-from tests.support.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
+from tests.support.sparse_cases import QUICK, assert_same, blobs, made_sparse, mlp, resnet
 from tests.support.tiny import bert_config
 from tests.support.tolerances import EXACT, STATE_RATIO
 from torch import nn
@@ -32,6 +32,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.sparse import (
     Rewiring,
     Schedule,
+    SparseSettings,
     load_sparse,
     make_sparse,
     prune_network,
@@ -44,7 +45,7 @@ from smidgen.sparse.flops import step_flops
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     model = mlp()
-    network = make_sparse(model, density=0.2, budget=budget)
+    network = make_sparse(model, density=0.2, settings=SparseSettings(budget=budget))
     training = SparseTraining(
         epochs=8, learning_rate=0.02, optimiser=kind, every=5, temperature=0.1
     )
@@ -69,7 +70,9 @@ def test_a_plain_model_is_enough(unchanged):
 @pytest.mark.parametrize("density", [0.2, 1.0])
 def test_counted_operations_are_those_torch_counts(noise, image, density):
     model = resnet() if image else mlp()
-    network = make_sparse(model, density=density, path="dense", noise=noise)
+    network = make_sparse(
+        model, density=density, settings=SparseSettings(path="dense", noise=noise)
+    )
     inputs, labels = next(iter(blobs(image=image)))
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(network(inputs), labels).backward()
@@ -87,7 +90,9 @@ def test_counted_operations_of_a_move_are_those_torch_counts(budget):
     model = nn.Sequential(
         *(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
     )
-    network = make_sparse(model, density=0.5, path="dense", budget=budget)
+    network = make_sparse(
+        model, density=0.5, settings=SparseSettings(path="dense", budget=budget)
+    )
     assert network.layers["4"].pattern.indices is None or budget == "global"
     inputs, labels = next(iter(blobs()))
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -116,7 +121,11 @@ def test_counted_operations_follow_the_density():
 def test_the_same_seed_gives_the_same_network():
     # The probe may take another path another time, and the last bits differ then.
     first, second, other = (
-        fit.ssvi(make_sparse(mlp(), path="sparse", seed=seed), blobs(), training=QUICK)
+        fit.ssvi(
+            make_sparse(mlp(), settings=SparseSettings(path="sparse"), seed=seed),
+            blobs(),
+            training=QUICK,
+        )
         for seed in (3, 3, 4)
     )
     assert_same(first.network, second.network)
@@ -124,7 +133,7 @@ def test_the_same_seed_gives_the_same_network():
 
 
 def test_seed_density_and_start_are_of_a_plain_model():
-    network = make_sparse(mlp(), density=0.3, path="dense")
+    network = make_sparse(mlp(), density=0.3, settings=SparseSettings(path="dense"))
     first, second = (
         fit.ssvi(network, blobs(), training=replace(QUICK, replaced=0.0), seed=seed)
         for seed in (1, 2)
@@ -153,7 +162,9 @@ def test_a_trained_model_keeps_its_largest_weights_if_asked():
 
 def test_the_objective_has_temperature_warm_up_and_num_data():
     """Without noise the scales feel the KL term alone: T β_t (σ²/s² − 1) / N."""
-    network = make_sparse(mlp().double(), density=1.0, noise="none", scale=0.5)
+    network = make_sparse(
+        mlp().double(), density=1.0, settings=SparseSettings(noise="none", scale=0.5)
+    )
     training = SparseTraining(
         epochs=2, optimiser="sgd", learning_rate=2.0, temperature=0.3, warm_up=0.5
     )
@@ -174,7 +185,7 @@ def test_the_objective_has_temperature_warm_up_and_num_data():
 def test_tokens_are_what_the_kl_counts_against():
     """Every labelled token is a term of the likelihood, and none else."""
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
-    network = make_sparse(model, density=1.0, noise="none")
+    network = make_sparse(model, density=1.0, settings=SparseSettings(noise="none"))
     inputs = torch.randn(8, 10, 6, dtype=torch.float64)
     labels = torch.arange(80).view(8, 10) % 3
     labels[:, 7:] = -100
@@ -240,7 +251,9 @@ def test_a_set_that_never_moves_is_mentioned():
 
 
 def test_the_kl_is_that_of_torch():
-    network = make_sparse(mlp().double(), density=0.4, prior={"0": 0.5, "2": 2.0})
+    network = make_sparse(
+        mlp().double(), density=0.4, settings=SparseSettings(prior={"0": 0.5, "2": 2.0})
+    )
     expected = 0.0
     for name, part in network.layers.items():
         prior = Normal(0.0, network.priors[name])
@@ -269,7 +282,9 @@ def test_weight_decay_is_off_unless_asked(decay, kind):
 def test_training_state_follows_the_density(density, kind):
     held = []
     for each in (density, 1.0):
-        network = make_sparse(mlp(400), density=each, path="sparse")
+        network = make_sparse(
+            mlp(400), density=each, settings=SparseSettings(path="sparse")
+        )
         training = SparseTraining(epochs=1, optimiser=kind, every=3)
         held.append(fit.ssvi(network, blobs(), training=training))
     assert held[0].state_bytes / held[1].state_bytes < STATE_RATIO
@@ -280,13 +295,13 @@ def test_training_state_follows_the_density(density, kind):
 
 
 def test_deterministic_networks_have_no_scales_and_no_kl():
-    network = make_sparse(mlp(), density=0.2, deterministic=True)
+    network = make_sparse(mlp(), density=0.2, settings=SparseSettings(deterministic=True))
     found = fit.ssvi(network, blobs(), blobs(seed=5), training=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
     assert found.moves
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
-    dense = make_sparse(mlp(), density=1.0, deterministic=True)
+    dense = make_sparse(mlp(), density=1.0, settings=SparseSettings(deterministic=True))
     found = fit.ssvi(dense, blobs(), blobs(seed=5), training=QUICK)
     assert not found.moves
     assert found.history[-1].accuracy > 0.85
@@ -295,7 +310,9 @@ def test_deterministic_networks_have_no_scales_and_no_kl():
 def test_dense_and_deterministic_is_plain_training():
     """The baseline is the training loop everybody writes."""
     model = mlp()
-    network = make_sparse(model, density=1.0, deterministic=True, path="dense")
+    network = make_sparse(
+        model, density=1.0, settings=SparseSettings(deterministic=True, path="dense")
+    )
     training = SparseTraining(epochs=1, learning_rate=0.1, optimiser="sgd")
     found = fit.ssvi(network, blobs(shuffle=False), training=training)
     plain = mlp()
@@ -341,7 +358,9 @@ def test_a_transformer_with_dict_batches(unchanged):
         "labels": torch.arange(6) % 3,
     }
     training = SparseTraining(epochs=3, every=2, until=1.0)
-    network = make_sparse(model, density=0.2, start="magnitude", budget="erk")
+    network = make_sparse(
+        model, density=0.2, start="magnitude", settings=SparseSettings(budget="erk")
+    )
     with unchanged(model):
         found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
     assert found.moves
@@ -365,7 +384,7 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
     training = SparseTraining(epochs=3, every=2, until=1.0)
     found = []
     for each in (model, plain):
-        network = make_sparse(each, density=0.2, path="dense")
+        network = make_sparse(each, density=0.2, settings=SparseSettings(path="dense"))
         with unchanged(each):
             found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
     assert found[0].moves
@@ -390,7 +409,9 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged):
     model = resnet() if image else mlp()
-    network = make_sparse(model, density=density, deterministic=deterministic)
+    network = make_sparse(
+        model, density=density, settings=SparseSettings(deterministic=deterministic)
+    )
     found = fit.ssvi(network, blobs(image=image), training=QUICK).network
     save_sparse(found, tmp_path / "net")
     with unchanged(model):
@@ -509,7 +530,7 @@ def test_a_trained_model_starts_from_its_largest_weights():
     network = make_sparse(model, density=0.25, start="magnitude")
     for name, part in network.layers.items():
         flat = model.get_submodule(name).weight.detach().flatten()
-        at = part.pattern.listed().long()
+        at = part.pattern.list_indices().long()
         assert torch.equal(part.means, flat[at])
         rest = torch.ones(len(flat), dtype=torch.bool)
         rest[at] = False
@@ -547,7 +568,7 @@ def test_pruned_networks_predict_and_export(tmp_path, deterministic):
 )
 def test_wrong_arguments_are_refused(options, words):
     with pytest.raises(ArgumentError, match=words):
-        make_sparse(mlp(), **options)
+        made_sparse(mlp(), **options)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
-from tests.support.sparse_cases import QUICK, assert_same, blobs, mlp, resnet
+from tests.support.sparse_cases import QUICK, assert_same, blobs, made_sparse, mlp, resnet
 from torch.utils.data import DataLoader, RandomSampler
 
 from smidgen import fit
@@ -15,9 +15,9 @@ from smidgen.errors import StoreError, StructureError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
-from smidgen.sparse import make_sparse
+from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.rewire import moved, refill
+from smidgen.sparse.rewire import change_active_set, replace_values
 
 
 class StopsAfter:
@@ -73,7 +73,9 @@ def assert_same_course(left, right):
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_resuming_is_bitwise(tmp_path, image, kind, path):
     model = resnet() if image else mlp()
-    network = make_sparse(model, density=0.3, budget="global", path=path)
+    network = make_sparse(
+        model, density=0.3, settings=SparseSettings(budget="global", path=path)
+    )
     training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
     held = blobs(image=image, seed=5)
     whole = fit.ssvi(network, blobs(image=image), held, training=training)
@@ -86,7 +88,7 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
 
 @pytest.mark.parametrize("loader", [own_generator, of_the_sampler, global_order])
 def test_resuming_is_bitwise_with_every_source_of_the_order(tmp_path, loader):
-    network = make_sparse(mlp(), density=0.3, path="sparse")
+    network = make_sparse(mlp(), density=0.3, settings=SparseSettings(path="sparse"))
     training = SparseTraining(epochs=3, learning_rate=0.02, every=3)
     whole = fit.ssvi(network, loader(), training=training)
     assert_same_course(whole, interrupted(network, training, loader, tmp_path / "run"))
@@ -122,8 +124,8 @@ BASE = {"density": 0.3, "path": "dense"}
 def test_a_checkpoint_of_another_network_is_refused_by_name(tmp_path, options, words):
     place = tmp_path / "run"
     training = replace(QUICK, epochs=1, every=2)
-    fit.ssvi(make_sparse(mlp(), **BASE), blobs(), training=training, checkpoint=place)
-    other = make_sparse(mlp(), **{**BASE, **options})
+    fit.ssvi(made_sparse(mlp(), **BASE), blobs(), training=training, checkpoint=place)
+    other = made_sparse(mlp(), **{**BASE, **options})
     with pytest.raises(StoreError, match=words):
         fit.ssvi(other, blobs(), training=training, checkpoint=place)
 
@@ -131,7 +133,7 @@ def test_a_checkpoint_of_another_network_is_refused_by_name(tmp_path, options, w
 def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     place = tmp_path / "run"
     training = replace(QUICK, epochs=1, every=2)
-    network = make_sparse(mlp(), **BASE)
+    network = made_sparse(mlp(), **BASE)
 
     def again(model=network, told=training, **more):
         fit.ssvi(model, blobs(), training=told, checkpoint=place, **more)
@@ -144,7 +146,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
     with pytest.raises(StoreError, match="there num_data is 300, here 7"):
         again(num_data=7)
     with pytest.raises(StoreError, match="there shape of 0 is"):
-        again(make_sparse(mlp(64), **BASE))
+        again(made_sparse(mlp(64), **BASE))
     onehot = Problem(network, Bernoulli(3), targets=lambda b: torch.eye(3)[b[1]])
     with pytest.raises(StoreError, match="there likelihood is 'Categorical"):
         again(onehot)
@@ -175,15 +177,15 @@ def test_scales_that_a_map_has_not_are_refused():
     whole = Pattern(32, 6)
     part = make_sparse(mlp(), density=0.3).layers["0"]
     with pytest.raises(StructureError, match="it has scales, none were given"):
-        refill(part, whole, torch.zeros(192), None, None)
-    points = make_sparse(mlp(), density=0.3, deterministic=True)
+        replace_values(part, whole, torch.zeros(192), None, None)
+    points = make_sparse(mlp(), density=0.3, settings=SparseSettings(deterministic=True))
     with pytest.raises(StructureError, match="it has no scales, some were given"):
-        refill(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
-    moved(points.layers["0"], torch.arange(7))
+        replace_values(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
+    change_active_set(points.layers["0"], torch.arange(7))
 
 
 def test_a_loader_is_left_as_it_was_and_the_same_call_gives_the_same_network():
-    network = make_sparse(mlp(), density=0.3, path="sparse")
+    network = make_sparse(mlp(), density=0.3, settings=SparseSettings(path="sparse"))
     loader = blobs()
     list(islice(loader, 1))
     state = loader.generator.get_state()

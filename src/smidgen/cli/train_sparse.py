@@ -13,7 +13,7 @@ from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.build import Start
+from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.prune import Removal
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Width = Annotated[int, typer.Option(help="Channels of a resnet's start.", min=1)
 Density = Annotated[float, typer.Option(help="Active share of the weights, up to 1.")]
 Shared = Annotated[Budget, typer.Option(help="How layers share the active weights.")]
 First = Annotated[
-    Start, typer.Option(help="First active set: at random, or the largest weights.")
+    FirstWeights, typer.Option(help="First active set: at random, or the largest weights.")
 ]
 Scale = Annotated[float, typer.Option(help="First scale, as a share of the prior's.")]
 Prior = Annotated[
@@ -138,8 +138,9 @@ def train_sparse(
     write_json(json_file, {"network": str(folder), "scores": scores, **_course(found)})
 
 
-# Options that `sparse_bayesian` has under the same names.
-_CHOICES = ("density", "budget", "start", "scale", "prior", "deterministic", "seed")
+# Options that `make_sparse` and `SparseSettings` have under the same names.
+_CHOICES = ("density", "start", "seed")
+_SETTINGS = ("budget", "scale", "prior", "deterministic")
 
 
 def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
@@ -155,7 +156,7 @@ def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
 def _course(found: SparseFit) -> dict[str, Any]:
     return {
         "history": [epoch.scores() for epoch in found.history],
-        "moves": [asdict(move) for move in found.moves],
+        "moves": [move.to_record() for move in found.moves],
         "state_bytes": found.state_bytes,
         "derived_bytes": found.derived_bytes,
     }
@@ -232,10 +233,13 @@ def _network(
     plain: PlainNetwork, train: Arrays, options: Mapping[str, Any]
 ) -> SparseNetwork:
     """The network to be trained, on its device."""
-    from smidgen.sparse import make_sparse
+    from smidgen.sparse import SparseSettings, make_sparse
 
     model = _model(plain, train, options["seed"]).to(options["device"])
-    return make_sparse(model, **{name: options[name] for name in _CHOICES})
+    settings = SparseSettings(**{name: options[name] for name in _SETTINGS})
+    return make_sparse(
+        model, settings=settings, **{name: options[name] for name in _CHOICES}
+    )
 
 
 def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:

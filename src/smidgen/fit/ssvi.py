@@ -36,16 +36,16 @@ from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.guard import disable_recomputing, preserve_model
 from smidgen.runtime.loader import ResumableLoader, find_generators
 from smidgen.runtime.progress import track
-from smidgen.sparse.build import Start, make_sparse
+from smidgen.sparse.build import FirstWeights, make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.resuming import description, put_back, training_tensors
+from smidgen.sparse.resuming import describe_network, pack_training, restore_training
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,
-    packed_course,
-    unpacked_course,
+    pack_history,
+    unpack_history,
 )
 from smidgen.types import Batch
 
@@ -74,7 +74,7 @@ def ssvi(
     validation: Iterable[Batch] | None = None,
     *,
     density: float | None = None,
-    start: Start | None = None,
+    start: FirstWeights | None = None,
     training: SparseTraining | None = None,
     num_data: int | None = None,
     seed: int = 0,
@@ -161,7 +161,7 @@ def _place(checkpoint: str | Path | None) -> Path | None:
 
 
 def _network(
-    model: nn.Module, density: float | None, start: Start | None, seed: int
+    model: nn.Module, density: float | None, start: FirstWeights | None, seed: int
 ) -> SparseNetwork:
     """A sparse network of one's own: a copy, or made from a plain model."""
     if not isinstance(model, SparseNetwork):
@@ -203,7 +203,7 @@ class _Run:
         # Before the first step: what is trained from here on is compared by it.
         self.about = {
             "method": "ssvi",
-            **description(network),
+            **describe_network(network),
             **asdict(training),
             "steps": self.steps,
             "num_data": num_data,
@@ -285,8 +285,8 @@ class _Run:
             return
         paths = {name: part.path for name, part in self.network.layers.items()}
         step = self.alternation.step
-        course = packed_course(self.history, self.moves, paths=paths, step=step)
-        state = training_tensors(self.network, self.optimiser, self.generators)
+        course = pack_history(self.history, self.moves, paths=paths, step=step)
+        state = pack_training(self.network, self.optimiser, self.generators)
         write_checkpoint(place, {**state, **course}, self.about)
 
     def resume(self, place: Path | None) -> None:
@@ -294,8 +294,10 @@ class _Run:
         tensors = None if place is None else read_checkpoint(place, self.about)
         if tensors is None:
             return
-        self.history, self.moves, notes = unpacked_course(tensors)
-        put_back(tensors, notes["paths"], self.network, self.optimiser, self.generators)
+        self.history, self.moves, notes = unpack_history(tensors)
+        restore_training(
+            tensors, notes["paths"], self.network, self.optimiser, self.generators
+        )
         self.alternation.step = int(notes["step"])
 
 

@@ -8,7 +8,7 @@ out, its sparse path never. `pattern` and `products` compute with them, `removal
 `addition` say which weights go and come, `alternation` does it.
 """
 
-from smidgen.sparse.build import make_sparse
+from smidgen.sparse.build import SparseSettings, make_sparse
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pruning import prune_network
 from smidgen.sparse.rewire import Rewiring, Schedule
@@ -18,6 +18,7 @@ __all__ = [
     "Rewiring",
     "Schedule",
     "SparseNetwork",
+    "SparseSettings",
     "load_sparse",
     "prune_network",
     "save_sparse",

@@ -18,7 +18,7 @@ from smidgen.types import Shape
 Budget = Literal["uniform", "erk", "global"]
 
 
-def shares(
+def share_out(
     shapes: Mapping[str, Shape], density: float, budget: Budget = "uniform"
 ) -> dict[str, int]:
     """Divide the active weights among layers.

@@ -13,26 +13,90 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.sparse.budgets import Budget, shares
+from smidgen.sparse.architectures import PlainNetwork
+from smidgen.sparse.budgets import Budget, share_out
 from smidgen.sparse.layers import (
     GaussianConv2d,
     GaussianLayer,
     GaussianLinear,
-    Noise,
-    matrix_of,
+    NoiseKind,
+    matrix_shape,
 )
 from smidgen.sparse.matmul import Path
-from smidgen.sparse.network import SparseNetwork, paths_of
+from smidgen.sparse.network import SparseNetwork, find_paths
 from smidgen.sparse.pattern import Pattern
 from smidgen.weights.affine import AffineLayer, require_coverage
+from smidgen.weights.subset import Subset
 
-Start = Literal["random", "magnitude"]
-Prior = float | Mapping[str, float] | None
+FirstWeights = Literal["random", "magnitude"]
+
+_DENSITY = 0.1
+
+
+@dataclass(frozen=True)
+class SparseSettings:
+    """How the layers of a sparse network are made, and how they compute.
+
+    Args:
+        budget: How layers share the active weights, see `smidgen.sparse.budgets`.
+        layers: Names of the layers to make sparse, or patterns such as "layer1.*". By
+            default every Linear and ungrouped Conv2d whose weight is not frozen, or, with
+            a subset, every layer it has weights of. A frozen layer named here is trained.
+            The rest of the model stays deterministic.
+        scale: First σ of a weight, as a multiple of its prior's standard deviation.
+        prior: Standard deviation s of the prior N(0, s²): one for all layers, or one for
+            each by name. By default 1/√(active inputs per output) of each layer as it
+            starts; it stays so when layers exchange weights (`budget="global"`).
+        deterministic: Give the weights no scales: sparse training without Bayes.
+        noise: What training draws, see `SparseNetwork.set_noise`.
+        path: How to compute, see `SparseNetwork.set_path`.
+
+    Raises:
+        ArgumentError: If scale or prior is not positive.
+    """
+
+    budget: Budget = "uniform"
+    layers: Sequence[str] | None = None
+    scale: float = 0.1
+    prior: float | Mapping[str, float] | None = None
+    deterministic: bool = False
+    noise: NoiseKind = "local"
+    path: Path | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ArgumentError(f"scale must be > 0, got {self.scale}.")
+        priors = self.prior.values() if isinstance(self.prior, Mapping) else [self.prior]
+        if not all(prior is None or prior > 0 for prior in priors):
+            raise ArgumentError(f"prior must be > 0, got {self.prior}.")
+
+    def prior_of(self, name: str, fan_in: float) -> float:
+        """Look up the prior's standard deviation for a layer.
+
+        Args:
+            name: The layer.
+            fan_in: Active inputs per output, which the default depends on.
+
+        Returns:
+            The standard deviation.
+
+        Raises:
+            ArgumentError: If `prior` leaves the layer out.
+        """
+        if self.prior is None:
+            return 1 / sqrt(fan_in)
+        if not isinstance(self.prior, Mapping):
+            return float(self.prior)
+        if name not in self.prior:
+            raise ArgumentError(
+                f"prior must have a number for every layer, got none for {name!r}."
+            )
+        return float(self.prior[name])
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
-    """The active weights of one layer, the scale of their prior and its density."""
+class ActiveWeights:
+    """Active weights of one layer, and the standard deviation of their prior."""
 
     pattern: Pattern
     means: Tensor
@@ -42,188 +106,224 @@ class Weights:
 
 def make_sparse(
     model: nn.Module,
+    subset: Subset | None = None,
     *,
-    density: float = 0.1,
-    budget: Budget = "uniform",
-    layers: Sequence[str] | None = None,
-    start: Start = "random",
-    scale: float = 0.1,
-    prior: Prior = None,
-    deterministic: bool = False,
-    noise: Noise = "local",
-    path: Path | Literal["auto"] = "auto",
+    density: float | None = None,
+    start: FirstWeights | None = None,
+    settings: SparseSettings | None = None,
     seed: int = 0,
 ) -> SparseNetwork:
     """Make a network with sparse Gaussian weights from a copy of a model.
 
     Args:
         model: A new or a trained model; never changed.
-        density: Active share of the weights of the chosen layers, in (0, 1].
-        budget: How layers share the active weights, see `smidgen.sparse.budgets`.
-        layers: Names of layers to treat, or patterns such as "layer1.*"; all Linear and
-            ungrouped Conv2d whose weight is not frozen if left out. A frozen one that is
-            named is trained. All else of the model stays deterministic.
-        start: "random" draws the active set and scales the model's weights there by
-            1/√density, so that outputs keep their size: for a new model. "magnitude"
-            keeps the largest weights as they are: for a trained one.
-        scale: First σ of a weight, as a share of its prior's.
-        prior: Standard deviation of the prior N(0, s²): one for all layers, or by name;
-            if left out 1/√(active inputs of an output), layer by layer, as they are at the
-            start: it stays when layers exchange weights (`budget="global"`).
-        deterministic: Hold points, without scales: sparse training without Bayes.
-        noise: What training draws, see `SparseNetwork.set_noise`.
-        path: How to compute, see `SparseNetwork.set_path`.
-        seed: Seed of the active set and of the noise.
+        subset: The first active weights. Biases in it change nothing: a sparse layer
+            trains its whole bias, without noise.
+        density: Active fraction of the sparse layers' weights, in (0, 1]; 0.1 by default.
+            Leave it out if there is a subset.
+        start: "random" is for a new model: it draws the active weights (unless they are
+            a subset) and multiplies their values by 1/√density of the layer, so that
+            outputs keep their size. "magnitude" is for a trained model: it takes the
+            largest weights (or the subset) with the values they have. By default
+            "random", or "magnitude" with a subset.
+        settings: How the layers are made; `SparseSettings()` by default.
+        seed: Seed of the active weights and of the noise.
 
     Returns:
         The network, in training mode.
 
     Raises:
-        ArgumentError: If an argument is outside what it may be.
-    """
-    if not scale > 0:
-        raise ArgumentError(f"scale must be > 0, got {scale}.")
+        ArgumentError: If an argument is out of range, or does not fit the model.
+    """  # noqa: DOC502
+    settings = settings or SparseSettings()
+    start = start or ("random" if subset is None else "magnitude")
     if start not in ("random", "magnitude"):
         raise ArgumentError(f"start must be 'random' or 'magnitude', got {start!r}.")
-    frames = _chosen(model, layers)
-    if layers is None:
-        frames = _trainable(model, frames)
+    frames = _find_layers(model, settings.layers)
     generator = torch.Generator().manual_seed(seed)
-    shapes = {name: frame.shapes[frame.weight] for name, frame in frames.items()}
-    counts = shares(shapes, density, budget)
+    patterns = (
+        _draw_patterns(model, frames, density, start, settings, generator)
+        if subset is None
+        else _read_patterns(frames, subset, density, settings)
+    )
     weights = {}
-    for name, frame in frames.items():
-        stored = model.get_parameter(frame.weight).detach()
-        pattern, means = _started(stored, counts[name], start, generator)
-        spread = _prior(prior, name, counts[name] / pattern.rows)
-        logs = None if deterministic else torch.full_like(means, log(scale * spread))
-        weights[name] = Weights(pattern, means, logs, spread)
-    network = assembled(model, weights, budget=budget, generator=generator)
-    network.set_noise(noise)
-    network.set_path(path)
+    for name, pattern in patterns.items():
+        values = model.get_parameter(frames[name].weight).detach().flatten()
+        means = values[pattern.list_indices(values.device)]
+        if start == "random":
+            means = means * sqrt(pattern.total / pattern.count)
+        prior = settings.prior_of(name, pattern.count / pattern.rows)
+        log_scale = log(settings.scale * prior)
+        scales = None if settings.deterministic else torch.full_like(means, log_scale)
+        weights[name] = ActiveWeights(pattern, means, scales, prior)
+    network = assemble_network(model, weights, budget=settings.budget, generator=generator)
+    network.set_noise(settings.noise)
+    network.set_path(settings.path)
     return network
 
 
-def assembled(
+def assemble_network(
     model: nn.Module,
-    weights: Mapping[str, Weights],
+    weights: Mapping[str, ActiveWeights],
     *,
     budget: Budget,
     generator: torch.Generator,
+    plain: PlainNetwork | None = None,
 ) -> SparseNetwork:
-    """Put Gaussian layers with given weights into a copy of a model.
+    """Put Gaussian layers with these weights into a copy of a model.
 
     Args:
         model: The caller's model; never changed.
-        weights: The active weights of each layer to treat.
+        weights: The active weights of each layer to replace.
         budget: Whether layers may exchange active weights.
         generator: Source of all noise.
+        plain: What built the model, if it is one of smidgen's own.
 
     Returns:
         The network, in training mode.
     """
-    frames = _chosen(model, list(weights))
+    frames = _find_layers(model, list(weights))
     copy = deepcopy(model)
-    made = {}
+    layers = {}
     for name, frame in frames.items():
-        plain = copy.get_submodule(frame.modules[0])
-        _check_shape(name, plain, weights[name].pattern)
-        made[name] = _gaussian(plain, weights[name], generator)
-        twins = [copy.get_submodule(path) for path in frame.modules]
-        for path in [path for twin in twins for path in paths_of(copy, twin)]:
-            copy = _put(copy, path, made[name])
+        replaced = copy.get_submodule(frame.modules[0])
+        _check_shape(name, replaced, weights[name].pattern)
+        layers[name] = _make_layer(replaced, weights[name], generator)
+        # Tied weights: several modules run the layer, each perhaps under several paths.
+        tied = [copy.get_submodule(path) for path in frame.modules]
+        for path in [path for module in tied for path in find_paths(copy, module)]:
+            copy = _put(copy, path, layers[name])
     priors = {name: weights[name].prior for name in frames}
     universe = require_coverage(model).universe
-    network = SparseNetwork(copy, made, frames, priors, universe, budget, generator)
+    network = SparseNetwork(
+        copy, layers, frames, priors, universe, budget, generator, plain
+    )
     return network.to(next(model.parameters()).device).train()
 
 
-def _check_shape(name: str, plain: nn.Module, pattern: Pattern) -> None:
-    found = matrix_of(tuple(plain.get_parameter("weight").shape))
-    if found != (pattern.rows, pattern.columns):
+def _check_shape(name: str, module: nn.Module, pattern: Pattern) -> None:
+    rows, columns = matrix_shape(tuple(module.get_parameter("weight").shape))
+    if (rows, columns) != (pattern.rows, pattern.columns):
         raise StructureError(
             f"the weight of {name} must be {pattern.rows} × {pattern.columns}, the model's "
-            f"is {found[0]} × {found[1]}. Give a model of the same shape."
+            f"is {rows} × {columns}. Give a model of the same shape."
         )
 
 
-def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, AffineLayer]:
-    """The layers that can be sparse and are wanted, by name."""
-    found = {m.name: m for m in require_coverage(model).layers if not m.transposed}
-    patterns = ["*"] if layers is None else list(layers)
+def _find_layers(
+    model: nn.Module, patterns: Sequence[str] | None
+) -> dict[str, AffineLayer]:
+    """The layers that can be sparse and match a pattern, by name."""
+    # GPT-2's Conv1D stores its weight transposed, which `GaussianLinear` does not read.
+    layers = {m.name: m for m in require_coverage(model).layers if not m.transposed}
+    if patterns is None:
+        return layers
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in found):
+        if not any(fnmatchcase(name, pattern) for name in layers):
             raise ArgumentError(
                 f"layers must name Linear or ungrouped Conv2d layers of the model, got "
-                f"{pattern!r}. There are: {', '.join(found) or 'none'}."
+                f"{pattern!r}. There are: {', '.join(layers) or 'none'}."
             )
-    return {n: m for n, m in found.items() if any(fnmatchcase(n, p) for p in patterns)}
+    return {
+        name: layer
+        for name, layer in layers.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
 
 
-def _trainable(
-    model: nn.Module, frames: Mapping[str, AffineLayer]
-) -> dict[str, AffineLayer]:
-    found = {n: f for n, f in frames.items() if model.get_parameter(f.weight).requires_grad}
-    if not found:
+def _draw_patterns(
+    model: nn.Module,
+    frames: Mapping[str, AffineLayer],
+    density: float | None,
+    start: FirstWeights,
+    settings: SparseSettings,
+    generator: torch.Generator,
+) -> dict[str, Pattern]:
+    """The first active weights of each layer: random ones, or the largest."""
+    stored = {n: model.get_parameter(frame.weight) for n, frame in frames.items()}
+    if settings.layers is None:
+        stored = {name: weight for name, weight in stored.items() if weight.requires_grad}
+    if not stored:
         raise ArgumentError(
-            f"layers must be given where all weights are frozen; there are: "
-            f"{', '.join(frames)}. Name some, or unfreeze the model."
+            f"settings.layers must name the layers to train where all weights are frozen. "
+            f"There are: {', '.join(frames)}. Name some, or unfreeze the model."
         )
-    return found
+    shapes = {name: frames[name].shapes[frames[name].weight] for name in stored}
+    density = _DENSITY if density is None else density
+    patterns = {}
+    for name, count in share_out(shapes, density, settings.budget).items():
+        rows, columns = matrix_shape(shapes[name])
+        indices = None
+        if count < rows * columns and start == "magnitude":
+            sizes = stored[name].detach().flatten().abs()
+            indices = sizes.argsort(descending=True, stable=True)[:count]
+        elif count < rows * columns:
+            order = torch.randperm(rows * columns, generator=generator)
+            indices = order[:count].to(stored[name].device)
+        patterns[name] = Pattern(rows, columns, indices)
+    return patterns
 
 
-def _started(
-    stored: Tensor, count: int, start: Start, generator: torch.Generator
-) -> tuple[Pattern, Tensor]:
-    """The first active set of a weight, and its means."""
-    rows, columns = matrix_of(tuple(stored.shape))
-    flat = stored.flatten()
-    total = flat.numel()
-    if count == total:
-        return Pattern(rows, columns), flat.clone()
-    if start == "magnitude":
-        order = flat.abs().argsort(descending=True, stable=True)
-        pattern = Pattern(rows, columns, order[:count])
-        return pattern, flat[pattern.listed()]
-    order = torch.randperm(total, generator=generator).to(flat.device)
-    pattern = Pattern(rows, columns, order[:count])
-    return pattern, flat[pattern.listed()] * sqrt(total / count)
-
-
-def _prior(prior: Prior, name: str, fan_in: float) -> float:
-    if prior is None:
-        return 1 / sqrt(fan_in)
-    if isinstance(prior, Mapping) and name not in prior:
+def _read_patterns(
+    frames: Mapping[str, AffineLayer],
+    subset: Subset,
+    density: float | None,
+    settings: SparseSettings,
+) -> dict[str, Pattern]:
+    """The subset's weights of each layer."""
+    if density is not None:
         raise ArgumentError(
-            f"prior must have a number for every layer, got none for {name!r}."
+            f"density must be left out if there is a subset, got {density}. The subset "
+            "says which weights are active."
         )
-    found = float(prior[name] if isinstance(prior, Mapping) else prior)
-    if not found > 0:
-        raise ArgumentError(f"prior must be > 0, got {found} for {name!r}.")
-    return found
+    chosen = {n: frame for n, frame in frames.items() if frame.weight in subset.parts}
+    empty = [name for name in frames if name not in chosen]
+    if not chosen or (settings.layers is not None and empty):
+        raise ArgumentError(
+            f"subset must hold weights of every layer to make sparse, got none of "
+            f"{', '.join(empty)}. Choose weights of Linear or ungrouped Conv2d layers."
+        )
+    known = {name for frame in frames.values() for name in frame.shapes}
+    foreign = [name for name in subset.parts if name not in known]
+    if foreign and settings.layers is None:
+        raise ArgumentError(
+            f"subset must choose weights of Linear or ungrouped Conv2d layers of the "
+            f"model, got {foreign[0]!r}. Name the layers in settings.layers to leave the "
+            "rest of the subset out."
+        )
+    patterns = {}
+    for name, frame in chosen.items():
+        shape = frame.shapes[frame.weight]
+        if subset.universe[frame.weight] != shape:
+            raise ArgumentError(
+                f"subset must be of this model: {frame.weight} has shape {shape}, in the "
+                f"subset {subset.universe[frame.weight]}."
+            )
+        patterns[name] = Pattern(*matrix_shape(shape), subset.indices(frame.weight))
+    return patterns
 
 
-def _gaussian(
-    plain: nn.Module, weights: Weights, generator: torch.Generator
+def _make_layer(
+    module: nn.Module, weights: ActiveWeights, generator: torch.Generator
 ) -> GaussianLayer:
-    assert isinstance(plain, (nn.Linear, nn.Conv2d))
-    shape = tuple(plain.weight.shape)
-    bias = None if plain.bias is None else plain.bias.detach()
-    given = (shape, weights.pattern, weights.means, weights.log_scales, bias, generator)
-    made: GaussianLayer
-    if isinstance(plain, nn.Conv2d):
-        made = GaussianConv2d.like(plain, *given)
+    assert isinstance(module, (nn.Linear, nn.Conv2d))
+    shape = tuple(module.weight.shape)
+    bias = None if module.bias is None else module.bias.detach()
+    values = (shape, weights.pattern, weights.means, weights.log_scales, bias, generator)
+    layer: GaussianLayer
+    if isinstance(module, nn.Conv2d):
+        layer = GaussianConv2d.like(module, *values)
     else:
-        made = GaussianLinear(*given)
-    if made.bias is not None and plain.bias is not None:
-        made.bias.requires_grad_(plain.bias.requires_grad)
-    return made
+        layer = GaussianLinear(*values)
+    if layer.bias is not None and module.bias is not None:
+        layer.bias.requires_grad_(module.bias.requires_grad)
+    return layer
 
 
-def _put(model: nn.Module, path: str, part: GaussianLayer) -> nn.Module:
+def _put(model: nn.Module, path: str, layer: GaussianLayer) -> nn.Module:
     """Replace a module of the copy; the model itself may be that module."""
     if not path:
-        return part
+        return layer
     parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, part)
+    setattr(model.get_submodule(parent), name, layer)
     return model

@@ -27,7 +27,7 @@ _BLOCK = 2**18
 
 
 @dataclass(frozen=True, eq=False)
-class Tap:
+class GradientTap:
     """Inputs and output gradients of one layer in every pass."""
 
     inputs: tuple[Tensor, ...]
@@ -42,9 +42,9 @@ class Candidates:
     indices: Tensor
 
 
-def tapped(
+def tap_gradients(
     model: nn.Module, layers: Mapping[str, GaussianLayer], losses: Iterable[Loss]
-) -> dict[str, Tap]:
+) -> dict[str, GradientTap]:
     """Run every loss forward and backward, down to the outputs of the layers only.
 
     Args:
@@ -94,11 +94,11 @@ def tapped(
         with torch.no_grad():
             for name, value in model.named_buffers():
                 value.copy_(buffers[name])
-    return {name: Tap(tuple(inputs[name]), tuple(outers[name])) for name in layers}
+    return {name: GradientTap(tuple(inputs[name]), tuple(outers[name])) for name in layers}
 
 
 def largest_gradients(
-    part: GaussianLayer, tap: Tap, kept: Tensor, count: int, block: int = _BLOCK
+    part: GaussianLayer, tap: GradientTap, kept: Tensor, count: int, block: int = _BLOCK
 ) -> Candidates:
     """Find the largest |Σ δ xᵀ| among weights that are not kept.
 
@@ -137,7 +137,7 @@ def largest_gradients(
     return Candidates(scores[order], indices[order])
 
 
-def _gradient(part: GaussianLayer, tap: Tap, start: int, stop: int) -> Tensor:
+def _gradient(part: GaussianLayer, tap: GradientTap, start: int, stop: int) -> Tensor:
     """|Σ δ xᵀ| of some rows, flat."""
     total = part.means.new_zeros(stop - start, part.pattern.columns)
     for inputs, outer in zip(tap.inputs, tap.outers, strict=True):

@@ -20,12 +20,12 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.sparse.matmul import Path, product
+from smidgen.sparse.matmul import Path, multiply
 from smidgen.sparse.pattern import Pattern
 from smidgen.sparse.recomputing import refuse_recomputed_noise
 from smidgen.types import Shape
 
-Noise = Literal["local", "weights", "none"]
+NoiseKind = Literal["local", "weights", "none"]
 """What is drawn in a forward pass: outputs, one set of weights, or nothing."""
 
 # The first round also derives the sparse orders; the best of all counts.
@@ -63,7 +63,7 @@ class GaussianLayer(nn.Module, ABC):
         self.log_scales = None if log_scales is None else nn.Parameter(log_scales)
         self.bias = None if bias is None else nn.Parameter(bias)
         self.generator = generator
-        self.noise: Noise = "none" if log_scales is None else "local"
+        self.noise: NoiseKind = "none" if log_scales is None else "local"
         self.path: Path | Literal["auto"] = "auto"
         self.drawn: Tensor | None = None
 
@@ -185,7 +185,7 @@ class GaussianLinear(GaussianLayer):
 
     def apply_values(self, inputs: Tensor, values: Tensor) -> Tensor:
         """Compute x Wᵀ."""
-        return product(inputs, values, self.pattern, self.taken_path)
+        return multiply(inputs, values, self.pattern, self.taken_path)
 
     def positions(self, outputs: Tensor) -> int:
         """Rows of the batch."""
@@ -249,7 +249,7 @@ class GaussianConv2d(GaussianLayer):
         )
         # (B, m, L) to rows (B·L, m), stored by columns as the sparse product reads them.
         rows = patches.permute(1, 0, 2).reshape(self.pattern.columns, -1).T
-        found = product(rows, values, self.pattern, "sparse").T
+        found = multiply(rows, values, self.pattern, "sparse").T
         height, width = self._size(batched, padding)
         outputs = found.reshape(-1, len(batched), height, width).transpose(0, 1)
         return outputs if inputs.dim() == 4 else outputs[0]
@@ -356,7 +356,7 @@ def _refilled(held: nn.Parameter, values: Tensor) -> nn.Parameter:
     return held
 
 
-def matrix_of(shape: Shape) -> tuple[int, int]:
+def matrix_shape(shape: Shape) -> tuple[int, int]:
     """Rows and flattened columns of a weight."""
     return shape[0], prod(shape[1:])
 

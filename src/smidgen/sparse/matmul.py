@@ -21,7 +21,7 @@ from smidgen.sparse.pattern import Pattern
 Path = Literal["dense", "sparse"]
 
 
-def product(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Tensor:
+def multiply(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Tensor:
     """Multiply rows by the transpose of a sparse matrix.
 
     Args:

@@ -14,7 +14,7 @@ from smidgen.errors import ArgumentError, StructureError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.layers import GaussianLayer, Noise
+from smidgen.sparse.layers import GaussianLayer, NoiseKind
 from smidgen.sparse.matmul import Path
 from smidgen.types import Shape
 from smidgen.weights.affine import AffineLayer
@@ -35,6 +35,7 @@ class SparseNetwork(nn.Module):
         universe: All parameters of affine layers of the caller's model.
         budget: Whether layers may exchange active weights.
         generator: Source of all noise.
+        plain: What built the model, if known: then a saved network needs no model.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class SparseNetwork(nn.Module):
         universe: Mapping[str, Shape],
         budget: Budget,
         generator: torch.Generator,
+        plain: PlainNetwork | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -55,8 +57,7 @@ class SparseNetwork(nn.Module):
         self.universe = dict(universe)
         self.budget: Budget = budget
         self.generator = generator
-        # What it was made from, where that is known: then a saved one needs no model.
-        self.plain: PlainNetwork | None = None
+        self.plain = plain
         # What its outputs mean, once it was trained.
         self.likelihood: Likelihood | None = None
 
@@ -126,7 +127,7 @@ class SparseNetwork(nn.Module):
             for part in self.layers.values():
                 part.drawn = None
 
-    def set_noise(self, noise: Noise) -> None:
+    def set_noise(self, noise: NoiseKind) -> None:
         """Choose what training draws: outputs, one set of weights a batch, or nothing."""
         if noise not in ("local", "weights", "none"):
             raise ArgumentError(
@@ -147,7 +148,7 @@ class SparseNetwork(nn.Module):
         places = [
             (path, part)
             for part in self.layers.values()
-            for path in paths_of(self.model, part)
+            for path in find_paths(self.model, part)
         ]
         own = {_key(path, name) for path, _ in places for name in _OWN}
         found = {
@@ -174,7 +175,7 @@ class SparseNetwork(nn.Module):
             pattern = part.pattern
             bins = min(pattern.columns, _MOST_BINS)
             places = torch.arange(pattern.columns) * bins // pattern.columns
-            columns = (pattern.listed().cpu() % pattern.columns).long()
+            columns = (pattern.list_indices().cpu() % pattern.columns).long()
             counts = torch.bincount(places[columns], minlength=bins).float()
             sizes = torch.bincount(places, minlength=bins) * pattern.rows
             found[name] = (counts / sizes).tolist()
@@ -203,7 +204,7 @@ class SparseNetwork(nn.Module):
         return total
 
 
-def paths_of(model: nn.Module, module: nn.Module) -> list[str]:
+def find_paths(model: nn.Module, module: nn.Module) -> list[str]:
     """All paths of a module in a model: it may be there more than once."""
     everything = model.named_modules(remove_duplicate=False)
     return [path for path, each in everything if each is module]

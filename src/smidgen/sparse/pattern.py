@@ -68,7 +68,7 @@ class Pattern:
         """How many entries are active, k."""
         return self.total if self.indices is None else self.indices.numel()
 
-    def listed(self, device: torch.device | None = None) -> Tensor:
+    def list_indices(self, device: torch.device | None = None) -> Tensor:
         """List the active indices, ascending, int32, also when all are."""
         if self.indices is None:
             return torch.arange(self.total, dtype=torch.int32, device=device)
@@ -94,12 +94,12 @@ class Pattern:
 
     @cached_property
     def _by_rows(self) -> tuple[Tensor, Tensor]:
-        indices = self.listed()
+        indices = self.list_indices()
         return self._starts(indices, self.rows, self.columns), indices % self.columns
 
     @cached_property
     def _by_columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        indices = self.listed()
+        indices = self.list_indices()
         columns, order = (indices % self.columns).sort(stable=True)
         edges = torch.arange(self.columns + 1, dtype=torch.int32, device=indices.device)
         starts = torch.searchsorted(columns, edges, out_int32=True)

@@ -49,10 +49,12 @@ def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
     if log_scales is None:
         return _log(size)
     logs = log_scales.detach().double().nan_to_num(0.0, _LONGEST, -_LONGEST)
-    return SCORES[by](size, logs.clamp(-_LONGEST, _LONGEST))
+    return PRUNING_SCORES[by](size, logs.clamp(-_LONGEST, _LONGEST))
 
 
-def kept(scores: Mapping[str, Tensor], stay: int | Mapping[str, int]) -> dict[str, Tensor]:
+def mark_survivors(
+    scores: Mapping[str, Tensor], stay: int | Mapping[str, int]
+) -> dict[str, Tensor]:
     """Mark the weights that stay: the best of each layer, or of all layers together.
 
     Args:
@@ -141,7 +143,7 @@ def _bell(ratio: Tensor) -> Tensor:
     return sqrt(2 / pi) * (-ratio.square() / 2).exp()
 
 
-SCORES: dict[Removal, Callable[[Tensor, Tensor], Tensor]] = {
+PRUNING_SCORES: dict[Removal, Callable[[Tensor, Tensor], Tensor]] = {
     "magnitude": _magnitude,
     "snr": _snr,
     "expected": _expected,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from copy import deepcopy
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.budgets import Budget, shares
+from smidgen.sparse.budgets import Budget, share_out
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.prune import SCORES, Removal, kept, log_score
-from smidgen.sparse.rewire import moved
+from smidgen.sparse.prune import PRUNING_SCORES, Removal, log_score, mark_survivors
+from smidgen.sparse.rewire import change_active_set
 
 
 def prune_network(
@@ -44,8 +44,8 @@ def prune_network(
             f"density must be at most the network's own, {network.density:.4g}, got "
             f"{density}. Lower it."
         )
-    if by not in SCORES:
-        allowed = ", ".join(repr(each) for each in SCORES)
+    if by not in PRUNING_SCORES:
+        allowed = ", ".join(repr(each) for each in PRUNING_SCORES)
         raise ArgumentError(f"by must be one of {allowed}, got {by!r}.")
     copy = deepcopy(network)
     scores = {
@@ -55,9 +55,11 @@ def prune_network(
     stay: int | dict[str, int] = max(1, round(density * copy.total))
     if budget != "global":
         shapes = {name: part.shape for name, part in copy.layers.items()}
-        stay = shares(shapes, density, budget)
-    for name, mask in kept(scores, stay).items():
-        moved(copy.layers[name], copy.layers[name].pattern.listed(mask.device)[mask])
+        stay = share_out(shapes, density, budget)
+    for name, mask in mark_survivors(scores, stay).items():
+        change_active_set(
+            copy.layers[name], copy.layers[name].pattern.list_indices(mask.device)[mask]
+        )
     if deterministic:
         for part in copy.layers.values():
             part.log_scales = None

@@ -1,7 +1,7 @@
 """A training in mid-course as tensors: put back, it goes on bit for bit.
 
 Network and active set, the optimiser's state of the active weights, and the state of
-every source of randomness. `description` is what a checkpoint of it is compared by.
+every source of randomness. `describe_network` is what a checkpoint of it is compared by.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from smidgen.errors import SmidgenError, StoreError
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.rewire import refill
-from smidgen.sparse.store import fill, header_of, tensors_of, weights_of
+from smidgen.sparse.rewire import replace_values
+from smidgen.sparse.store import describe_layers, pack_tensors, restore_rest, unpack_weights
 
 _OWN, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
 
 
-def description(network: SparseNetwork) -> dict[str, Any]:
+def describe_network(network: SparseNetwork) -> dict[str, Any]:
     """Say by names what a network is at the start of its training, as JSON takes it."""
     found: dict[str, Any] = {
         f"shape of {name}": list(part.shape) for name, part in network.layers.items()
@@ -37,7 +37,7 @@ def description(network: SparseNetwork) -> dict[str, Any]:
     return {**found, "first weights": fingerprint(network)}
 
 
-def training_tensors(
+def pack_training(
     network: SparseNetwork,
     optimiser: torch.optim.Optimizer,
     generators: Mapping[str, torch.Generator],
@@ -52,7 +52,7 @@ def training_tensors(
     Returns:
         Tensors by name.
     """
-    tensors = tensors_of(network)
+    tensors = pack_tensors(network)
     for index, _, held in _parameters(optimiser):
         for key, value in optimiser.state.get(held, {}).items():
             tensors[f"optimiser/{index}/{key}"] = torch.as_tensor(value).clone()
@@ -66,7 +66,7 @@ def training_tensors(
     return tensors
 
 
-def put_back(
+def restore_training(
     tensors: Mapping[str, Tensor],
     paths: Mapping[str, str],
     network: SparseNetwork,
@@ -76,7 +76,7 @@ def put_back(
     """Put a training back as it was.
 
     Args:
-        tensors: What `training_tensors` listed.
+        tensors: What `pack_training` listed.
         paths: How each layer computed.
         network: A network made in the same way.
         optimiser: Its optimiser, made in the same way.
@@ -85,14 +85,14 @@ def put_back(
     Raises:
         StoreError: If something is missing or does not fit.
     """
-    header = header_of(network)
+    header = describe_layers(network)
     for name, entry in header["maps"].items():
         entry["path"] = paths[name]
     try:
-        for name, weights in weights_of(tensors, header).items():
+        for name, weights in unpack_weights(tensors, header).items():
             values = (weights.pattern, weights.means, weights.log_scales)
-            refill(network.layers[name], *values, optimiser)
-        fill(network, tensors, header)
+            replace_values(network.layers[name], *values, optimiser)
+        restore_rest(network, tensors, header)
         for index, group, held in _parameters(optimiser):
             # Fused optimisers count their steps where the weights are.
             near = group.get("fused") or group.get("capturable")

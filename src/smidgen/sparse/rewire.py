@@ -14,16 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import cos, floor, pi
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.grow import Candidates, Loss, Tap, largest_gradients, tapped
+from smidgen.sparse.grow import (
+    Candidates,
+    GradientTap,
+    Loss,
+    largest_gradients,
+    tap_gradients,
+)
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.prune import SCORES, Removal, kept, log_score
+from smidgen.sparse.prune import PRUNING_SCORES, Removal, log_score, mark_survivors
 
 # As torch's optimisers name what they divide by: zero there would be a step of many rates.
 _SECOND_MOMENTS = frozenset(
@@ -76,6 +83,10 @@ class ActiveSetChange:
     grown: Mapping[str, int]
     pruned: Mapping[str, int]
 
+    def to_record(self) -> dict[str, Any]:
+        """Write the change under the keys of records and checkpoints."""
+        return {"step": self.step, "came": dict(self.grown), "went": dict(self.pruned)}
+
 
 class Rewiring:
     """Moves the active set of a network while any trainer trains it.
@@ -100,8 +111,8 @@ class Rewiring:
         *,
         removal: Removal = "snr",
     ) -> None:
-        if removal not in SCORES:
-            allowed = ", ".join(repr(each) for each in SCORES)
+        if removal not in PRUNING_SCORES:
+            allowed = ", ".join(repr(each) for each in PRUNING_SCORES)
             raise ArgumentError(f"removal must be one of {allowed}, got {removal!r}.")
         self.network = network
         self.optimiser = optimiser
@@ -138,11 +149,11 @@ class Rewiring:
         if not passes:
             # Without a loss there is nothing to tell who may come.
             return None
-        taps = tapped(self.network.model, layers, passes)
+        taps = tap_gradients(self.network.model, layers, passes)
         came = self._coming(layers, taps, staying)
         went = {name: layers[name].pattern.count - len(staying[name]) for name in layers}
         for name, part in layers.items():
-            moved(part, torch.cat([staying[name], came[name]]), self.optimiser)
+            change_active_set(part, torch.cat([staying[name], came[name]]), self.optimiser)
         return ActiveSetChange(self.step, {n: len(each) for n, each in came.items()}, went)
 
     def _kept(self, layers: Mapping[str, GaussianLayer], share: float) -> dict[str, Tensor]:
@@ -156,16 +167,16 @@ class Rewiring:
         if self.network.budget == "global":
             total = sum(each.numel() for each in scores.values())
             stay = total - floor(share * total)
-        masks = kept(scores, stay)
+        masks = mark_survivors(scores, stay)
         return {
-            name: layers[name].pattern.listed(mask.device)[mask]
+            name: layers[name].pattern.list_indices(mask.device)[mask]
             for name, mask in masks.items()
         }
 
     def _coming(
         self,
         layers: Mapping[str, GaussianLayer],
-        taps: Mapping[str, Tap],
+        taps: Mapping[str, GradientTap],
         staying: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Indices that come, of each layer; as many in all as went."""
@@ -190,7 +201,7 @@ class Rewiring:
         }
 
 
-def moved(
+def change_active_set(
     part: GaussianLayer, indices: Tensor, optimiser: torch.optim.Optimizer | None = None
 ) -> None:
     """Give a layer another active set; weights of both sets keep value and momentum.
@@ -200,9 +211,9 @@ def moved(
         indices: The new active set.
         optimiser: Whose state of this layer's parameters follows.
     """
-    old = part.pattern.listed(part.means.device)
+    old = part.pattern.list_indices(part.means.device)
     pattern = Pattern(part.pattern.rows, part.pattern.columns, indices)
-    new = pattern.listed(part.means.device)
+    new = pattern.list_indices(part.means.device)
     place = torch.searchsorted(old, new).clamp_max(old.numel() - 1)
     known = old[place] == new
 
@@ -218,10 +229,10 @@ def moved(
     if part.log_scales is not None:
         mean = part.log_scales.detach().exp().mean().log()
         logs = carried(part.log_scales, mean)
-    refill(part, pattern, carried(part.means), logs, optimiser)
+    replace_values(part, pattern, carried(part.means), logs, optimiser)
 
 
-def refill(
+def replace_values(
     part: GaussianLayer,
     pattern: Pattern,
     means: Tensor,

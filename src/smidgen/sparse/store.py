@@ -25,8 +25,8 @@ from smidgen.outputs.likelihood import describe, from_description
 from smidgen.runtime.artifact import HASH, hash_file, read_config, read_tensors
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.sparse.architectures import PlainNetwork
-from smidgen.sparse.build import Weights, assembled
-from smidgen.sparse.layers import matrix_of
+from smidgen.sparse.build import ActiveWeights, assemble_network
+from smidgen.sparse.layers import matrix_shape
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 
@@ -63,7 +63,9 @@ def save_sparse(
     plain = plain or network.plain
     refuse_taken_network(folder, overwrite=overwrite)
     with new_folder(folder) as work:
-        save_file(tensors_of(network), str(work / _TENSORS), metadata={"format": "smidgen"})
+        save_file(
+            pack_tensors(network), str(work / _TENSORS), metadata={"format": "smidgen"}
+        )
         config = {
             "schema": SCHEMA,
             "method": "ssvi",
@@ -71,7 +73,7 @@ def save_sparse(
             "model": None if plain is None else asdict(plain),
             "likelihood": network.likelihood and describe(network.likelihood),
             "about": dict(about or {}),
-            **header_of(network),
+            **describe_layers(network),
         }
         text = json.dumps(config, indent=1, allow_nan=False) + "\n"
         (work / _CONFIG).write_text(text, encoding="utf-8")
@@ -113,14 +115,14 @@ def load_sparse(folder: str | Path, model: nn.Module | None = None) -> SparseNet
         if model is None:
             plain = PlainNetwork(**config["model"])
             model = plain.build()
-        network = assembled(
+        network = assemble_network(
             model,
-            weights_of(tensors, config),
+            unpack_weights(tensors, config),
             budget=config["budget"],
             generator=torch.Generator().manual_seed(0),
+            plain=plain,
         )
-        fill(network, tensors, config)
-        network.plain = plain
+        restore_rest(network, tensors, config)
         # Folders of before had none.
         if config.get("likelihood") is not None:
             network.likelihood = from_description(config["likelihood"])
@@ -146,7 +148,7 @@ def refuse_taken_network(folder: Path, *, overwrite: bool) -> None:
     )
 
 
-def header_of(network: SparseNetwork) -> dict[str, Any]:
+def describe_layers(network: SparseNetwork) -> dict[str, Any]:
     """List what is not a tensor: layers, shapes, priors, budget."""
     layers = {
         name: {
@@ -160,7 +162,7 @@ def header_of(network: SparseNetwork) -> dict[str, Any]:
     return {"budget": network.budget, "maps": layers}
 
 
-def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
+def pack_tensors(network: SparseNetwork) -> dict[str, Tensor]:
     """List all tensors under names of their own: of layers, and of the rest."""
     found: dict[str, Tensor] = {}
     for name, part in network.layers.items():
@@ -175,14 +177,14 @@ def tensors_of(network: SparseNetwork) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in found.items()}
 
 
-def weights_of(
+def unpack_weights(
     tensors: Mapping[str, Tensor], header: Mapping[str, Any]
-) -> dict[str, Weights]:
+) -> dict[str, ActiveWeights]:
     """Read the active weights of every layer, checked.
 
     Args:
-        tensors: What `tensors_of` listed.
-        header: What `header_of` listed.
+        tensors: What `pack_tensors` listed.
+        header: What `describe_layers` listed.
 
     Returns:
         Weights by layer, on the CPU.
@@ -192,7 +194,7 @@ def weights_of(
     """
     found = {}
     for name, entry in header["maps"].items():
-        rows, columns = matrix_of(tuple(entry["shape"]))
+        rows, columns = matrix_shape(tuple(entry["shape"]))
         pattern = Pattern(rows, columns)
         if f"columns/{name}" in tensors:
             counts, inner = tensors[f"row_counts/{name}"], tensors[f"columns/{name}"]
@@ -203,19 +205,19 @@ def weights_of(
                 raise StoreError(
                     f"{name} must have {pattern.count} values, got {tuple(each.shape)}."
                 )
-        found[name] = Weights(pattern, means, logs, float(entry["prior"]))
+        found[name] = ActiveWeights(pattern, means, logs, float(entry["prior"]))
     return found
 
 
-def fill(
+def restore_rest(
     network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
     """Copy all that is not a value of a Gaussian layer into a network.
 
     Args:
         network: The network.
-        tensors: What `tensors_of` listed.
-        header: What `header_of` listed.
+        tensors: What `pack_tensors` listed.
+        header: What `describe_layers` listed.
 
     Raises:
         StoreError: If a tensor has another shape than it must.
@@ -234,7 +236,7 @@ def fill(
 
 def _packed(pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Entries in each row, and their columns in two bytes where those fit."""
-    indices = pattern.listed().cpu()
+    indices = pattern.list_indices().cpu()
     counts = torch.bincount(indices // pattern.columns, minlength=pattern.rows)
     columns = indices % pattern.columns
     if pattern.columns <= _SHORT:

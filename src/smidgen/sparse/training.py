@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.prune import SCORES, Removal
+from smidgen.sparse.prune import PRUNING_SCORES, Removal
 from smidgen.sparse.rewire import ActiveSetChange
 
 
@@ -63,8 +63,8 @@ class SparseTraining:
         for name in ("warm_up", "replaced", "until"):
             self._check(name, "in [0, 1]", 0 <= getattr(self, name) <= 1)
         self._check("optimiser", "'adam' or 'sgd'", self.optimiser in ("adam", "sgd"))
-        scores = ", ".join(repr(each) for each in SCORES)
-        self._check("removal", f"one of {scores}", self.removal in SCORES)
+        scores = ", ".join(repr(each) for each in PRUNING_SCORES)
+        self._check("removal", f"one of {scores}", self.removal in PRUNING_SCORES)
 
     def _check(self, name: str, allowed: str, good: bool) -> None:
         if not good:
@@ -96,7 +96,7 @@ class SparseEpoch:
 _NOTES = "notes"
 
 
-def packed_course(
+def pack_history(
     history: Sequence[SparseEpoch], moves: Sequence[ActiveSetChange], **more: Any
 ) -> dict[str, Tensor]:
     """Write the course of a training as tensors.
@@ -111,7 +111,7 @@ def packed_course(
     """
     notes = {
         "history": [epoch.scores() for epoch in history],
-        "moves": [asdict(move) for move in moves],
+        "moves": [move.to_record() for move in moves],
         **more,
     }
     text = bytearray(json.dumps(notes).encode())
@@ -122,10 +122,10 @@ def packed_course(
     return found
 
 
-def unpacked_course(
+def unpack_history(
     tensors: Mapping[str, Tensor],
 ) -> tuple[list[SparseEpoch], list[ActiveSetChange], dict[str, Any]]:
-    """Read what `packed_course` wrote.
+    """Read what `pack_history` wrote.
 
     Args:
         tensors: Those tensors, perhaps among others.
@@ -144,4 +144,5 @@ def unpacked_course(
         SparseEpoch(**each, connectivity={name: rows[i] for name, rows in shares.items()})
         for i, each in enumerate(notes.pop("history"))
     ]
-    return history, [ActiveSetChange(**each) for each in notes.pop("moves")], notes
+    changes = [ActiveSetChange(*change.values()) for change in notes.pop("moves")]
+    return history, changes, notes

@@ -20,10 +20,10 @@ from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
 from smidgen.prediction import sparse_outputs
-from smidgen.sparse import SparseNetwork, make_sparse, prune_network
+from smidgen.sparse import SparseNetwork, SparseSettings, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
-from smidgen.sparse.build import Start
+from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.prune import Removal
 from smidgen.workflows.comparison import Method, compare
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring_batches
@@ -61,7 +61,7 @@ class Settings:
     deterministic: bool = False
     removal: Removal | None = None
     budget: Budget = _BUDGET
-    start: Start = "random"
+    start: FirstWeights = "random"
     network: Literal["mlp", "resnet"] = "mlp"
     hidden: tuple[Count, ...] = (256, 256)
     width: Count = 8
@@ -171,10 +171,10 @@ def _network(
     return make_sparse(
         model,
         density=settings.density,
-        budget=settings.budget,
         start=settings.start,
-        scale=scale,
-        deterministic=settings.deterministic,
+        settings=SparseSettings(
+            budget=settings.budget, scale=scale, deterministic=settings.deterministic
+        ),
         seed=seed,
     )
 

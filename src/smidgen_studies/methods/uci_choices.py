@@ -20,7 +20,7 @@ from smidgen.errors import ArgumentError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
-from smidgen.sparse import make_sparse
+from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.subset import Subset
 from smidgen.workflows.variances import marginal_variances
@@ -111,7 +111,11 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
 def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset:
     """Train a sparse network from the largest weights; take the weights it ends with."""
     network = make_sparse(
-        problem.model, density=share, budget="global", start="magnitude", seed=seed
+        problem.model,
+        density=share,
+        start="magnitude",
+        settings=SparseSettings(budget="global"),
+        seed=seed,
     )
     batches = tables.shuffled(seed)
     found = fit.ssvi(

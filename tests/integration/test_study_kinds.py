@@ -585,7 +585,7 @@ def test_tuning_says_what_it_is_missing(tuned):
         tuning.run(job(cell, root, ledger, settings=rated))
     with pytest.raises(ArgumentError, match="kind 'scales'"):
         tuning.run(job(cell, root, ledger, settings=rated, needs=()))
-    with pytest.raises(ArgumentError, match="method of tuning must be one of"):
+    with pytest.raises(ArgumentError, match="method of cells '.*' must be one of"):
         tuning.run(job(cell, root, ledger, settings={"method": "everything"}))
 
 

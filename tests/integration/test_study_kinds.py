@@ -34,7 +34,7 @@ from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.run import check_cell, check_study, run_cells
 from smidgen_studies.engine.study import read_study
 from smidgen_studies.engine.workers.base import Workspace
-from smidgen_studies.kinds import KINDS, tuning
+from smidgen_studies.kinds import KINDS, find_kind, tuning
 from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.tuning_methods import Method
 from smidgen_studies.statistics import collect_outcomes, describe_verdicts
@@ -366,6 +366,20 @@ def test_every_record_has_a_page_and_the_study_has_one(letters, waves, capsys):
         assert left.value.code == 0, said.err
         assert "the lowest mean NLL" in " ".join(said.out.split())
         assert "What we found" in (ledger.folder / "study.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("recipe", {}), ("weight-samples", {"examples": 20, "draws": 2, "test_draws": 3})],
+)
+def test_kinds_of_single_questions_report_the_methods_they_name(letters, kind, settings):
+    root, found, ledger = letters
+    base = found["map"][0]
+    cell = replace(base, name=kind, kind=kind, settings=settings, needs=(base,))
+    results = find_kind(kind).run(job(cell, root, ledger))
+    reported = [method["name"] for method in results["methods"]]
+    assert sorted(reported) == sorted(cell.reported_methods)
+    assert all(math.isfinite(each["scores"]["nll"]["value"]) for each in results["methods"])
 
 
 def test_every_kind_refuses_settings_it_does_not_have(letters):

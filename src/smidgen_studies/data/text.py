@@ -110,6 +110,11 @@ class TextSplit:
             if isinstance(table, TextTable)
         }
 
+    def take_validation(self, count: int) -> TextSplit:
+        """Keep only the first validation rows."""
+        rows = range(min(count, len(self.validation)))
+        return replace(self, validation=self.validation.take(rows))
+
     def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
         """Make training batches of a new order each time through."""
         size = self.about.batch_size

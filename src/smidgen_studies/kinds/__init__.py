@@ -21,6 +21,7 @@ KINDS: dict[str, str] = {
     "ensemble": f"{_HERE}.ensemble",
     "finetune": f"{_HERE}.finetune",
     "laplace": f"{_HERE}.laplace",
+    "recipe": f"{_HERE}.recipe",
     "sparse-training": f"{_HERE}.sparse_training",
     "scales": f"{_HERE}.scales",
     "swag": f"{_HERE}.swag",
@@ -28,6 +29,7 @@ KINDS: dict[str, str] = {
     "uci-laplace": f"{_HERE}.uci_posterior.Laplace",
     "uci-map": f"{_HERE}.uci_map",
     "uci-swag": f"{_HERE}.uci_posterior.Swag",
+    "weight-samples": f"{_HERE}.weight_samples",
 }
 """Dotted names; they are imported when a cell of theirs is, because they are heavy."""
 

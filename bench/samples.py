@@ -70,7 +70,7 @@ def _ratio(model: nn.Module, batch: Any, subset: smidgen.Subset, batches: int = 
         model, [batch], subset, learning_rate=1e-3, steps=4, every=1, progress=False
     )
     sides = {
-        "ours": lambda: smidgen.predict_samples_batches(
+        "ours": lambda: smidgen.predict_batches(
             posterior, model, [batch] * batches, samples=SAMPLES, progress=False
         ),
         "plain": lambda: smidgen.point_outputs(

@@ -22,7 +22,7 @@ from bench.measuring import interleaved
 from smidgen.runtime.record import Record
 from smidgen.sparse import Rewiring, Schedule, SparseNetwork, make_sparse
 from smidgen.sparse.architectures import mlp
-from smidgen.sparse.flops import step_flops
+from smidgen.sparse.flops import count_step_flops
 
 INPUTS, HIDDEN, CLASSES, BATCH = 784, (2048, 2048, 2048), 10, 128
 ROUNDS, WARM, EVERY, PASSES, EXAMPLES = 15, 3, 100, 4, 60_000
@@ -52,7 +52,7 @@ class Side:
 
     def move(self) -> None:
         """One move of the active set, a fifth of it."""
-        schedule = Schedule(10**6, every=1, share=0.2)
+        schedule = Schedule(10**6, every=1, fraction=0.2)
         alternation = Rewiring(self.network, self.optimiser, schedule)
         assert alternation.advance(lambda: [self.loss] * PASSES) is not None
 
@@ -74,7 +74,7 @@ def run() -> Record:
     times = interleaved({**steps, **moves}, rounds=ROUNDS, warm=WARM)
     base = times["dense VI"]
     counted = {
-        n: step_flops(side.network, inputs, passes=PASSES, every=EVERY)
+        n: count_step_flops(side.network, inputs, passes=PASSES, every=EVERY)
         for n, side in sides.items()
     }
     results: dict[str, Any] = {}

@@ -2,30 +2,26 @@
 
 subset = smidgen.select.sparse_kfac(model, percent=10)
 posterior = smidgen.fit.laplace(model, train_loader, subset)
-posterior = smidgen.fit.tune_precision(posterior, model, val_loader)
+posterior = smidgen.calibrate(posterior, model, val_loader)
 predictive = smidgen.predict(posterior, model, batch)
 smidgen.save(posterior, "my-posterior")
 """
 
 from smidgen import evaluate, fit, select
 from smidgen.errors import SmidgenError, SmidgenWarning
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.sparse_finetune import sparse_finetune as finetune
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
+from smidgen.outputs.link_choice import Link
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.planning.plan import Plan, plan
-from smidgen.posterior.laplace import LaplacePosterior, Posterior
+from smidgen.posterior.base import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.posterior.store import load, save
 from smidgen.posterior.swag import SwagPosterior
-from smidgen.prediction import (
-    point_outputs,
-    predict,
-    predict_batches,
-    predict_samples,
-    predict_samples_batches,
-    predict_sparse,
-    predict_sparse_batches,
-)
+from smidgen.prediction import point_outputs, predict, predict_batches
 from smidgen.runtime.record import Record
 from smidgen.sparse import make_sparse
 from smidgen.weights.affine import coverage
@@ -41,6 +37,7 @@ __all__ = [
     "Delta",
     "Gaussian",
     "LaplacePosterior",
+    "Link",
     "Plan",
     "Posterior",
     "Predictive",
@@ -48,9 +45,11 @@ __all__ = [
     "Record",
     "SmidgenError",
     "SmidgenWarning",
+    "SparsePosterior",
     "Subset",
     "SwagPosterior",
     "Verification",
+    "calibrate",
     "coverage",
     "evaluate",
     "finetune",
@@ -63,10 +62,6 @@ __all__ = [
     "point_outputs",
     "predict",
     "predict_batches",
-    "predict_samples",
-    "predict_samples_batches",
-    "predict_sparse",
-    "predict_sparse_batches",
     "save",
     "select",
     "verify",

@@ -6,7 +6,7 @@ A new link is tested by its name in `outputs.links.LINKS`; another way gets a ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -46,8 +46,12 @@ def sparsely(call):
             density=1.0,
             settings=smidgen.sparse.SparseSettings(prior=1.0, scale=scale, path="dense"),
         )
-        given = replace(problem, model=network, likelihood=posterior.likelihood)
-        return call(given, batch, samples=6, temperature=posterior.temperature, **options)
+        own = smidgen.SparsePosterior(
+            network=network,
+            likelihood=posterior.likelihood,
+            temperature=posterior.temperature,
+        )
+        return call(own, problem, batch, samples=6, **options)
 
     return predicted
 
@@ -55,16 +59,16 @@ def sparsely(call):
 WAYS = [
     linearised("auto"),
     *(linearised(link, link=link) for link in LINKS),
-    linearised("top-2", top=2),
+    linearised("top-2", link=smidgen.Link(top=2)),
     Way(
         "samples",
-        partial(smidgen.predict_samples, samples=6),
-        partial(smidgen.predict_samples_batches, samples=6),
+        partial(smidgen.predict, samples=6),
+        partial(smidgen.predict_batches, samples=6),
     ),
     Way(
         "sparse",
-        sparsely(smidgen.predict_sparse),
-        sparsely(smidgen.predict_sparse_batches),
+        sparsely(smidgen.predict),
+        sparsely(smidgen.predict_batches),
     ),
 ]
 

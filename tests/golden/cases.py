@@ -28,16 +28,11 @@ from smidgen.outputs.predictive import (
     CategoricalPredictive,
     GaussianPredictive,
 )
+from smidgen.posterior.sampling import sampled_outputs
 from smidgen.posterior.variance_table import variance_table
-from smidgen.prediction import dropout_outputs, sparse_outputs
+from smidgen.prediction import dropout_outputs
 from smidgen.runtime.packed_records import unpack_records
-from smidgen.sparse import (
-    SparseSettings,
-    load_sparse,
-    make_sparse,
-    prune_network,
-    save_sparse,
-)
+from smidgen.sparse import SparseSettings, make_sparse, prune_network
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
 from smidgen.workflows.variances import marginal_variances
@@ -160,7 +155,7 @@ def fitted(posterior, problem):
 
 def tuned(posterior):
     """How precision and temperature were chosen."""
-    tuning = {n: v for n, v in asdict(posterior.tuning).items() if v is not None}
+    tuning = {n: v for n, v in asdict(posterior.calibration).items() if v is not None}
     lists = {n: list(v) if isinstance(v, tuple) else v for n, v in tuning.items()}
     return {
         "precisions": list(posterior.precisions.values()),
@@ -290,17 +285,18 @@ LINKS = {
 def link(outputs, link):
     problem, train, posterior = simple(outputs=outputs)
     posterior = posterior.with_temperature(1.3).with_precision(0.2)
-    drawn = {"draws": 16, "generator": torch.Generator().manual_seed(9)}
     plain = smidgen.predict(posterior, problem, train[0], link=link)
-    found = smidgen.predict(posterior, problem, train[0], link=link, **drawn)
+    few = smidgen.Link(link, draws=16)
+    found = smidgen.predict(posterior, problem, train[0], link=few, seed=9)
     return {**predicted(plain), **predicted(found, "drawn ")}
 
 
 @case((2,), (3,), (4,))
 def top(count):
     problem, train, posterior = simple("block")
-    found = smidgen.predict(posterior, problem, train[0], top=count)
-    again = fit.tune_precision(posterior, problem, train, top=count, **QUIET)
+    link = smidgen.Link(top=count)
+    found = smidgen.predict(posterior, problem, train[0], link=link)
+    again = smidgen.calibrate(posterior, problem, train, link=link, **QUIET)
     return {**predicted(found), **tuned(again)}
 
 
@@ -318,10 +314,12 @@ def point(outputs):
 @case(*[(s,) for s in STRUCTURES], **BOUND)
 def weight_samples(structure):
     problem, train, posterior = simple("block", percent=40, **STRUCTURES[structure])
-    found = smidgen.predict_samples(posterior, problem, train[0], samples=8)
-    alone = smidgen.predict_samples(posterior, problem, train[0], samples=8, reuse=False)
+    found = smidgen.predict(posterior, problem, train[0], samples=8)
+    runs = sampled_outputs(problem, posterior, train[:1], samples=8, reuse=False)
+    ((_, outputs),) = runs
+    alone = problem.likelihood.mixture(outputs, posterior.temperature)
     generator = torch.Generator().manual_seed(3)
-    weights = posterior.drawn(generator)
+    weights = posterior.sample_deviations(generator)
     return {
         **predicted(found),
         **predicted(alone, "without reuse "),
@@ -332,7 +330,7 @@ def weight_samples(structure):
 @case(("categorical", 4), ("bernoulli", 3), ("gaussian", 2))
 def weight_samples_diagonal(kind, outputs):
     problem, train, posterior = simple("mlp", kind, outputs, structure="diag")
-    found = smidgen.predict_samples_batches(posterior, problem, train, samples=8, **QUIET)
+    found = smidgen.predict_batches(posterior, problem, train, samples=8, **QUIET)
     return predicted(found)
 
 
@@ -391,7 +389,8 @@ TUNED = [("bert", "categorical", 2), ("mlp", "gaussian", 1), ("block", "bernoull
 def tune(name, kind, outputs, scope, what):
     problem, train, posterior = simple(name, kind, outputs)
     held = noisy(problem, train)
-    found = fit.tune_precision(posterior, problem, held, scope=scope, what=what, **QUIET)
+    settings = fit.CalibrationSettings(scope=scope, what=what)
+    found = smidgen.calibrate(posterior, problem, held, settings=settings, **QUIET)
     return tuned(found)
 
 
@@ -399,8 +398,10 @@ def tune(name, kind, outputs, scope, what):
 def tune_structure(structure):
     problem, train, posterior = simple("mlp", outputs=4, **STRUCTURES[structure])
     held = noisy(problem, train)
-    found = fit.tune_precision(posterior, problem, held, refine=False, **QUIET)
-    fine = fit.tune_precision(posterior, problem, held, scope="scalar", **QUIET)
+    coarse = fit.CalibrationSettings(refine=False)
+    found = smidgen.calibrate(posterior, problem, held, settings=coarse, **QUIET)
+    scalar = fit.CalibrationSettings(scope="scalar")
+    fine = smidgen.calibrate(posterior, problem, held, settings=scalar, **QUIET)
     return {**tuned(found), **{f"fine {n}": v for n, v in tuned(fine).items()}}
 
 
@@ -409,7 +410,7 @@ def tune_by_evidence(scope):
     found = {}
     for name, kind, outputs in TUNED:
         problem, _, posterior = simple(name, kind, outputs)
-        again = fit.tune_by_evidence(posterior, problem, scope=scope)
+        again = fit.calibrate_by_evidence(posterior, problem, scope=scope)
         found[f"{name} precisions"] = list(again.precisions.values())
         found[f"{name} evidence"] = fit.log_evidence(again, problem)
     return found
@@ -443,8 +444,8 @@ def swagged(posterior):
         "noise": float(posterior.likelihood.scale),
         "subset": posterior.subset.digest(),
     }
-    if posterior.tuning is not None:
-        found |= {f"tuning {n}": v for n, v in asdict(posterior.tuning).items()}
+    if posterior.calibration is not None:
+        found |= {f"tuning {n}": v for n, v in asdict(posterior.calibration).items()}
     return {n: v for n, v in found.items() if v is not None}
 
 
@@ -460,7 +461,7 @@ def swag(name, kind, outputs, spread):
     subset = select.weights(problem.model, fraction=0.4)
     how = {**SWAG, "learning_rate": 0.02, "covariance": spread, **QUIET}
     found = fit.swag(problem, train, subset, burn_in=4, **how)
-    sampled = smidgen.predict_samples(found, problem, train[0], samples=8)
+    sampled = smidgen.predict(found, problem, train[0], samples=8)
     return {**swagged(found), **predicted(sampled)}
 
 
@@ -473,8 +474,8 @@ def swag_rates(kind, outputs):
     held = noisy(problem, train)
     how = {**SWAG, "learning_rate": [0.001, 0.01], "trial_steps": 10, "samples": 6}
     found = fit.swag(problem, train, subset, validation=held, **how, **QUIET)
-    again = fit.tune_samples(found, problem, held, samples=6, **QUIET)
-    sampled = smidgen.predict_samples_batches(again, problem, train, samples=6, **QUIET)
+    again = smidgen.calibrate(found, problem, held, samples=6, **QUIET)
+    sampled = smidgen.predict_batches(again, problem, train, samples=6, **QUIET)
     return {**swagged(again), **predicted(sampled)}
 
 
@@ -485,7 +486,7 @@ def swag_dropout():
     train, held = products()
     subset = select.named(net, ["0.weight", "1.*", "4.*"])
     found = fit.swag(net, train, subset, learning_rate=0.01, **SWAG, **QUIET)
-    again = fit.tune_samples(found, net, held, samples=6, **QUIET)
+    again = smidgen.calibrate(found, net, held, samples=6, **QUIET)
     return swagged(again)
 
 
@@ -584,12 +585,12 @@ def trained(found):
         for name in scores[0]
         if name != "seconds"
     }
-    moves = [str(value) for move in found.moves for value in asdict(move).values()]
+    moves = [str(value) for move in found.changes for value in asdict(move).values()]
     return {
         **networked(network),
         **lists,
         "moves": sha256(" ".join(moves).encode()).hexdigest(),
-        "move count": len(found.moves),
+        "move count": len(found.changes),
         "state bytes": found.state_bytes,
         "derived bytes": found.derived_bytes,
     }
@@ -632,8 +633,8 @@ def ssvi(name, path, budget, optimiser):
     held = blobs(image=name == "images", seed=5, shuffle=False)
     found = fit.ssvi(network, LOADER[name](), held, training=training, **QUIET)
     batch = next(iter(held))
-    sampled = smidgen.predict_sparse(found.network, batch, samples=6)
-    means = smidgen.predict_sparse(found.network, batch, samples=0)
+    sampled = smidgen.predict(found, net, batch, samples=6)
+    means = smidgen.predict(found, net, batch, samples=0)
     return {
         "first subset": network.subset().digest(),
         **trained(found),
@@ -678,34 +679,39 @@ def short_network(path="dense"):
     net = model("wide", 3, dtype=torch.float32)
     network = make_sparse(net, density=0.4, settings=SparseSettings(path=path))
     training = SparseTraining(epochs=2, learning_rate=0.02, every=3, temperature=0.1)
-    return net, fit.ssvi(network, blobs(), training=training, **QUIET).network
+    return net, fit.ssvi(network, blobs(), training=training, **QUIET)
 
 
 @case(*[(by, budget) for by in ("magnitude", "snr") for budget in ("global", "uniform")])
 def prune(by, budget):
-    _, network = short_network()
-    found = prune_network(network, 0.2, by=by, budget=budget)
-    points = prune_network(network, 0.2, by=by, budget=budget, deterministic=True)
+    net, whole = short_network()
+    few = prune_network(whole.network, 0.2, by=by, budget=budget)
+    still = prune_network(whole.network, 0.2, by=by, budget=budget, deterministic=True)
+    found, points = replace(whole, network=few), replace(whole, network=still)
     batch = next(iter(blobs(shuffle=False)))
     return {
-        **networked(found),
-        **predicted(smidgen.predict_sparse(found, batch, samples=4)),
-        **predicted(smidgen.predict_sparse(points, batch), "as points "),
+        **networked(found.network),
+        **predicted(smidgen.predict(found, net, batch, samples=4)),
+        **predicted(smidgen.predict(points, net, batch), "as points "),
     }
 
 
 @case(**BOUND)
 def export():
     """Written out, saved and loaded, and every draw's outputs."""
-    net, network = short_network("sparse")
+    net, posterior = short_network("sparse")
     with folder() as place:
-        save_sparse(network, place / "network")
-        loaded = load_sparse(place / "network", net)
+        smidgen.save(posterior, place / "network")
+        loaded = smidgen.load(place / "network", net)
         files = sorted(each.name for each in (place / "network").iterdir())
+    # Folders of every kind have one format; the file once was called by its kind.
+    files = [name.replace("posterior.", "sparse.") for name in files]
     batch = next(iter(blobs(shuffle=False)))
-    outputs = sparse_outputs(loaded, [batch], samples=4, **QUIET)
-    dense = loaded.dense_state_dict()
-    return {**networked(loaded), "files": files, "outputs": outputs, **named(dense)}
+    runs = sampled_outputs(smidgen.Problem(net), loaded, [batch], samples=4)
+    ((_, outputs),) = runs
+    dense = loaded.network.dense_state_dict()
+    network = networked(loaded.network)
+    return {**network, "files": files, "outputs": outputs, **named(dense)}
 
 
 def named(tensors, before="weight "):
@@ -1099,10 +1105,10 @@ def stored_laplace(structure):
     (batch,) = batches("block", "categorical", 4, count=1)
     posterior = smidgen.load(FIXTURES / f"laplace-{structure}", problem)
     found = smidgen.predict(posterior, problem, batch)
-    sampled = smidgen.predict_samples(posterior, problem, batch, samples=4)
+    sampled = smidgen.predict(posterior, problem, batch, samples=4)
     return {
         **{n: v for n, v in fitted(posterior, problem).items() if v is not None},
-        **(tuned(posterior) if posterior.tuning is not None else {}),
+        **(tuned(posterior) if posterior.calibration is not None else {}),
         **predicted(found),
         **predicted(sampled, "sampled "),
     }
@@ -1122,22 +1128,23 @@ def stored_swag():
     problem = smidgen.Problem(known("block", 4, torch.float64), smidgen.Categorical(4))
     (batch,) = batches("block", "categorical", 4, count=1)
     posterior = smidgen.load(FIXTURES / "swag", problem)
-    found = smidgen.predict_samples(posterior, problem, batch, samples=4)
+    found = smidgen.predict(posterior, problem, batch, samples=4)
     return {**swagged(posterior), **predicted(found)}
 
 
 @case(relative=1e-5)
 def stored_sparse():
-    network = load_sparse(FIXTURES / "sparse", known("wide", 3))
+    net = known("wide", 3)
+    posterior = smidgen.load(FIXTURES / "sparse", net)
     batch = next(iter(blobs(shuffle=False)))
-    found = smidgen.predict_sparse(network, batch, samples=4)
-    return {**networked(network), **predicted(found)}
+    found = smidgen.predict(posterior, net, batch, samples=4)
+    return {**networked(posterior.network), **predicted(found)}
 
 
 @case(relative=1e-5)
 def stored_delta():
     net = known("normed", 2)
-    found = smidgen.Delta.load(FIXTURES / "delta.safetensors")
+    found = smidgen.load(FIXTURES / "delta.safetensors")
     x = batches("normed", "categorical", 2, dtype=torch.float32)[0][0]
     with found.applied(net), torch.no_grad():
         outputs = net(x)
@@ -1146,7 +1153,7 @@ def stored_delta():
 
 @case()
 def stored_subset():
-    found = smidgen.Subset.from_file(FIXTURES / "subset.safetensors")
+    found = smidgen.load(FIXTURES / "subset.safetensors")
     sizes = [f"{n} {s}" for n, s in found.sizes().items()]
     inverse = (~found).digest()
     return {"digest": found.digest(), "sizes": sizes, "inverse": inverse}
@@ -1186,7 +1193,7 @@ def write_fixtures(place):
         problem, train, posterior = simple("block", percent=40, **how)
         if structure in ("kron", "ekfac"):
             held = noisy(problem, train)
-            posterior = fit.tune_precision(posterior, problem, held, **QUIET)
+            posterior = smidgen.calibrate(posterior, problem, held, **QUIET)
         smidgen.save(posterior, place / f"laplace-{structure}")
     _, _, posterior = simple("mlp", "gaussian", 2, noise="per-output")
     smidgen.save(posterior, place / "laplace-regression")
@@ -1194,9 +1201,9 @@ def write_fixtures(place):
     how = {**SWAG, "learning_rate": 0.02, **QUIET}
     posterior = fit.swag(problem, train, subset, **how)
     tuning = noisy(problem, train)
-    smidgen.save(fit.tune_samples(posterior, problem, tuning, **QUIET), place / "swag")
-    _, network = short_network()
-    save_sparse(network, place / "sparse", about={"seed": 0})
+    smidgen.save(smidgen.calibrate(posterior, problem, tuning, **QUIET), place / "swag")
+    _, posterior = short_network()
+    smidgen.save(replace(posterior, notes={"seed": 0}), place / "sparse")
     net = model("normed", 2, dtype=torch.float32)
     sparsely(net).delta.save(place / "delta.safetensors")
     (few(net) & ~select.sparse_kfac(net, percent=20)).to_file(place / "subset.safetensors")

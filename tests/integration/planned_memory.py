@@ -77,10 +77,10 @@ def main() -> None:
     if what == "fit":
         fitted(model, batch, subset, structure)
     elif swag:
-        smidgen.predict_samples(posterior, model, batch, samples=4)
+        smidgen.predict(posterior, model, batch, samples=4)
     else:
         for _ in range(3):
-            smidgen.predict(posterior, model, batch, top=top)
+            smidgen.predict(posterior, model, batch, link=smidgen.Link(top=top))
     expected = cost.fit_peak_bytes if what == "fit" else cost.predict_peak_bytes
     print(expected, resident("VmHWM") - before)
 

@@ -83,14 +83,14 @@ def test_fit_tune_predict_and_score(batches, tied, unchanged):
     subset = smidgen.select.sparse_kfac(model, percent=40)
     with unchanged(model):
         posterior = smidgen.fit.laplace(problem, batches, subset)
-        posterior = smidgen.fit.tune_precision(posterior, problem, batches)
+        posterior = smidgen.calibrate(posterior, problem, batches)
         predictive = smidgen.predict_batches(posterior, problem, batches)
         outputs, targets = smidgen.point_outputs(problem, batches)
     logits, wanted = by_hand(model, batches)
     kept = targets != -100
     assert torch.equal(targets[kept], wanted)
     assert_close(outputs[kept], logits, **EXACT)
-    assert posterior.num_data == posterior.tuning.examples == len(wanted)
+    assert posterior.num_data == posterior.calibration.examples == len(wanted)
     fitted = -float(cross_entropy(logits, wanted, reduction="sum"))
     assert posterior.log_likelihood == pytest.approx(fitted, **CLOSE)
     scale = smidgen.fit.temperature(outputs, targets)

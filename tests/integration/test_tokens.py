@@ -51,7 +51,7 @@ def batches():
 def posterior(model, batches):
     subset = smidgen.select.sparse_kfac(model, percent=50)
     fitted = smidgen.fit.laplace(model, batches, subset)
-    return smidgen.fit.tune_precision(fitted, model, batches)
+    return smidgen.calibrate(fitted, model, batches)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_scores_are_those_of_arrays_masked_by_hand(
 def test_temperature_takes_what_point_outputs_gives(model, batches, posterior, masked):
     found = smidgen.fit.temperature(*smidgen.point_outputs(model, batches))
     assert found == pytest.approx(smidgen.fit.temperature(*masked), **SOLVER_REL)
-    assert found == pytest.approx(posterior.tuning.map_scale, **SOLVER_REL)
-    assert posterior.tuning.examples == posterior.num_data == len(masked[1])
+    assert found == pytest.approx(posterior.calibration.map_scale, **SOLVER_REL)
+    assert posterior.calibration.examples == posterior.num_data == len(masked[1])
 
 
 def test_padding_changes_no_prediction(model, batches, posterior):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from smidgen.integrations.arrays import (
     standardise,
 )
 from smidgen.report.drawing.connectivity import connectivity_picture
-from smidgen.sparse import load_sparse, make_sparse, prune_network, save_sparse
+from smidgen.sparse import make_sparse, prune_network
 from smidgen.sparse.architectures import PlainNetwork, Standardise, mlp
 
 
@@ -173,18 +174,21 @@ def assert_usable(folder, scores, images, labels):
     assert config["about"]["likelihood"] == {"kind": "categorical", "outputs": 2}
     assert config["about"]["seed"] == 0
     assert config["about"]["data"]["examples"] == 216
-    network = load_sparse(folder)
+    posterior = smidgen.load(folder)
+    network = posterior.network
     assert network.density == pytest.approx(0.2, abs=1e-3)
     raw = torch.from_numpy(images[:50].astype(np.float32) / 255)
-    predictive = smidgen.predict_sparse(network, raw, samples=4)
+    predictive = smidgen.predict(posterior, network, raw, samples=4)
     right = correct(predictive, torch.from_numpy(labels[:50].astype(np.int64)))
     assert float(right.mean()) == pytest.approx(scores["accuracy"]["value"])
 
 
 def test_a_folder_without_its_model_says_so(tmp_path):
-    folder = save_sparse(make_sparse(mlp((4,), 2, hidden=(3,))), tmp_path / "net")
+    network = make_sparse(mlp((4,), 2, hidden=(3,)))
+    posterior = smidgen.SparsePosterior(network=network, likelihood=smidgen.Categorical(2))
+    folder = smidgen.save(posterior, tmp_path / "net")
     with pytest.raises(StoreError, match="model must be given"):
-        load_sparse(folder)
+        smidgen.load(folder)
     with pytest.raises(ArgumentError, match="kind must be 'mlp' or 'resnet', got 'cnn'"):
         PlainNetwork("cnn", (4,), 2)
 
@@ -220,7 +224,8 @@ def test_cifar_comes_in_several_files(tmp_path, capsys):
     files = [f"--train={tmp_path / f'data_batch_{n}.bin'}" for n in (1, 2)]
     run(*words, *files, "--out", tmp_path / "b")
     assert "on 216 examples" in capsys.readouterr().out
-    assert torch.equal(*(load_sparse(tmp_path / n).layers["2"].means for n in ("a", "b")))
+    networks = [smidgen.load(tmp_path / name).network for name in ("a", "b")]
+    assert torch.equal(*(network.layers["2"].means for network in networks))
     (tmp_path / "none").mkdir()
     run(*words, "--train", tmp_path / "none", "--out", tmp_path / "c", code=1)
     assert "must hold CIFAR-10's data_batch" in capsys.readouterr().err
@@ -270,7 +275,7 @@ def test_the_command_trains_a_resnet_and_a_table(tmp_path, capsys):
         *("train-sparse", "--train", tmp_path / "train.npz", "--model", "resnet"),
         *("--width", 4, "--out", tmp_path / "res", *quick),
     )
-    network = load_sparse(tmp_path / "res")
+    network = smidgen.load(tmp_path / "res").network
     assert network(torch.from_numpy(images[:3].astype(np.float32) / 255)).shape == (3, 2)
     path = write_csv(tmp_path / "table.csv", images, labels)
     run(
@@ -278,7 +283,7 @@ def test_the_command_trains_a_resnet_and_a_table(tmp_path, capsys):
         *("--deterministic", "--removal", "magnitude", "--out", tmp_path / "tab", *quick),
         *("--start", "magnitude", "--optimiser", "sgd", "--passes", 2),
     )
-    assert not load_sparse(tmp_path / "tab").stochastic
+    assert not smidgen.load(tmp_path / "tab").stochastic
     run(
         *("train-sparse", "--train", path, "--label", "verdict", "--model", "resnet"),
         *("--out", tmp_path / "no", *quick),
@@ -301,10 +306,14 @@ def test_the_picture_shows_every_map():
 def test_a_pruned_network_still_knows_what_it_was_made_from(tmp_path):
     plain = PlainNetwork("mlp", (4,), 2, hidden=(6,))
     network = make_sparse(plain.build(), density=0.5)
-    save_sparse(network, tmp_path / "first", plain=plain)
-    cut = prune_network(load_sparse(tmp_path / "first"), 0.2)
-    save_sparse(cut, tmp_path / "second")
-    again = load_sparse(tmp_path / "second")
+    posterior = smidgen.SparsePosterior(
+        network=network, likelihood=smidgen.Categorical(2), plain=plain
+    )
+    smidgen.save(posterior, tmp_path / "first")
+    whole = smidgen.load(tmp_path / "first")
+    cut = prune_network(whole.network, 0.2)
+    smidgen.save(replace(whole, network=cut), tmp_path / "second")
+    again = smidgen.load(tmp_path / "second").network
     assert again.count == cut.count < network.count
     with pytest.raises(ArgumentError, match="at most the network's own, 0.1"):
         prune_network(cut, 0.5)

@@ -74,7 +74,7 @@ def test_the_callbacks_moments_are_those_of_the_steps(tmp_path):
     torch.testing.assert_close(found.mean, wanted.mean(0), **SINGLE)
     torch.testing.assert_close(found.variance, wanted.var(0, correction=0), **SINGLE)
     batch = {k: torch.stack([r[k] for r in data]) for k in ("input_ids", "attention_mask")}
-    predictive = smidgen.predict_samples(found, model, batch, samples=4)
+    predictive = smidgen.predict(found, model, batch, samples=4)
     assert torch.isfinite(predictive.log_probs).all()
 
 

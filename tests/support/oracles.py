@@ -157,7 +157,7 @@ def dense_gaussian_map(module, part, inputs, noise, outer):
     """
     where = part.pattern.list_indices().long()
     inputs = inputs.clone().requires_grad_()
-    means = part.weight().requires_grad_()
+    means = part.to_dense().requires_grad_()
     logs = torch.full_like(means, -torch.inf).flatten()
     logs[where] = part.log_scales.detach()
     logs = logs.view_as(means).requires_grad_()

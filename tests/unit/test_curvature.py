@@ -15,7 +15,7 @@ from smidgen.curvature.kronecker import kronecker_factors
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import DataError
 from smidgen.outputs.problem import SettledProblem, batch_mask, batch_targets
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 
@@ -82,7 +82,7 @@ def test_output_covariance_equals_the_dense_jacobian_sandwich(case, selector, st
         problem,
         [batch],
         chosen,
-        covariance_terms(posterior, chosen, precisions),
+        posterior.covariance_terms(chosen, precisions),
         lambda outputs: directions[:, None].expand(-1, len(outputs), -1),
     )
     expected = torch.zeros_like(moments.total)

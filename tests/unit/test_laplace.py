@@ -109,18 +109,17 @@ def test_tuning_equals_refitting_every_candidate(outputs, link, what):
         model, loader(outputs), smidgen.select.sparse_kfac(model, percent=60), precision=0.5
     )
     grid = [0.05, 0.5, 5.0]
-    tuned = smidgen.fit.tune_precision(
+    tuned = smidgen.calibrate(
         posterior,
         model,
         validation,
-        what=what,
-        precisions=grid,
-        scope="scalar",
-        refine=False,
         link=link,
+        settings=smidgen.fit.CalibrationSettings(
+            what=what, scope="scalar", precisions=grid, refine=False
+        ),
     )
     tried = [0.5] if what == "temperature" else grid
-    assert tuned.tuning.precisions == pytest.approx(tried)
+    assert tuned.calibration.precisions == pytest.approx(tried)
     for index, precision in enumerate(tried):
         candidate = posterior.with_precision(precision)
 
@@ -129,15 +128,16 @@ def test_tuning_equals_refitting_every_candidate(outputs, link, what):
                 candidate.with_temperature(temperature),
                 model,
                 validation,
-                link=link,
-                draws=64,
+                link=smidgen.Link(link, draws=64),
             )
             return float(-predictive.log_probs.gather(1, targets[:, None]).mean())
 
-        assert tuned.tuning.nll[index] == pytest.approx(nll(1.0), rel=1e-9)
+        assert tuned.calibration.nll[index] == pytest.approx(nll(1.0), rel=1e-9)
         found = minimize_scalar(lambda t, nll=nll: nll(2.718281828**t), bounds=(-4, 4))
-        assert tuned.tuning.joint_nll[index] == pytest.approx(found.fun, rel=SOLVER["rtol"])
-    curve = tuned.tuning.nll if what == "precision" else tuned.tuning.joint_nll
+        assert tuned.calibration.joint_nll[index] == pytest.approx(
+            found.fun, rel=SOLVER["rtol"]
+        )
+    curve = tuned.calibration.nll if what == "precision" else tuned.calibration.joint_nll
     assert tuned.precision == pytest.approx(tried[curve.index(min(curve))])
     if what == "precision":
         assert tuned.temperature == 1.0
@@ -150,21 +150,34 @@ def test_regression_tuning_equals_refitting_every_candidate():
     targets = torch.cat([y for _, y in validation])
     subset = smidgen.select.sparse_kfac(model, percent=60)
     posterior = smidgen.fit.laplace(model, train, subset)
-    tuned = smidgen.fit.tune_precision(
-        posterior, model, validation, scope="scalar", refine=False
+    tuned = smidgen.calibrate(
+        posterior,
+        model,
+        validation,
+        settings=smidgen.fit.CalibrationSettings(scope="scalar", refine=False),
     )
     predictive = smidgen.predict_batches(tuned, model, validation)
     nll = float(smidgen.evaluate.nll(predictive, targets).mean())
-    assert nll == pytest.approx(min(tuned.tuning.joint_nll), rel=1e-9)
-    alone = smidgen.fit.tune_precision(
-        posterior, model, validation, what="precision", scope="scalar", refine=False
+    assert nll == pytest.approx(min(tuned.calibration.joint_nll), rel=1e-9)
+    alone = smidgen.calibrate(
+        posterior,
+        model,
+        validation,
+        settings=smidgen.fit.CalibrationSettings(
+            what="precision", scope="scalar", refine=False
+        ),
     )
     assert alone.likelihood.noise == posterior.likelihood.noise
     predictive = smidgen.predict_batches(alone, model, validation)
     nll = float(smidgen.evaluate.nll(predictive, targets).mean())
-    assert nll == pytest.approx(min(alone.tuning.nll), rel=1e-9)
+    assert nll == pytest.approx(min(alone.calibration.nll), rel=1e-9)
     with pytest.raises(ArgumentError, match="'temperature' is for classification"):
-        smidgen.fit.tune_precision(posterior, model, validation, what="temperature")
+        smidgen.calibrate(
+            posterior,
+            model,
+            validation,
+            settings=smidgen.fit.CalibrationSettings(what="temperature"),
+        )
 
 
 def test_the_edge_of_the_grid_is_mentioned():
@@ -173,8 +186,13 @@ def test_the_edge_of_the_grid_is_mentioned():
     # Labels surer than the model: any variance hurts, so the largest precision wins.
     sure = drawn_from(model, loader(seed=1), 0.2, seed=4)
     with pytest.warns(SmidgenWarning, match="at the upper edge of its grid"):
-        smidgen.fit.tune_precision(
-            posterior, model, sure, what="precision", precisions=[0.1, 1.0]
+        smidgen.calibrate(
+            posterior,
+            model,
+            sure,
+            settings=smidgen.fit.CalibrationSettings(
+                what="precision", precisions=[0.1, 1.0]
+            ),
         )
 
 
@@ -418,7 +436,7 @@ def test_another_model_of_the_same_shape_is_refused():
         model[0].weight[0, 0] += 1
     for refused in (
         lambda: smidgen.predict(posterior, model, batch),
-        lambda: smidgen.fit.tune_precision(posterior, model, loader()),
+        lambda: smidgen.calibrate(posterior, model, loader()),
     ):
         with pytest.raises(
             ArgumentError, match="must be the one the posterior was fitted to"

@@ -71,13 +71,13 @@ def test_many_covariances_and_temperatures_at_once():
 def test_tuning_with_the_bridge_equals_predicting_with_it():
     model, (x, y) = Case("mlp", mlp, 3, vectors).make()
     posterior = smidgen.fit.laplace(model, [(x, y)], smidgen.select.last_layer(model))
-    tuned = smidgen.fit.tune_precision(posterior, model, [(x, y)], link="laplace-bridge")
+    tuned = smidgen.calibrate(posterior, model, [(x, y)], link="laplace-bridge")
     found = smidgen.predict(tuned, model, x, link="laplace-bridge")
     nll = float(smidgen.evaluate.nll(found, y).mean())
-    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=SOLVER["rtol"])
+    assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=SOLVER["rtol"])
     plain = model(x).detach().log_softmax(-1)
     expected = -plain.gather(-1, y[:, None]).mean()
-    assert tuned.tuning.map_nll == pytest.approx(float(expected))
+    assert tuned.calibration.map_nll == pytest.approx(float(expected))
 
 
 def test_a_common_factor_of_the_variance_drops_out():

@@ -78,7 +78,7 @@ def test_the_predictive_is_exact_bayesian_regression_of_each_output(fitted):
 def test_weight_samples_have_the_same_variances(fitted):
     posterior, model, x, _, noises = fitted
     count = 2000
-    found = smidgen.predict_samples(posterior, model, x[:5], samples=count)
+    found = smidgen.predict(posterior, model, x[:5], samples=count)
     exact = smidgen.predict(posterior, model, x[:5])
     error = exact.variance * (2 / (count - 1)) ** 0.5
     assert ((found.variance - exact.variance).abs() < Z * error).all()
@@ -140,13 +140,16 @@ def test_tuning_equals_predicting_anew(what):
     subset = smidgen.select.last_layer(model)
     posterior = smidgen.fit.laplace(model, data(model), subset, noise="per-output")
     validation = data(model, seed=5)
-    tuned = smidgen.fit.tune_precision(
-        posterior, model, validation, what=what, refine=False
+    tuned = smidgen.calibrate(
+        posterior,
+        model,
+        validation,
+        settings=smidgen.fit.CalibrationSettings(what=what, refine=False),
     )
     targets = torch.cat([y for _, y in validation])
     predictive = smidgen.predict_batches(tuned, model, validation)
     found = float(smidgen.evaluate.nll(predictive, targets).mean())
-    assert found == pytest.approx(tuned.tuning.chosen_nll, rel=EXACT["rtol"])
+    assert found == pytest.approx(tuned.calibration.chosen_nll, rel=EXACT["rtol"])
 
 
 @pytest.mark.parametrize("structure", ["kron", "ekfac"])

@@ -285,17 +285,13 @@ def test_many_classes_cost_what_is_drawn_and_followed(monkeypatch):
     how = {"subset": subset, "batch": batch}
     whole = smidgen.plan(model, **how).chosen
     part = smidgen.plan(model, **how, fisher_draws=draws, top=top).chosen
-    laplace, predict, tune = (
-        smidgen.fit.laplace,
-        smidgen.predict,
-        smidgen.fit.tune_precision,
-    )
+    laplace, predict, calibrate = smidgen.fit.laplace, smidgen.predict, smidgen.calibrate
     for setting, drawn, followed in ((planned[0], None, None), (planned[1], draws, top)):
         posterior, many = counted(laplace, model, [batch], subset, fisher_draws=drawn)
         _, again = counted(laplace, model, [batch] * 2, subset, fisher_draws=drawn)
         assert again - many == setting.columns
-        for verb, data in ((predict, batch), (tune, [batch])):
-            _, many = counted(verb, posterior, model, data, top=followed)
+        for verb, data in ((predict, batch), (calibrate, [batch])):
+            _, many = counted(verb, posterior, model, data, link=smidgen.Link(top=followed))
             assert many == setting.directions
     assert part.cost.predict_peak_bytes < whole.cost.predict_peak_bytes
     assert part.cost.tune_peak_bytes < whole.cost.tune_peak_bytes

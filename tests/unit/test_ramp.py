@@ -65,7 +65,9 @@ def test_every_chosen_point_equals_one_fitted_and_predicted_alone(study):
         assert point.weights == assembled.subset.size
         assert point.floats == assembled.floats
         refitted = alone.with_precision(point.precision).with_temperature(point.temperature)
-        predictive = smidgen.predict_batches(refitted, problem, test, draws=64)
+        predictive = smidgen.predict_batches(
+            refitted, problem, test, link=smidgen.Link(draws=64)
+        )
         nll = float(smidgen.evaluate.nll(predictive, targets).mean())
         assert methods[scheme]["scores"]["nll"]["value"] == pytest.approx(nll, rel=1e-7)
 
@@ -76,17 +78,17 @@ def test_validation_scores_are_those_of_tuning_each_point(study):
     for scheme in ("sparse-kfac", "last-layer"):
         point = found.chosen[scheme]
         alone = smidgen.fit.laplace(problem, train, found.posteriors[scheme].subset)
-        tuned = smidgen.fit.tune_precision(
+        tuned = smidgen.calibrate(
             alone,
             problem,
             validation,
-            scope="scalar",
-            precisions=SMALL.precisions,
-            refine=False,
+            settings=smidgen.fit.CalibrationSettings(
+                scope="scalar", precisions=SMALL.precisions, refine=False
+            ),
         )
         assert tuned.precision == pytest.approx(point.precision)
         assert tuned.temperature == pytest.approx(point.temperature, rel=1e-5)
-        assert tuned.tuning.chosen_nll == pytest.approx(point.nll, rel=1e-9)
+        assert tuned.calibration.chosen_nll == pytest.approx(point.nll, rel=1e-9)
 
 
 def test_the_allocation_keeps_its_budget_and_every_step_lowers_the_nll(study):

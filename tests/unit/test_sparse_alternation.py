@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from smidgen.errors import ArgumentError
 from smidgen.sparse import Rewiring, Schedule, SparseSettings, make_sparse, prune_network
 from smidgen.sparse.budgets import share_out
-from smidgen.sparse.grow import largest_gradients, tap_gradients
+from smidgen.sparse.grow import find_largest_gradients, tap_gradients
 from smidgen.sparse.prune import PRUNING_SCORES
 from smidgen.sparse.rewire import change_active_set
 
@@ -174,7 +174,7 @@ def test_layers_that_work_in_place_are_no_obstacle(path, noise):
         )
         nn.functional.cross_entropy(network(x), y).backward()
         taps = tap_gradients(network.model, network.layers, losses_of(network, [(x, y)]))
-        outers = [outer for tap in taps.values() for outer in tap.outers]
+        outers = [outer for tap in taps.values() for _, outer in tap]
         found.append([*(p.grad for p in network.layers["0"].parameters()), *outers])
     for left, right in zip(*found, strict=True):
         assert (left is None and right is None) or torch.equal(left, right)
@@ -197,7 +197,7 @@ def test_the_largest_gradients_are_those_of_the_dense_model(block, path):
         gradient = dense.get_submodule(name).weight.grad.abs().flatten()
         kept = part.pattern.list_indices()[::2].contiguous()
         gradient[kept.long()] = -1
-        found = largest_gradients(part, taps[name], kept, 7, block)
+        found = find_largest_gradients(part, taps[name], kept, 7, block)
         expected = gradient.topk(7)
         assert found.indices.tolist() == expected.indices.tolist()
         torch.testing.assert_close(found.scores, expected.values, **EXACT)
@@ -214,11 +214,11 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
     taps = tap_gradients(network.model, network.layers, losses_of(network, batches))
 
     source = torch.Generator().manual_seed(3)
-    dense = {n: part.weight().requires_grad_() for n, part in network.layers.items()}
+    dense = {n: part.to_dense().requires_grad_() for n, part in network.layers.items()}
 
     def noisy(name, x):
         part = network.layers[name]
-        variance = x.square() @ part.weight(part.scales).square().T
+        variance = x.square() @ part.to_dense(part.scales).square().T
         noise = torch.empty(len(dense[name]), len(x), dtype=x.dtype)
         spread = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
         drawn = noise.normal_(generator=source).T
@@ -230,7 +230,7 @@ def test_the_largest_gradients_under_local_noise_are_those_of_a_dense_oracle(pat
         gradient = dense[name].grad.abs().flatten()
         kept = part.pattern.list_indices()
         gradient[kept.long()] = -1
-        found = largest_gradients(part, taps[name], kept, 5)
+        found = find_largest_gradients(part, taps[name], kept, 5)
         expected = gradient.topk(5)
         assert found.indices.tolist() == expected.indices.tolist()
         torch.testing.assert_close(found.scores, expected.values, **EXACT)
@@ -261,8 +261,8 @@ def test_growing_sees_every_pass_once_under_activation_checkpointing():
         taps = tap_gradients(
             network.model, network.layers, losses_of(network, [(x, y)] * 2)
         )
-        assert all(len(tap.outers) == 2 for tap in taps.values())
-        found.append([outer for tap in taps.values() for outer in tap.outers])
+        assert all(len(tap) == 2 for tap in taps.values())
+        found.append([outer for tap in taps.values() for _, outer in tap])
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, **EXACT)
 
@@ -287,14 +287,14 @@ def test_a_move_takes_the_lowest_and_brings_the_steepest():
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
     old = part.pattern.list_indices().long()
     lowest = old[part.means.detach().abs().argsort()[:12]]
-    dense = part.weight().requires_grad_()
+    dense = part.to_dense().requires_grad_()
     (nn.functional.linear(x, dense, part.bias.detach()) - y).square().mean().backward()
     gradient = dense.grad.abs().flatten()
     stays = old[~torch.isin(old, lowest)]
     gradient[stays] = -1
     expected = torch.cat([stays, gradient.topk(12).indices]).sort().values
     # cos(0) = 1 would be step 0; so replace a share that rounds to 12 of 40.
-    schedule = Schedule(10**6, every=1, share=0.3001)
+    schedule = Schedule(10**6, every=1, fraction=0.3001)
     Rewiring(network, optimiser, schedule, removal="magnitude").advance(lambda: [loss])
     assert part.pattern.list_indices().tolist() == expected.tolist()
 
@@ -312,7 +312,7 @@ def test_nothing_of_the_size_of_a_weight_is_ever_made():
         nn.Linear(size, size), density=0.02, settings=SparseSettings(path="sparse")
     )
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
-    schedule = Schedule(10**6, every=1, share=0.3)
+    schedule = Schedule(10**6, every=1, fraction=0.3)
     alternation = Rewiring(network, optimiser, schedule)
     x = torch.randn(4, size)
 
@@ -333,13 +333,13 @@ def test_nothing_of_the_size_of_a_weight_is_ever_made():
 
 
 def test_the_schedule_is_a_falling_cosine_that_ends():
-    schedule = Schedule(100, every=10, share=0.4, until=0.8)
-    found = [schedule.replaced(step) for step in range(1, 101)]
+    schedule = Schedule(100, every=10, fraction=0.4, until=0.8)
+    found = [schedule.fraction_at(step) for step in range(1, 101)]
     due = [step for step, share in enumerate(found, 1) if share > 0]
     assert due == [10, 20, 30, 40, 50, 60, 70]
     assert found[39] == pytest.approx(0.2)
-    with pytest.raises(ArgumentError, match=r"share and until must be in \[0, 1\]"):
-        Schedule(10, share=1.2)
+    with pytest.raises(ArgumentError, match=r"fraction and until must be in \[0, 1\]"):
+        Schedule(10, fraction=1.2)
 
 
 @pytest.mark.parametrize("budget", ["global", "uniform"])

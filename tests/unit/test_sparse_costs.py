@@ -7,11 +7,11 @@ import torch
 from tests.support.tolerances import EXACT
 from torch import nn
 
-from smidgen import make_sparse, predict_sparse_batches
+from smidgen import Problem, SparsePosterior, make_sparse, predict_batches
 from smidgen.errors import DataError
 from smidgen.fit import SparseTraining
 from smidgen.outputs.likelihood import Categorical
-from smidgen.prediction import sparse_outputs
+from smidgen.posterior.sampling import sampled_outputs
 from smidgen.sparse import SparseSettings
 from smidgen_studies.methods.sparse_costs import costs
 
@@ -34,13 +34,15 @@ def test_the_mixture_of_the_draws_is_the_prediction(model, inputs, deterministic
         model, density=0.3, settings=SparseSettings(deterministic=deterministic)
     )
     batches = [(inputs[:5],), (inputs[5:],)]
-    outputs = sparse_outputs(network, batches, samples=3)
+    posterior = SparsePosterior(network=network, likelihood=Categorical(4), temperature=1.7)
+    runs = sampled_outputs(Problem(model), posterior, batches, samples=3)
+    outputs = torch.cat([each for _, each in runs], 1)
     assert outputs.shape == (2 if deterministic else 3, 8, 4)
-    found = predict_sparse_batches(network, batches, samples=3, temperature=1.7)
+    found = predict_batches(posterior, model, batches, samples=3)
     mixed = Categorical(4).mixture(outputs, 1.7)
     torch.testing.assert_close(mixed.log_probs, found.log_probs, **EXACT)
     with pytest.raises(DataError, match="no batch"):
-        sparse_outputs(network, [])
+        predict_batches(posterior, model, [])
 
 
 def test_costs_leave_the_networks_as_they_were(model, inputs, unchanged):

@@ -93,8 +93,8 @@ def test_the_noise_has_the_variance_of_the_weights():
     inputs = torch.randn(6, dtype=torch.float64).expand(20_000, 6)
     with torch.no_grad():
         outputs = network(inputs)
-        variance = (part.weight(part.scales) * inputs[0]).square().sum(-1)
-        mean = part.weight() @ inputs[0] + part.bias
+        variance = (part.to_dense(part.scales) * inputs[0]).square().sum(-1)
+        mean = part.to_dense() @ inputs[0] + part.bias
     error = (variance / len(inputs)).sqrt()
     assert ((outputs.mean(0) - mean).abs() < Z * error).all()
     spread = (outputs - mean).square().mean(0)
@@ -136,7 +136,7 @@ def test_a_whole_map_is_dense_and_stores_no_indices():
 def test_evaluation_is_of_the_means():
     network, part = network_of(nn.Linear(7, 9).double(), "sparse")
     inputs = torch.randn(5, 7, dtype=torch.float64)
-    expected = nn.functional.linear(inputs, part.weight(), part.bias)
+    expected = nn.functional.linear(inputs, part.to_dense(), part.bias)
     torch.testing.assert_close(network.eval()(inputs), expected, **EXACT)
 
 
@@ -238,7 +238,7 @@ def test_recomputing_a_map_with_noise_is_refused(reentrant):
 
 @pytest.mark.parametrize(
     ("indices", "words"),
-    [([], "1 active weight or more"), ([1, 1], "distinct"), ([6], r"\[0, 6\), got 6")],
+    [([], "at least 1 active weight"), ([1, 1], "distinct"), ([6], r"\[0, 6\), got 6")],
 )
 def test_wrong_patterns_are_refused(indices, words):
     with pytest.raises(SubsetError, match=words):

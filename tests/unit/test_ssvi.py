@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertForSequenceClassification
 
 import smidgen
-from smidgen import fit
+from smidgen import SparsePosterior, fit
 from smidgen.errors import (
     ArgumentError,
     DataError,
@@ -33,12 +33,10 @@ from smidgen.sparse import (
     Rewiring,
     Schedule,
     SparseSettings,
-    load_sparse,
     make_sparse,
     prune_network,
-    save_sparse,
 )
-from smidgen.sparse.flops import step_flops
+from smidgen.sparse.flops import count_step_flops
 
 
 @pytest.mark.parametrize("budget", ["uniform", "erk", "global"])
@@ -52,9 +50,14 @@ def test_it_learns_at_a_fifth_of_the_weights(budget, kind, unchanged):
     with unchanged(model), unchanged(network):
         found = fit.ssvi(network, blobs(), blobs(seed=5, shuffle=False), training=training)
     assert found.network.density == network.density
-    assert found.moves
+    assert found.changes
     assert found.history[-1].accuracy > 0.85
     assert not found.network.training
+
+
+def posterior_of(network, classes=3):
+    """A posterior of a network that nobody trained."""
+    return SparsePosterior(network=network, likelihood=smidgen.Categorical(classes))
 
 
 def test_a_plain_model_is_enough(unchanged):
@@ -76,11 +79,11 @@ def test_counted_operations_are_those_torch_counts(noise, image, density):
     inputs, labels = next(iter(blobs(image=image)))
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(network(inputs), labels).backward()
-    counted = step_flops(network, inputs)
+    counted = count_step_flops(network, inputs)
     assert counted.done_products == counter.get_total_flops()
     assert (counted.products == counted.done_products) == (density == 1.0)
     network.set_path("sparse")
-    assert step_flops(network, inputs).done == counted.total
+    assert count_step_flops(network, inputs).done == counted.total
 
 
 @pytest.mark.parametrize("budget", ["erk", "global"])
@@ -103,14 +106,14 @@ def test_counted_operations_of_a_move_are_those_torch_counts(budget):
 
     with FlopCounterMode(display=False) as counter:
         assert alternation.advance(lambda: [loss] * 2) is not None
-    counted = step_flops(network, inputs, passes=2, every=1, until=1.0)
+    counted = count_step_flops(network, inputs, passes=2, every=1, until=1.0)
     assert counted.done_moves == counter.get_total_flops()
 
 
 def test_counted_operations_follow_the_density():
     inputs, _ = next(iter(blobs()))
     sparse, dense = (
-        step_flops(make_sparse(mlp(100), density=d), inputs, every=100, passes=4)
+        count_step_flops(make_sparse(mlp(100), density=d), inputs, every=100, passes=4)
         for d in (0.1, 1.0)
     )
     assert sparse.products / dense.products == pytest.approx(0.1, rel=0.02)
@@ -204,11 +207,11 @@ def test_batches_without_a_label_are_passed_over():
     ]
     training = replace(QUICK, every=1, epochs=1, passes=2)
     found = fit.ssvi(mlp(), data, density=0.3, training=training, num_data=300)
-    assert found.moves
+    assert found.changes
     nothing = [(x, torch.full_like(y, -100)) for x, y in blobs()]
     still = fit.ssvi(mlp(), nothing + data, density=0.3, training=training, num_data=300)
     # The first batches have no loss to tell who may come.
-    assert [move.step for move in still.moves][0] == len(nothing) + 1
+    assert [move.step for move in still.changes][0] == len(nothing) + 1
 
 
 class Counting(nn.Sequential):
@@ -230,7 +233,7 @@ def test_a_move_has_as_many_passes_as_asked():
     found = fit.ssvi(Counting(*mlp(100)), data, density=0.3, training=training, num_data=90)
     first, second, third = (float(x[0, 0]) for x, _ in data)
     # Six steps; moves after the first four, the fourth in a new epoch.
-    assert [move.step for move in found.moves] == [1, 2, 3, 4]
+    assert [move.step for move in found.changes] == [1, 2, 3, 4]
     assert found.network.model.calls == [
         *(first, *[first] * 4),
         *(second, first, second, first, second),
@@ -244,7 +247,7 @@ def test_a_set_that_never_moves_is_mentioned():
     training = SparseTraining(epochs=2)
     with pytest.warns(SmidgenWarning, match=r"never move: every=100, .*\(every=1\)"):
         found = fit.ssvi(mlp(), blobs(), training=training)
-    assert not found.moves
+    assert not found.changes
     # Nobody who asked for it is told.
     fit.ssvi(mlp(), blobs(), training=replace(training, replaced=0.0))
     fit.ssvi(mlp(), blobs(), density=1.0, training=training)
@@ -271,7 +274,7 @@ def test_weight_decay_is_off_unless_asked(decay, kind):
         epochs=1, optimiser=kind, temperature=0.0, learning_rate=0.1, weight_decay=decay
     )
     found = fit.ssvi(network, data, training=training, num_data=300).network
-    before, after = (each.layers["0"].weight()[:, 5] for each in (network, found))
+    before, after = (each.layers["0"].to_dense()[:, 5] for each in (network, found))
     assert torch.equal(before, after) == (decay == 0.0)
     logs = [each.layers["0"].log_scales.view(32, 6)[:, 5] for each in (network, found)]
     assert torch.equal(*logs)
@@ -298,12 +301,12 @@ def test_deterministic_networks_have_no_scales_and_no_kl():
     network = make_sparse(mlp(), density=0.2, settings=SparseSettings(deterministic=True))
     found = fit.ssvi(network, blobs(), blobs(seed=5), training=QUICK)
     assert not any("log_scales" in n for n, _ in found.network.named_parameters())
-    assert found.moves
+    assert found.changes
     with pytest.raises(StructureError, match="no KL term"):
         network.kl()
     dense = make_sparse(mlp(), density=1.0, settings=SparseSettings(deterministic=True))
     found = fit.ssvi(dense, blobs(), blobs(seed=5), training=QUICK)
-    assert not found.moves
+    assert not found.changes
     assert found.history[-1].accuracy > 0.85
 
 
@@ -331,22 +334,20 @@ def test_dense_and_deterministic_is_plain_training():
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "batchnorm"])
 def test_predictions_are_a_mixture_of_draws(image):
     found = fit.ssvi(resnet() if image else mlp(), blobs(image=image), training=QUICK)
-    problem = Problem(found.network, found.likelihood)
     x, _ = next(iter(blobs(image=image, shuffle=False)))
-    generator = torch.Generator().manual_seed(7)
-    predictive = smidgen.predict_sparse(problem, x, samples=5, generator=generator)
+    predictive = smidgen.predict(found, found.network, x, samples=5, seed=7)
     seeds = torch.randint(2**62, (5,), generator=torch.Generator().manual_seed(7))
     probs = []
     with torch.no_grad():
         for seed in seeds.tolist():
-            with found.network.drawn(torch.Generator().manual_seed(seed)):
+            with found.network.using_draw(torch.Generator().manual_seed(seed)):
                 probs.append(found.network(x).double().softmax(-1))
     torch.testing.assert_close(predictive.probs, torch.stack(probs).mean(0), **EXACT)
-    point = smidgen.predict_sparse(found.network, x, samples=0)
+    point = smidgen.predict(found, found.network, x, samples=0)
     expected = found.network(x).detach().double().softmax(-1)
     torch.testing.assert_close(point.probs, expected, **EXACT)
     with pytest.raises(ArgumentError, match="samples must be 2 or more, or 0, got 1"):
-        smidgen.predict_sparse(found.network, x, samples=1)
+        smidgen.predict(found, found.network, x, samples=1)
 
 
 def test_a_transformer_with_dict_batches(unchanged):
@@ -363,8 +364,8 @@ def test_a_transformer_with_dict_batches(unchanged):
     )
     with unchanged(model):
         found = fit.ssvi(network, [batch, batch], training=training, num_data=12)
-    assert found.moves
-    predictive = smidgen.predict_sparse(found.network, batch, samples=3)
+    assert found.changes
+    predictive = smidgen.predict(found, model, batch, samples=3)
     assert predictive.probs.shape == (6, 3)
     plain = BertForSequenceClassification(bert_config(num_labels=3))
     plain.load_state_dict(found.network.dense_state_dict())
@@ -387,7 +388,7 @@ def test_recomputed_activations_change_nothing(reentrant, unchanged):
         network = make_sparse(each, density=0.2, settings=SparseSettings(path="dense"))
         with unchanged(each):
             found.append(fit.ssvi(network, [batch] * 2, training=training, num_data=12))
-    assert found[0].moves
+    assert found[0].changes
     assert_same(found[0].network, found[1].network)
     assert found[0].network.model.is_gradient_checkpointing
 
@@ -397,9 +398,10 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
     loader = blobs(image=True, shuffle=False)
     inputs, _ = next(iter(loader))
     with unchanged(network):
-        smidgen.predict_sparse_batches(network, loader, samples=2)
-        step_flops(network, inputs)
-    assert all(part.drawn is None for part in network.layers.values())
+        posterior = posterior_of(network)
+        smidgen.predict_batches(posterior, network, loader, samples=2)
+        count_step_flops(network, inputs)
+    assert all(part.current_draw is None for part in network.layers.values())
     # Which path is faster is a question of training batches.
     assert all(part.path == "auto" for part in network.layers.values())
 
@@ -412,10 +414,12 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     network = make_sparse(
         model, density=density, settings=SparseSettings(deterministic=deterministic)
     )
-    found = fit.ssvi(network, blobs(image=image), training=QUICK).network
-    save_sparse(found, tmp_path / "net")
+    posterior = fit.ssvi(network, blobs(image=image), training=QUICK)
+    smidgen.save(posterior, tmp_path / "net")
     with unchanged(model):
-        loaded = load_sparse(tmp_path / "net", model)
+        again = smidgen.load(tmp_path / "net", model)
+    assert again == posterior
+    found, loaded = posterior.network, again.network
     assert_same(found, loaded)
     assert loaded.subset() == found.subset()
     assert loaded.priors == found.priors
@@ -424,8 +428,8 @@ def test_a_folder_round_trip(tmp_path, image, density, deterministic, unchanged)
     x, _ = next(iter(blobs(image=image, shuffle=False)))
     torch.testing.assert_close(plain.eval()(x), loaded(x))
     with pytest.raises(StoreError, match="exists already"):
-        save_sparse(found, tmp_path / "net")
-    save_sparse(found, tmp_path / "net", overwrite=True)
+        smidgen.save(posterior, tmp_path / "net")
+    smidgen.save(posterior, tmp_path / "net", overwrite=True)
 
 
 def test_a_network_keeps_its_likelihood(tmp_path):
@@ -435,33 +439,33 @@ def test_a_network_keeps_its_likelihood(tmp_path):
     likelihood = smidgen.Gaussian(2, noise=0.01, relative=(0.5, 2.0))
     batches, problem = [(x, x[:, :2])] * 2, Problem(model, likelihood)
     training = SparseTraining(epochs=1, every=1)
-    found = fit.ssvi(problem, batches, density=0.5, training=training, num_data=60).network
-    folder = save_sparse(found, tmp_path / "net")
-    again = fit.ssvi(found, batches, training=training, num_data=60)
-    for network in (
+    found = fit.ssvi(problem, batches, density=0.5, training=training, num_data=60)
+    folder = smidgen.save(found, tmp_path / "net")
+    network = Problem(found.network, likelihood)
+    for posterior in (
         found,
-        prune_network(found, 0.25),
-        load_sparse(folder, model),
-        again.network,
+        replace(found, network=prune_network(found.network, 0.25)),
+        smidgen.load(folder, model),
+        fit.ssvi(network, batches, training=training, num_data=60),
     ):
-        one = smidgen.predict_sparse(network, x, samples=2)
-        many = smidgen.predict_sparse_batches(network, batches, samples=2)
+        one = smidgen.predict(posterior, model, x, samples=2)
+        many = smidgen.predict_batches(posterior, model, batches, samples=2)
         for predictive in (one, many):
             torch.testing.assert_close(
                 predictive.noise[0],
                 torch.tensor([0.005, 0.02], dtype=torch.float64),
                 **EXACT,
             )
-    other = smidgen.predict_sparse(Problem(found, smidgen.Categorical(2)), x, samples=2)
-    assert other.probs.shape == (30, 2)
-    # A folder of before says nothing: its first batch tells.
+    # The first folders did not say: then the problem must.
+    tensors = folder / "posterior.safetensors"
+    tensors.rename(folder / "sparse.safetensors")
     config = json.loads((folder / "config.json").read_text())
     del config["likelihood"]
+    config["schema"] = 1
     (folder / "config.json").write_text(json.dumps(config))
-    old = load_sparse(folder, model)
-    assert old.likelihood is None
-    predictive = smidgen.predict_sparse(old, batches[0], samples=2)
-    assert float(predictive.noise[0, 0]) == 1.0
+    with pytest.raises(StoreError, match="does not say what its outputs mean"):
+        smidgen.load(folder, model)
+    assert smidgen.load(folder, problem).likelihood == likelihood
 
 
 class Named(nn.Module):
@@ -490,7 +494,8 @@ def test_parameters_named_like_ours_stay_the_callers(tmp_path):
             found.layers["layer"].log_scales[:1], log(0.1 * found.priors["layer"])
         ),
     )
-    loaded = load_sparse(save_sparse(found, tmp_path / "net"), Named())
+    loaded = smidgen.load(smidgen.save(posterior_of(found), tmp_path / "net"), Named())
+    loaded = loaded.network
     assert_same(found, loaded)
     plain = Named()
     plain.load_state_dict(loaded.dense_state_dict())
@@ -503,26 +508,28 @@ def test_a_folder_is_small(tmp_path):
     sizes = []
     for density in (0.1, 1.0):
         model = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 10))
-        folder = save_sparse(make_sparse(model, density=density), tmp_path / f"{density}")
-        sizes.append((folder / "sparse.safetensors").stat().st_size)
+        posterior = posterior_of(make_sparse(model, density=density))
+        folder = smidgen.save(posterior, tmp_path / f"{density}")
+        sizes.append((folder / "posterior.safetensors").stat().st_size)
     assert sizes[0] / sizes[1] < STATE_RATIO
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):
-    folder = save_sparse(make_sparse(mlp(), density=0.2), tmp_path / "net")
+    posterior = posterior_of(make_sparse(mlp(), density=0.2))
+    folder = smidgen.save(posterior, tmp_path / "net")
     with pytest.raises(StoreError, match="does not fit this model"):
-        load_sparse(folder, mlp(16))
-    with pytest.raises(StoreError, match="is not a saved sparse network"):
-        load_sparse(tmp_path, mlp())
+        smidgen.load(folder, mlp(16))
+    with pytest.raises(StoreError, match="is not a saved posterior"):
+        smidgen.load(tmp_path, mlp())
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
-    with pytest.raises(StoreError, match="sparse network schema 99"):
-        load_sparse(folder, mlp())
+    with pytest.raises(StoreError, match="posterior schema 99"):
+        smidgen.load(folder, mlp())
     (folder / "config.json").write_text(json.dumps(config))
-    with (folder / "sparse.safetensors").open("ab") as file:
+    with (folder / "posterior.safetensors").open("ab") as file:
         file.write(b"0")
     with pytest.raises(StoreError, match="truncated or edited"):
-        load_sparse(folder, mlp())
+        smidgen.load(folder, mlp())
 
 
 def test_a_trained_model_starts_from_its_largest_weights():
@@ -543,9 +550,11 @@ def test_pruned_networks_predict_and_export(tmp_path, deterministic):
     less = prune_network(found.network, 0.1, by="snr", deterministic=deterministic)
     assert less.stochastic != deterministic
     assert found.network.stochastic
-    assert_same(less, load_sparse(save_sparse(less, tmp_path / "net"), mlp()))
+    posterior = replace(found, network=less)
+    loaded = smidgen.load(smidgen.save(posterior, tmp_path / "net"), mlp())
+    assert_same(less, loaded.network)
     x, _ = next(iter(blobs(shuffle=False)))
-    smidgen.predict_sparse(less, x, samples=3)
+    smidgen.predict(posterior, mlp(), x, samples=3)
     assert less.count == round(0.1 * less.total)
     zeros = sum(
         int((w == 0).sum()) for n, w in less.dense_state_dict().items() if "weight" in n

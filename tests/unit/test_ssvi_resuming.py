@@ -17,7 +17,7 @@ from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.problem import Problem
 from smidgen.sparse import SparseSettings, make_sparse
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.rewire import change_active_set, replace_values
+from smidgen.sparse.rewire import change_active_set, replace_weights
 
 
 class StopsAfter:
@@ -63,7 +63,7 @@ def interrupted(network, training, loader, place, validation=None, epochs=2):
 
 def assert_same_course(left, right):
     assert_same(left.network, right.network)
-    assert left.moves == right.moves
+    assert left.changes == right.changes
     for one, two in zip(left.history, right.history, strict=True):
         assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
 
@@ -79,7 +79,7 @@ def test_resuming_is_bitwise(tmp_path, image, kind, path):
     training = SparseTraining(epochs=4, learning_rate=0.02, every=3, optimiser=kind)
     held = blobs(image=image, seed=5)
     whole = fit.ssvi(network, blobs(image=image), held, training=training)
-    assert whole.moves
+    assert whole.changes
     resumed = interrupted(
         network, training, lambda: blobs(image=image), tmp_path / "run", held
     )
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path):
 
 def test_a_checkpoint_never_replaces_something_else(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="is not a checkpoint file"):
         fit.ssvi(mlp(), blobs(), training=QUICK, checkpoint=tmp_path / "thesis.txt")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     with pytest.raises(StoreError, match="checkpoint must be a file, got the folder"):
@@ -176,11 +176,11 @@ def test_an_infinite_score_does_not_end_a_training(tmp_path):
 def test_scales_that_a_map_has_not_are_refused():
     whole = Pattern(32, 6)
     part = make_sparse(mlp(), density=0.3).layers["0"]
-    with pytest.raises(StructureError, match="it has scales, none were given"):
-        replace_values(part, whole, torch.zeros(192), None, None)
+    with pytest.raises(StructureError, match="log_scales must be given, .* got none"):
+        replace_weights(part, whole, torch.zeros(192), None, None)
     points = make_sparse(mlp(), density=0.3, settings=SparseSettings(deterministic=True))
-    with pytest.raises(StructureError, match="it has no scales, some were given"):
-        replace_values(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
+    with pytest.raises(StructureError, match="log_scales must be None, .* got some"):
+        replace_weights(points.layers["0"], whole, torch.zeros(192), torch.zeros(192), None)
     change_active_set(points.layers["0"], torch.arange(7))
 
 

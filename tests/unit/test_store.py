@@ -16,7 +16,7 @@ from tests.support.tolerances import EXACT
 import smidgen
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import StoreError
-from smidgen.runtime.artifact import hash_file
+from smidgen.runtime.files import hash_file
 from smidgen.runtime.record import Record
 
 
@@ -36,7 +36,7 @@ def test_a_posterior_comes_back_equal(case, structure, tmp_path):
     problem = case.problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=40)
     posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
-    posterior = smidgen.fit.tune_precision(posterior, problem, [batch])
+    posterior = smidgen.calibrate(posterior, problem, [batch])
     smidgen.save(posterior, tmp_path / "saved")
     loaded = smidgen.load(tmp_path / "saved", model)
     assert loaded == posterior

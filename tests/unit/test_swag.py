@@ -94,7 +94,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
     posterior = posterior_of(spread)
     count = 4000
     generators = [torch.Generator().manual_seed(seed) for seed in range(count)]
-    drawn = torch.stack(list(posterior.drawn(generators)))
+    drawn = torch.stack(list(posterior.sample_weights(generators)))
     stated = posterior.covariance_matrix()
     scale = stated.diagonal()
     assert ((drawn.mean(0) - posterior.mean).abs() <= Z * (scale / count).sqrt()).all()
@@ -107,7 +107,7 @@ def test_samples_have_the_stated_mean_and_covariance(spread):
 
 def test_without_a_spread_every_sample_is_the_mean():
     posterior = posterior_of("none")
-    (drawn,) = posterior.drawn([torch.Generator().manual_seed(1)])
+    (drawn,) = posterior.sample_weights([torch.Generator().manual_seed(1)])
     assert torch.equal(drawn, posterior.mean)
     assert not posterior.covariance_matrix().any()
 
@@ -267,11 +267,11 @@ def test_convolutions_and_any_likelihood():
         model, batch = case.make()
         subset = smidgen.select.sparse_kfac(model, percent=60)
         found = swag(case.problem(model), split(batch), subset, steps=20, every=2, rank=3)
-        tuned = smidgen.fit.tune_samples(found, case.problem(model), [batch])
-        assert tuned.tuning.chosen_nll <= tuned.tuning.nll
-        predictive = smidgen.predict_samples(tuned, model, batch)
+        tuned = smidgen.calibrate(found, case.problem(model), [batch])
+        assert tuned.calibration.chosen_nll <= tuned.calibration.nll
+        predictive = smidgen.predict(tuned, model, batch)
         nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
-        assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+        assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 def test_a_regression_has_its_noise_fitted():
@@ -292,11 +292,11 @@ def test_a_regression_has_its_noise_fitted():
     endless = swag(problem, Repeated(train), subset, **plain).likelihood.noise
     assert endless == pytest.approx(alone.likelihood.noise, rel=1e-9)
     held = swag(problem, train, subset, **plain, validation=validation)
-    tuned = smidgen.fit.tune_samples(held, problem, validation)
+    tuned = smidgen.calibrate(held, problem, validation)
     assert held.likelihood == tuned.likelihood
     rates = {**plain, "learning_rate": [1e-3, 1e-2], "trial_steps": 20}
     chosen = swag(problem, train, subset, **rates, validation=validation)
-    assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+    assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 class Repeated:
@@ -458,9 +458,9 @@ def test_a_collector_in_ones_own_loop_has_the_same_moments():
     torch.testing.assert_close(found.mean, ours.mean, **EXACT)
     torch.testing.assert_close(found.covariance_matrix(), ours.covariance(), **EXACT)
     # It belongs to the model as trained, and predicts around the mean.
-    assert smidgen.predict_samples(found, copy, batch).probs.shape == (4, 3)
+    assert smidgen.predict(found, copy, batch).probs.shape == (4, 3)
     with pytest.raises(ArgumentError, match="must be the one the posterior"):
-        smidgen.predict_samples(found, model, batch)
+        smidgen.predict(found, model, batch)
 
 
 def test_the_result_does_not_depend_on_how_often_the_loader_was_read():
@@ -518,14 +518,14 @@ def test_transposed_and_channels_last_parameters():
         model.to(memory_format=torch.channels_last), [batch], subset, steps=20, rank=3
     )
     torch.testing.assert_close(moved.mean, plain.mean, **EXACT)
-    smidgen.predict_samples(moved, model, batch, samples=2)
+    smidgen.predict(moved, model, batch, samples=2)
 
 
 def test_tuning_again_tells_the_same():
     model, batch = ONE_BLOCK.make()
     found = swag(model, split(batch), smidgen.select.last_layer(model), steps=20)
-    once = smidgen.fit.tune_samples(found, model, [batch])
-    assert smidgen.fit.tune_samples(once, model, [batch]).tuning == once.tuning
+    once = smidgen.calibrate(found, model, [batch])
+    assert smidgen.calibrate(once, model, [batch]).calibration == once.calibration
 
 
 @pytest.mark.filterwarnings("ignore:the best temperature")
@@ -542,8 +542,8 @@ def test_samples_far_worse_than_the_trained_weights_are_mentioned():
         for labels, rate in ((1 - y, 1.0), (y, 1e-3))
     )
     with pytest.warns(SmidgenWarning, match="SGD has left them"):
-        smidgen.fit.tune_samples(away, model, [(x, y)])
-    smidgen.fit.tune_samples(near, model, [(x, y)])
+        smidgen.calibrate(away, model, [(x, y)])
+    smidgen.calibrate(near, model, [(x, y)])
 
 
 def test_bf16_weights_move_in_fp32():
@@ -574,7 +574,7 @@ def test_a_saved_posterior_comes_back_equal(tmp_path, covariance):
         rank=3,
         covariance=covariance,
     )
-    found = smidgen.fit.tune_samples(found, model, [batch], samples=4)
+    found = smidgen.calibrate(found, model, [batch], samples=4)
     folder = smidgen.save(found, tmp_path / "saved")
     assert smidgen.load(folder, model) == found
     assert "swag" in (folder / "README.md").read_text()

@@ -47,7 +47,7 @@ def drawn_densely(predictive, normals):
 @pytest.mark.parametrize("top", [2, 4, CLASSES])
 def test_probabilities_and_information_equal_dense_sampling(top):
     posterior, model, batch = fitted()
-    found = smidgen.predict(posterior, model, batch, top=top, draws=512)
+    found = smidgen.predict(posterior, model, batch, link=smidgen.Link(draws=512, top=top))
     normals = standard_normals(512, top - 1)
     drawn = drawn_densely(found, normals)
     torch.testing.assert_close(found.probs, drawn.exp().mean(1), **EXACT)
@@ -60,7 +60,7 @@ def test_probabilities_and_information_equal_dense_sampling(top):
 
 def test_two_followed_classes_have_their_information_by_quadrature():
     posterior, model, batch = fitted()
-    found = smidgen.predict(posterior, model, batch, top=2)
+    found = smidgen.predict(posterior, model, batch, link=smidgen.Link(top=2))
     grid = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     drawn = drawn_densely(found, grid[:, None]).exp()
     weights = (-0.5 * grid**2).exp() / (-0.5 * grid**2).exp().sum()
@@ -74,7 +74,7 @@ def test_two_followed_classes_have_their_information_by_quadrature():
 @pytest.mark.parametrize("top", [2, 4, CLASSES])
 def test_the_covariance_is_that_of_all_classes_where_they_are_followed(top):
     posterior, model, batch = fitted()
-    found = smidgen.predict(posterior, model, batch, top=top)
+    found = smidgen.predict(posterior, model, batch, link=smidgen.Link(top=top))
     everything = smidgen.predict(posterior, model, batch, link="sampling")
     assert found.classes.shape == (6, top)
     assert (found.classes[:, 0] == found.logits.argmax(-1)).all()
@@ -89,7 +89,7 @@ def test_the_covariance_is_that_of_all_classes_where_they_are_followed(top):
 def test_all_classes_followed_is_the_ordinary_link_in_another_order():
     """The same normals on logits sorted by size give the very same probabilities."""
     posterior, model, batch = fitted()
-    found = smidgen.predict(posterior, model, batch, top=CLASSES)
+    found = smidgen.predict(posterior, model, batch, link=smidgen.Link(top=CLASSES))
     ordinary = smidgen.predict(posterior, model, batch, link="sampling")
     order = found.classes
     sorted_covariance = torch.stack(
@@ -116,14 +116,14 @@ def test_top_minus_one_backward_passes(monkeypatch):
     monkeypatch.setattr(
         torch.autograd, "grad", lambda *a, **k: passes.append(1) or original(*a, **k)
     )
-    smidgen.predict(posterior, model, batch, top=3)
+    smidgen.predict(posterior, model, batch, link=smidgen.Link(top=3))
     assert len(passes) == 2
 
 
 def test_the_nll_for_tuning_is_that_of_predicting():
     posterior, model, (x, y) = fitted()
     likelihood = posterior.likelihood
-    found = smidgen.predict(posterior, model, x, top=3)
+    found = smidgen.predict(posterior, model, x, link=smidgen.Link(top=3))
     full = found.logit_covariance
     between = full[:, 1:, 1:] + full[:, :1, :1] - full[:, 1:, :1] - full[:, :1, 1:]
     nll = likelihood.nll_of_temperature(
@@ -193,7 +193,7 @@ def test_memory_follows_the_classes_that_are_followed():
         model, [batch], smidgen.select.named(model, ["0.*"]), fisher_draws=2
     )
     with Largest() as largest:
-        found = smidgen.predict(posterior, model, batch, top=top)
+        found = smidgen.predict(posterior, model, batch, link=smidgen.Link(top=top))
         information = found.mutual_information
     assert torch.isfinite(information).all()
     assert largest.numbers <= 2 * top * rows * classes
@@ -242,31 +242,45 @@ def test_the_precision_can_be_tuned_for_the_classes_that_are_followed(top, monke
     monkeypatch.setattr(
         torch.autograd, "grad", lambda *a, **k: passes.append(1) or original(*a, **k)
     )
-    tuned = smidgen.fit.tune_precision(posterior, model, [batch], top=top, refine=False)
+    tuned = smidgen.calibrate(
+        posterior,
+        model,
+        [batch],
+        settings=smidgen.fit.CalibrationSettings(refine=False),
+        link=smidgen.Link(top=top),
+    )
     assert len(passes) == top - 1
-    found = smidgen.predict(tuned, model, batch, top=top, draws=64)
+    found = smidgen.predict(tuned, model, batch, link=smidgen.Link(draws=64, top=top))
     nll = float(smidgen.evaluate.nll(found, batch[1]).mean())
-    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-6)
+    assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 def test_tuning_scores_what_predicting_with_top_gives():
     posterior, model, batch = fitted()
     grid = [0.05, 0.5, 5.0]
-    tuned = smidgen.fit.tune_precision(
-        posterior, model, [batch], precisions=grid, scope="scalar", refine=False, top=3
+    tuned = smidgen.calibrate(
+        posterior,
+        model,
+        [batch],
+        settings=smidgen.fit.CalibrationSettings(
+            scope="scalar", precisions=grid, refine=False
+        ),
+        link=smidgen.Link(top=3),
     )
     for index, precision in enumerate(grid):
         for temperature, curve in [
-            (posterior.temperature, tuned.tuning.nll),
-            (tuned.tuning.scales[index], tuned.tuning.joint_nll),
+            (posterior.temperature, tuned.calibration.nll),
+            (tuned.calibration.scales[index], tuned.calibration.joint_nll),
         ]:
             candidate = posterior.with_precision(precision).with_temperature(temperature)
-            predictive = smidgen.predict(candidate, model, batch, top=3, draws=64)
+            predictive = smidgen.predict(
+                candidate, model, batch, link=smidgen.Link(draws=64, top=3)
+            )
             nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
             assert curve[index] == pytest.approx(nll, rel=SOLVER["rtol"])
     scale = smidgen.fit.temperature(*smidgen.point_outputs(model, [batch]))
-    assert tuned.tuning.map_scale == pytest.approx(scale, rel=SOLVER["rtol"])
+    assert tuned.calibration.map_scale == pytest.approx(scale, rel=SOLVER["rtol"])
 
 
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -278,8 +292,12 @@ def test_memory_of_tuning_follows_them_too():
     subset = smidgen.select.named(model, ["0.*"])
     posterior = smidgen.fit.laplace(model, [batch], subset, fisher_draws=2)
     with Largest() as largest:
-        smidgen.fit.tune_precision(
-            posterior, model, [batch], precisions=[0.1, 1.0, 10.0], top=top
+        smidgen.calibrate(
+            posterior,
+            model,
+            [batch],
+            settings=smidgen.fit.CalibrationSettings(precisions=[0.1, 1.0, 10.0]),
+            link=smidgen.Link(top=top),
         )
         smidgen.fit.temperature(*smidgen.point_outputs(model, [batch]))
     assert largest.numbers <= 2 * top * precisions * rows * classes
@@ -292,18 +310,18 @@ def test_top_is_checked(top):
     with pytest.raises(
         ArgumentError, match="top must be a whole number of classes, 2 to 6"
     ):
-        smidgen.predict(posterior, model, batch, top=top)
+        smidgen.predict(posterior, model, batch, link=smidgen.Link(top=top))
 
 
 def test_top_is_for_sampling_of_classes():
     posterior, model, batch = fitted()
     with pytest.raises(ArgumentError, match="top is for link 'sampling', got 'laplace-b"):
-        smidgen.predict(posterior, model, batch, top=2, link="laplace-bridge")
+        smidgen.predict(posterior, model, batch, link=smidgen.Link("laplace-bridge", top=2))
     labels = smidgen.Problem(model, smidgen.Bernoulli(CLASSES))
     subset = smidgen.select.last_layer(model)
     posterior = smidgen.fit.laplace(labels, [batch[0]], subset)
     with pytest.raises(ArgumentError, match="top is for outputs that are classes.*bernou"):
-        smidgen.predict(posterior, labels, batch, top=2)
+        smidgen.predict(posterior, labels, batch, link=smidgen.Link(top=2))
 
 
 def test_followed_classes_do_not_hold_the_order_of_all():

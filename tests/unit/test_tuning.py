@@ -52,14 +52,18 @@ def test_several_precisions_do_at_least_as_well_and_score_as_predicted(case, str
     validation = noisy(case, model, batch)
     found = {}
     for scope in ("scalar", "group", "layer"):
-        tuned = smidgen.fit.tune_precision(
-            posterior, problem, validation, scope=scope, refine=False, link="auto"
+        tuned = smidgen.calibrate(
+            posterior,
+            problem,
+            validation,
+            link="auto",
+            settings=smidgen.fit.CalibrationSettings(scope=scope, refine=False),
         )
-        assert tuned.tuning.scope == scope
-        found[scope] = tuned.tuning.chosen_nll
+        assert tuned.calibration.scope == scope
+        found[scope] = tuned.calibration.chosen_nll
         if case.outputs != 4:  # sampling draws its own normals when it predicts
             nll = held_out_nll(tuned, problem, validation)
-            assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-7)
+            assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-7)
     assert found["group"] <= found["scalar"] + 1e-12
     assert found["layer"] <= found["scalar"] + 1e-12
 
@@ -74,15 +78,18 @@ def test_a_refined_precision_is_better_and_scores_as_interpolated(case):
     )
     validation = noisy(case, model, batch)
     coarse, fine = (
-        smidgen.fit.tune_precision(
-            posterior, problem, validation, scope="scalar", refine=refine
+        smidgen.calibrate(
+            posterior,
+            problem,
+            validation,
+            settings=smidgen.fit.CalibrationSettings(scope="scalar", refine=refine),
         )
         for refine in (False, True)
     )
-    assert fine.tuning.chosen_nll <= coarse.tuning.chosen_nll
+    assert fine.calibration.chosen_nll <= coarse.calibration.chosen_nll
     if case.outputs != 4:
         nll = held_out_nll(fine, problem, validation)
-        assert nll == pytest.approx(fine.tuning.chosen_nll, **INTERPOLATED)
+        assert nll == pytest.approx(fine.calibration.chosen_nll, **INTERPOLATED)
 
 
 def test_the_table_between_grid_points_is_near_the_exact_covariance():
@@ -178,13 +185,13 @@ def test_no_other_precision_has_more_evidence(scope):
     posterior = smidgen.fit.laplace(
         model, [batch], smidgen.select.sparse_kfac(model, percent=100)
     )
-    tuned = smidgen.fit.tune_by_evidence(posterior, model, scope=scope)
+    tuned = smidgen.fit.calibrate_by_evidence(posterior, model, scope=scope)
     best = smidgen.fit.log_evidence(tuned, model)
     for factor in (0.5, 0.9, 1.1, 2.0):
         other = {name: tau * factor for name, tau in tuned.precisions.items()}
         assert smidgen.fit.log_evidence(tuned.with_precision(other), model) < best
     if scope == "layer":
-        scalar = smidgen.fit.tune_by_evidence(posterior, model)
+        scalar = smidgen.fit.calibrate_by_evidence(posterior, model)
         assert best > smidgen.fit.log_evidence(scalar, model)
 
 
@@ -198,13 +205,17 @@ def test_evidence_needs_labels_and_scope_is_named():
     )
     with pytest.raises(ArgumentError, match="fitted to labelled data"):
         smidgen.fit.log_evidence(posterior, model)
-    assert math.isfinite(smidgen.fit.tune_by_evidence(posterior, model).precision)
+    assert math.isfinite(smidgen.fit.calibrate_by_evidence(posterior, model).precision)
     with pytest.raises(ArgumentError, match="scope must be one of"):
-        smidgen.fit.tune_precision(posterior, model, [batch], scope="map")
+        smidgen.calibrate(
+            posterior, model, [batch], settings=smidgen.fit.CalibrationSettings(scope="map")
+        )
     full = smidgen.fit.laplace(model, [batch], subset, structure="full")
-    assert isinstance(smidgen.fit.tune_precision(full, model, [batch]).precision, float)
+    assert isinstance(smidgen.calibrate(full, model, [batch]).precision, float)
     with pytest.raises(ArgumentError, match="scope must be 'scalar' for structure 'full'"):
-        smidgen.fit.tune_precision(full, model, [batch], scope="layer")
+        smidgen.calibrate(
+            full, model, [batch], settings=smidgen.fit.CalibrationSettings(scope="layer")
+        )
 
 
 @EDGES_ARE_FINE
@@ -214,7 +225,7 @@ def test_a_tuned_regression_has_the_evidence_of_its_own_noise():
     problem = case.problem(model)
     subset = smidgen.select.last_layer(model)
     fitted = smidgen.fit.laplace(problem, [batch], subset)
-    tuned = smidgen.fit.tune_precision(fitted, problem, noisy(case, model, batch))
+    tuned = smidgen.calibrate(fitted, problem, noisy(case, model, batch))
     assert tuned.likelihood.noise != fitted.likelihood.noise
     outputs = case.forward(model, batch).detach()
     expected = tuned.likelihood.log_prob(outputs, batch[1].reshape(outputs.shape)).sum()
@@ -228,12 +239,15 @@ def test_precision_alone_keeps_the_temperature():
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     warm = posterior.with_temperature(2)
     validation = noisy(case, model, batch)
-    tuned = smidgen.fit.tune_precision(
-        warm, model, validation, what="precision", refine=False
+    tuned = smidgen.calibrate(
+        warm,
+        model,
+        validation,
+        settings=smidgen.fit.CalibrationSettings(what="precision", refine=False),
     )
     assert tuned.temperature == 2.0
     nll = held_out_nll(tuned, model, validation)
-    assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+    assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 def test_evidence_refuses_another_model_and_names_its_edge():
@@ -249,7 +263,7 @@ def test_evidence_refuses_another_model_and_names_its_edge():
         model[-1].bias.zero_()
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     with pytest.warns(smidgen.SmidgenWarning, match="at the edge of the precisions"):
-        smidgen.fit.tune_by_evidence(posterior, model)
+        smidgen.fit.calibrate_by_evidence(posterior, model)
 
 
 def test_the_edge_is_that_of_what_was_chosen_for_each_group():
@@ -258,23 +272,34 @@ def test_the_edge_is_that_of_what_was_chosen_for_each_group():
     problem = case.problem(model)
     subset = smidgen.select.sparse_kfac(model, percent=60)
     posterior = smidgen.fit.laplace(problem, [batch], subset)
+
     # The common precision lies within this grid, that of some layer at its lower end.
-    wanted = {"precisions": GRID[10:17], "refine": False}
+    def settings(scope):
+        return smidgen.fit.CalibrationSettings(
+            scope=scope, precisions=GRID[10:17], refine=False
+        )
+
     validation = noisy(case, model, batch)
-    one = smidgen.fit.tune_precision(
-        posterior, problem, validation, scope="scalar", **wanted
+    one = smidgen.calibrate(
+        posterior,
+        problem,
+        validation,
+        settings=settings("scalar"),
     )
-    assert not one.tuning.at_edge
+    assert not one.calibration.at_edge
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tuned = smidgen.fit.tune_precision(
-            posterior, problem, validation, scope="layer", **wanted
+        tuned = smidgen.calibrate(
+            posterior,
+            problem,
+            validation,
+            settings=settings("layer"),
         )
     ends = {GRID[10], GRID[16]}
     at_ends = [name for name, each in tuned.precisions.items() if each in ends]
     assert at_ends
     assert set(tuned.precisions.values()) - ends
-    assert tuned.tuning.at_edge
+    assert tuned.calibration.at_edge
     text = " ".join(str(each.message) for each in caught)
     assert all(name in text for name in at_ends)
 
@@ -287,12 +312,16 @@ def test_a_coarse_grid_is_not_interpolated():
     validation = noisy(case, model, batch)
     settings = {"scope": "scalar", "what": "precision"}
     for grid in ((1e-2, 1, 1e2), (1e-1, 1, 10, 1e2), (1e-4, 0.1, 1e3)):
-        tuned = smidgen.fit.tune_precision(
-            posterior, model, validation, precisions=grid, **settings
+        tuned = smidgen.calibrate(
+            posterior,
+            model,
+            validation,
+            settings=smidgen.fit.CalibrationSettings(precisions=grid),
+            **settings,
         )
         assert min(abs(tuned.precision - each) for each in grid) < 1e-12
         nll = held_out_nll(tuned, model, validation)
-        assert nll == pytest.approx(tuned.tuning.chosen_nll, rel=1e-9)
+        assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
 @pytest.mark.parametrize("link", ["sampling", "laplace-bridge", "diagonal-probit"])

@@ -36,7 +36,7 @@ def test_the_whole_path_leaves_the_model_as_it_was(case, unchanged, tmp_path):
     with unchanged(model):
         subset = smidgen.select.sparse_kfac(model, percent=50)
         posterior = smidgen.fit.laplace(problem, shuffling(batch), subset)
-        posterior = smidgen.fit.tune_precision(posterior, problem, shuffling(batch))
+        posterior = smidgen.calibrate(posterior, problem, shuffling(batch))
         smidgen.predict(posterior, problem, batch)
         smidgen.point_outputs(problem, [batch])
         smidgen.save(posterior, tmp_path / "posterior")
@@ -131,7 +131,7 @@ def test_a_refusal_while_it_is_alive_has_left_the_model_alone(unchanged):
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     with unchanged(model):
         with pytest.raises(DataError, match="needs labels") as kept:
-            smidgen.fit.tune_precision(posterior, model, [batch[0]])
+            smidgen.calibrate(posterior, model, [batch[0]])
         assert kept.tb is not None
         assert model.training
         assert not any(m._forward_hooks for m in model.modules())

@@ -47,7 +47,7 @@ def recorded_weights(case, model, batch, posterior, samples):
         return torch.zeros(1, case.outputs).double()
 
     problem = smidgen.Problem(model, forward=forward)
-    smidgen.predict_samples(posterior, problem, batch, samples=samples)
+    smidgen.predict(posterior, problem, batch, samples=samples)
     found = {name: torch.stack([each[name] for each in seen]) for name in places}
     if JOINT in posterior.operators:
         return {JOINT: torch.cat(list(found.values()), -1)}
@@ -94,7 +94,7 @@ def test_a_linear_regression_has_the_linearised_mean_and_variance():
     posterior = smidgen.fit.laplace(model, [batch], subset, precision=0.3)
     exact = smidgen.predict(posterior, model, batch)
     count = 3000
-    found = smidgen.predict_samples(posterior, model, batch, samples=count)
+    found = smidgen.predict(posterior, model, batch, samples=count)
     error = (exact.variance / count).sqrt()
     assert ((found.mean - exact.mean).abs() < Z * error).all()
     error = exact.variance * (2 / (count - 1)) ** 0.5
@@ -118,7 +118,7 @@ def test_a_linear_classifier_has_the_integral_over_its_logits():
     expected = (drawn * weights).sum(-1)
     spread = ((drawn - expected[:, None]).square() * weights).sum(-1).sqrt()
     count = 3000
-    found = smidgen.predict_samples(posterior, model, batch, samples=count)
+    found = smidgen.predict(posterior, model, batch, samples=count)
     assert ((found.probs[:, 1] - expected).abs() < Z * spread / count**0.5).all()
     sample = found.logit_covariance
     between = sample[:, 0, 0] + sample[:, 1, 1] - 2 * sample[:, 0, 1]
@@ -142,7 +142,7 @@ def test_probabilities_and_information_are_those_of_the_samples(likelihood, kind
     subset = smidgen.select.sparse_kfac(model, percent=50)
     posterior = smidgen.fit.laplace(problem, [batch], subset).with_temperature(0.6)
     watched = smidgen.Problem(model, forward=forward)
-    found = smidgen.predict_samples(posterior, watched, batch, samples=7)
+    found = smidgen.predict(posterior, watched, batch, samples=7)
     assert len(outputs) == 7
     scaled = torch.stack(outputs) / 0.6
     if kind == "categorical":
@@ -167,7 +167,7 @@ def test_many_classes_keep_no_covariance_but_their_information():
     model, batch = Case("linear", linear, 80, vectors).make()
     subset = smidgen.select.last_layer(model)
     posterior = smidgen.fit.laplace(model, [batch], subset, structure="diag")
-    found = smidgen.predict_samples(posterior, model, batch, samples=4)
+    found = smidgen.predict(posterior, model, batch, samples=4)
     assert found.logit_covariance is None
     assert (found.mutual_information > 0).all()
 
@@ -177,8 +177,8 @@ def test_all_batches_see_the_same_samples():
     subset = smidgen.select.sparse_kfac(model, percent=50)
     posterior = smidgen.fit.laplace(model, [batch], subset)
     single = [{k: v[i : i + 1] for k, v in batch.items()} for i in range(4)]
-    whole = smidgen.predict_samples(posterior, model, batch, samples=5)
-    parts = smidgen.predict_samples_batches(posterior, model, iter(single), samples=5)
+    whole = smidgen.predict(posterior, model, batch, samples=5)
+    parts = smidgen.predict_batches(posterior, model, iter(single), samples=5)
     torch.testing.assert_close(parts.log_probs, whole.log_probs, **EXACT)
 
 
@@ -192,7 +192,7 @@ def test_tied_weights_are_sampled_together():
         return net(own[0])
 
     problem = smidgen.Problem(model, forward=forward)
-    found = smidgen.predict_samples(posterior, problem, batch, samples=3)
+    found = smidgen.predict(posterior, problem, batch, samples=3)
     assert (found.mutual_information > 0).all()
 
 
@@ -228,10 +228,10 @@ def test_the_model_is_left_alone_also_by_an_exception(case, unchanged, where):
     watched = smidgen.Problem(model, forward=forward)
     with unchanged(model):
         if where == "nowhere":
-            smidgen.predict_samples_batches(posterior, watched, batches(), samples=3)
+            smidgen.predict_batches(posterior, watched, batches(), samples=3)
         else:
             with pytest.raises(Trap):
-                smidgen.predict_samples_batches(posterior, watched, batches(), samples=3)
+                smidgen.predict_batches(posterior, watched, batches(), samples=3)
     # Evaluation mode throughout: no dropout on top of the samples.
     assert model.training
 
@@ -241,7 +241,7 @@ def test_bf16_models_are_sampled_in_their_own_type():
     model = model.to(torch.bfloat16)
     subset = smidgen.select.sparse_kfac(model, percent=60)
     posterior = smidgen.fit.laplace(model, [batch], subset)
-    found = smidgen.predict_samples(posterior, model, batch, samples=4)
+    found = smidgen.predict(posterior, model, batch, samples=4)
     assert torch.isfinite(found.log_probs).all()
     assert (found.mutual_information > 0).all()
 
@@ -250,14 +250,14 @@ def test_refusals():
     model, batch = Case("mlp", mlp, 2, vectors).make()
     posterior = smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
     with pytest.raises(ArgumentError, match="samples must be 2 or more, got 1"):
-        smidgen.predict_samples(posterior, model, batch, samples=1)
+        smidgen.predict(posterior, model, batch, samples=1)
     with pytest.raises(ArgumentError, match="got a DataLoader. Use smidgen.predict_sam"):
-        smidgen.predict_samples(posterior, model, DataLoader([1]))
+        smidgen.predict(posterior, model, DataLoader([1]))
     with pytest.raises(DataError, match="yielded no batch"):
-        smidgen.predict_samples_batches(posterior, model, [])
+        smidgen.predict_batches(posterior, model, [])
     with pytest.raises(DataError, match="holds no example"):
-        smidgen.predict_samples(posterior, model, batch[0][:0])
+        smidgen.predict(posterior, model, batch[0][:0])
     with torch.no_grad():
         model[0].weight[0, 0] += 1
     with pytest.raises(ArgumentError, match="must be the one the posterior was fitted to"):
-        smidgen.predict_samples(posterior, model, batch)
+        smidgen.predict(posterior, model, batch)

@@ -15,10 +15,8 @@ from smidgen.cli.options import text as texts
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
-from smidgen.posterior.swag import SwagPosterior
-from smidgen.workflows.posterior_notes import posterior_summary
 from smidgen.workflows.swag import collect, keep
 
 Tune = Annotated[What, typer.Option(help="What to choose on held-out data.")]
@@ -74,7 +72,7 @@ def fit(
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     seen, held = [texts.batches_of(t, tokenizer, batch_size, max_length) for t in tables]
     subset = wanted.subset(network, seen, say)
-    found: LaplacePosterior | SwagPosterior
+    found: Posterior
     if method == "swag":
         say(f"Collecting SWAG's snapshots of {choosing.share(subset)}")
         batches = texts.shuffled(tables[0], tokenizer, batch_size, max_length, seed)
@@ -84,34 +82,29 @@ def fit(
     else:
         say(f"Fitting {choosing.share(subset)} with structure {how['structure']}")
         found = smidgen.fit.laplace(network, seen, subset, **how)
-        say(f"Tuning on {len(tables[1]):,} held-out texts")
-        found = smidgen.fit.tune_precision(found, network, held, what=tune, scope=scope)
+        say(f"Calibrating on {len(tables[1]):,} held-out texts")
+        chosen = smidgen.fit.CalibrationSettings(what=tune, scope=scope)
+        found = smidgen.calibrate(found, network, held, settings=chosen)
     keep(found, folder, say, overwrite=overwrite)
     _tell(found, json_file, posterior=str(folder), selector=select, method=method)
 
 
-def _tell(
-    found: LaplacePosterior | SwagPosterior, json_file: Path | None, **how: str
-) -> None:
+def _tell(found: Posterior, json_file: Path | None, **how: str) -> None:
     """Print what was found, and write it where that is asked for."""
     show_posterior(found)
-    write_json(json_file, {**how, **posterior_summary(found)})
+    write_json(json_file, {**how, **found.summary()})
 
 
-def show_posterior(posterior: LaplacePosterior | SwagPosterior) -> None:
+def show_posterior(posterior: Posterior) -> None:
     """Print what was chosen."""
-    tuning = posterior.tuning
+    tuning = posterior.calibration
     assert tuning is not None
-    if isinstance(posterior, LaplacePosterior):
-        prior = f"precision {posterior.precision_range}"
-    else:
-        prior = f"learning rate {posterior.learning_rate:g}"
     if isinstance(posterior.likelihood, Gaussian):
         scaled, scale = "MAP with its noise fitted", ""
     else:
         scaled, scale = "temperature scaling", f", temperature {posterior.temperature:.3g}"
     out.print(
-        f"  {prior}{scale}; {posterior.floats:,} floats\n"
+        f"  {posterior.headline()}{scale}; {posterior.floats:,} floats\n"
         f"  validation NLL {tuning.chosen_nll:.4f}; MAP "
         f"{tuning.map_nll:.4f}; {scaled} {tuning.map_scaled_nll:.4f}"
     )

@@ -35,20 +35,18 @@ def predict(
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts with calibrated probabilities and an uncertainty for each."""
-    from smidgen.workflows.predicting import predicted
-
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     _require_classifier(loaded)
-    if samples is not None and isinstance(loaded, smidgen.LaplacePosterior):
+    if samples is not None and loaded.linearised:
         raise ArgumentError(
-            f"--samples is for a SWAG posterior, got {samples} with one of Laplace, which "
-            "is linearised. Leave it out."
+            f"--samples is for a posterior that predicts by draws, got {samples} with one "
+            f"of {loaded.method}, which is linearised. Leave it out."
         )
     table = texts.read_table(data, text, text_pair, None)
     loader = texts.batches_of(table, tokenizer, batch_size, max_length)
-    found = predicted(loaded, smidgen.Problem(network), loader, samples=samples).to_dict()
+    found = smidgen.predict_batches(loaded, network, loader, samples=samples).to_dict()
     names = [network.config.id2label[i] for i in range(network.config.num_labels)]
     rows = [
         {"text": words, "label": names[int(found["predicted"][i])]}  # type: ignore[call-overload]
@@ -59,9 +57,7 @@ def predict(
     write_json(json_file, {"predictions": rows})
 
 
-def _require_classifier(
-    posterior: smidgen.LaplacePosterior | smidgen.SwagPosterior,
-) -> None:
+def _require_classifier(posterior: smidgen.Posterior) -> None:
     if not isinstance(posterior.likelihood, smidgen.Categorical):
         raise ArgumentError(
             f"posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,13 +14,14 @@ from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.prune import PruningScore
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from smidgen.fit import SparseFit, SparseTraining
+    from smidgen.fit import SparseTraining
     from smidgen.integrations.arrays import Arrays
+    from smidgen.posterior.sparse import SparsePosterior
     from smidgen.sparse import SparseNetwork
     from smidgen.sparse.architectures import PlainNetwork
 
@@ -45,7 +46,7 @@ Prior = Annotated[
     float | None,
     typer.Option(help="Standard deviation of the prior; by layer if left out."),
 ]
-Going = Annotated[Removal, typer.Option(help="The score that says which may go.")]
+Going = Annotated[PruningScore, typer.Option(help="The score that says which may go.")]
 Every = Annotated[
     int | None,
     typer.Option(
@@ -111,10 +112,9 @@ def train_sparse(
 ) -> None:
     """Train a sparse Bayesian network on numbers or images."""
     options = dict(locals())
-    from smidgen.sparse import save_sparse
-    from smidgen.sparse.store import refuse_taken_network
+    from smidgen.posterior.store import refuse_taken_posterior, save
 
-    refuse_taken_network(folder, overwrite=overwrite)
+    refuse_taken_posterior(folder, overwrite=overwrite)
     refuse_taken_files(json_file, picture, overwrite=overwrite)
     say = Steps()
     data, classes = _data(train, test, label, held_out, seed)
@@ -128,7 +128,7 @@ def train_sparse(
     found = _trained(network, data, training, batch_size, seed, checkpoint)
     scores = _scored(found, data, samples)
     about = _about(found, training, seed, count, train)
-    save_sparse(found.network, folder, plain=plain, about=about, overwrite=overwrite)
+    save(replace(found, plain=plain, notes=about), folder, overwrite=overwrite)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     say(f"Saved the network to {folder}")
@@ -153,10 +153,10 @@ def _training(options: Mapping[str, Any], steps: int) -> SparseTraining:
     return SparseTraining(**found)
 
 
-def _course(found: SparseFit) -> dict[str, Any]:
+def _course(found: SparsePosterior) -> dict[str, Any]:
     return {
         "history": [epoch.scores() for epoch in found.history],
-        "moves": [move.to_record() for move in found.moves],
+        "moves": [change.to_record() for change in found.changes],
         "state_bytes": found.state_bytes,
         "derived_bytes": found.derived_bytes,
     }
@@ -169,7 +169,7 @@ def _trained(
     batch_size: int,
     seed: int,
     checkpoint: Path | None,
-) -> SparseFit:
+) -> SparsePosterior:
     from smidgen import fit
     from smidgen.integrations.arrays import ArrayBatches
 
@@ -186,8 +186,8 @@ def _trained(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
-    went = sum(sum(move.pruned.values()) for move in found.moves)
-    out.print(f"  {len(found.moves)} moves, in which {went:,} weights went")
+    went = sum(sum(move.pruned.values()) for move in found.changes)
+    out.print(f"  {len(found.changes)} moves, in which {went:,} weights went")
     return found
 
 
@@ -255,7 +255,11 @@ def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
 
 
 def _about(
-    found: SparseFit, training: SparseTraining, seed: int, count: int, train: Sequence[Path]
+    found: SparsePosterior,
+    training: SparseTraining,
+    seed: int,
+    count: int,
+    train: Sequence[Path],
 ) -> dict[str, Any]:
     """What else the folder says of its network."""
     likelihood = {"kind": found.likelihood.kind, **asdict(found.likelihood)}
@@ -268,20 +272,18 @@ def _about(
 
 
 def _scored(
-    found: SparseFit, data: Mapping[str, Arrays], samples: int
+    found: SparsePosterior, data: Mapping[str, Arrays], samples: int
 ) -> dict[str, dict[str, Any]]:
     """Score the draws on data that were held out, and say it."""
-    from smidgen import evaluate, predict_sparse_batches
+    from smidgen import evaluate, predict_batches
     from smidgen.integrations.arrays import ArrayBatches
-    from smidgen.outputs.problem import Problem
 
-    problem = Problem(found.network, found.likelihood)
     scores: dict[str, dict[str, Any]] = {}
     for name, arrays in data.items():
         if name == "train":
             continue
         batches = ArrayBatches(arrays, 1000)
-        predictive = predict_sparse_batches(problem, batches, samples=samples)
+        predictive = predict_batches(found, found.network, batches, samples=samples)
         summary = evaluate.summarise(predictive, arrays.labels)
         scores[name] = {score: interval.to_dict() for score, interval in summary.items()}
         out.print(
@@ -291,7 +293,7 @@ def _scored(
     return scores
 
 
-def _draw(found: SparseFit, plain: PlainNetwork, picture: Path) -> None:
+def _draw(found: SparsePosterior, plain: PlainNetwork, picture: Path) -> None:
     from smidgen.report.drawing.connectivity import connectivity_picture
     from smidgen.runtime.files import write_text
 

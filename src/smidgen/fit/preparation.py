@@ -175,7 +175,7 @@ def restricted(subset: Subset, kept: Sequence[LayerBlock]) -> Subset:
             f"{subset!r} has only layers that mix the examples of a batch. Choose others; "
             "smidgen.coverage(model) lists the layers."
         )
-    return Subset(subset.universe, parts)
+    return Subset(subset.universe, parts, subset.origin)
 
 
 def refuse_scattered(kind: type[Operator], chosen: Sequence[LayerBlock]) -> None:

@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from math import cos, pi
 from pathlib import Path
@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, SmidgenWarning, StoreError
 from smidgen.fit.epochs import validation_scores
 from smidgen.fit.preparation import training_length, training_size
-from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.guard import disable_recomputing, preserve_model
 from smidgen.runtime.loader import ResumableLoader, find_generators
@@ -39,33 +39,19 @@ from smidgen.runtime.progress import track
 from smidgen.sparse.build import FirstWeights, make_sparse
 from smidgen.sparse.grow import Loss
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.resuming import describe_network, pack_training, restore_training
 from smidgen.sparse.rewire import ActiveSetChange, Rewiring, Schedule
 from smidgen.sparse.training import (
     SparseEpoch,
     SparseTraining,
+    describe_network,
     pack_history,
+    pack_training,
+    restore_training,
     unpack_history,
 )
 from smidgen.types import Batch
 
 _DENSITY = 0.1
-
-
-@dataclass(frozen=True, eq=False)
-class SparseFit:
-    """A trained network, what its outputs mean, and how it came about.
-
-    `state_bytes` is what training had to keep of the layers' weights: values, indices and
-    momentum. `derived_bytes` is what the sparse path keeps besides, made from the indices.
-    """
-
-    network: SparseNetwork
-    likelihood: Likelihood
-    history: tuple[SparseEpoch, ...]
-    moves: tuple[ActiveSetChange, ...] = field(repr=False)
-    state_bytes: int
-    derived_bytes: int
 
 
 def ssvi(
@@ -80,7 +66,7 @@ def ssvi(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-) -> SparseFit:
+) -> SparsePosterior:
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
@@ -105,7 +91,7 @@ def ssvi(
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The network of the last epoch, in evaluation mode, and its history.
+        The posterior of the last epoch, with its history.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
@@ -117,8 +103,7 @@ def ssvi(
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
         network = _network(given.model, density, start, seed)
-    known = given.likelihood or network.likelihood
-    problem = replace(given, model=network.model, likelihood=known)
+    problem = replace(given, model=network.model)
     batches = ResumableLoader(train)
     with batches.seeded(seed), preserve_model(network):
         problem, _, _ = problem.settle(train)
@@ -140,14 +125,14 @@ def ssvi(
             run.epoch(number, track(train, label, show=progress), validation)
             run.save(place)
     network.eval()
-    network.likelihood = problem.likelihood
-    return SparseFit(
-        network,
-        problem.likelihood,
-        tuple(run.history),
-        tuple(run.moves),
-        network.state_bytes(run.optimiser),
-        network.derived_bytes,
+    return SparsePosterior(
+        network=network,
+        likelihood=problem.likelihood,
+        num_data=count,
+        history=tuple(run.history),
+        changes=tuple(run.moves),
+        state_bytes=network.state_bytes(run.optimiser),
+        derived_bytes=network.derived_bytes,
     )
 
 
@@ -303,9 +288,9 @@ class _Run:
 
 def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
     """Warn where the active set was to move and never will."""
-    wanted = schedule.share > 0 and schedule.until > 0 and network.count < network.total
+    wanted = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
     # The first of all moves comes after `every` steps.
-    if wanted and not schedule.replaced(schedule.every) > 0:
+    if wanted and not schedule.fraction_at(schedule.every) > 0:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "

@@ -23,8 +23,8 @@ from smidgen.fit.preparation import squared_residuals
 from smidgen.fit.sgd import Sgd, SgdSettings
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.posterior.base import SAMPLES
 from smidgen.posterior.cost_swag import refuse_too_large
-from smidgen.posterior.sampling import SAMPLES
 from smidgen.posterior.swag import CovarianceKind, SwagPosterior
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
@@ -148,7 +148,7 @@ def swag(
         progress: Draw a progress bar; in a log, a line a minute.
 
     Returns:
-        The posterior, at temperature 1; `tune_samples` chooses another. A regression has
+        The posterior, at temperature 1; `calibrate` chooses another. A regression has
         the noise that suits its samples on the validation data, or, without any, that of
         the training residuals, whatever the likelihood came with.
 

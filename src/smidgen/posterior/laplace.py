@@ -2,116 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.operators import JOINT, Operator
-from smidgen.errors import ArgumentError
-from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.runtime.fingerprint import require_fingerprint
-from smidgen.weights.blocks import find_blocks
-from smidgen.weights.subset import Subset
-
-Sampler = Callable[[Sequence[torch.Generator]], Iterator[dict[str, Tensor]]]
-"""Draws weights, once from each generator: the parameters that a draw changes, by name."""
+from smidgen.curvature.operators import JOINT, STRUCTURES, Operator
+from smidgen.errors import ArgumentError, StoreError
+from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.base import Calibration, Posterior, Sampler, require_positive
+from smidgen.posterior.output_covariance import CovarianceTerm
+from smidgen.weights.blocks import LayerBlock, find_blocks
 
 
-class Posterior(Protocol):
-    """What every posterior over weights has, whatever its shape."""
-
-    @property
-    def subset(self) -> Subset:
-        """The stochastic weights."""
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """What the model's outputs mean."""
-
-    @property
-    def temperature(self) -> float:
-        """Divides the logits."""
-
-    def require(self, model: nn.Module) -> None:
-        """Refuse a model that it is not of."""
-
-    def sampler(self, model: nn.Module) -> Sampler:
-        """Prepare draws of the weights."""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """How the prior precision was chosen: validation NLL over the whole grid.
-
-    A *scale* goes with each precision: the temperature of a classifier, the noise
-    variance of a regression.
-
-    Args:
-        precisions: The prior precisions tried.
-        nll: Validation NLL of each, with the scale as it was.
-        joint_nll: Validation NLL of each with the best scale for it.
-        scales: Those best scales.
-        map_nll: NLL of the point estimate.
-        map_scale: The best scale of the point estimate: temperature scaling.
-        map_scaled_nll: NLL of the point estimate with that scale.
-        examples: How many validation examples.
-        at_edge: Whether the chosen precision is the first or last of the grid.
-        fixed_scale: The scale of `nll`.
-        chosen_nll: Validation NLL of what was chosen.
-        scope: Whether one precision was chosen, or one for each group or layer.
-    """
-
-    precisions: tuple[float, ...]
-    nll: tuple[float, ...]
-    joint_nll: tuple[float, ...]
-    scales: tuple[float, ...]
-    map_nll: float
-    map_scale: float
-    map_scaled_nll: float
-    examples: int
-    at_edge: bool
-    fixed_scale: float = 1.0
-    chosen_nll: float | None = None
-    scope: str = "scalar"
-
-
-@dataclass(frozen=True, eq=False)
-class LaplacePosterior:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LaplacePosterior(Posterior):
     """N(trained weights, (curvature + τI)⁻¹) over a subset; all else stays fixed.
 
+    A regression's noise scales the curvature, which was summed over `num_data` examples.
+
     Args:
-        subset: The stochastic weights.
-        likelihood: What the model's outputs mean; its noise scales the curvature.
         operators: The curvature of each affine layer, by the layer's name; or one for all.
         precision: Prior precision τ, or one for each operator by its name.
-        temperature: Divides the predictive's logits.
-        fingerprint: Hash of the model's weights.
-        num_data: Examples the curvature was summed over.
         structure: How the curvature is kept: "kron", "ekfac", "diag" or "full".
         approximation: How positions share weights: "expand" or "reduce".
         log_likelihood: That of the training data at the trained weights, if labelled.
-        tuning: How precision and temperature were chosen, if they were.
     """
 
-    subset: Subset
-    likelihood: Likelihood
     operators: Mapping[str, Operator]
     precision: float | Mapping[str, float]
-    fingerprint: str
-    num_data: int
-    temperature: float = 1.0
     structure: str = "kron"
     approximation: str = "reduce"
-    log_likelihood: float | None = field(default=None, repr=False)
-    tuning: Tuning | None = field(default=None, repr=False)
+    log_likelihood: float | None = None
+    calibration: Calibration | None = field(default=None)
     method: ClassVar[str] = "laplace"
+    linearised: ClassVar[bool] = True
+    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
+        "structure": str,
+        "approximation": str,
+        "precision": (float, dict),
+    }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = self.precision
         if isinstance(given, Mapping):
             if set(given) != set(self.operators):
@@ -123,12 +61,8 @@ class LaplacePosterior:
             object.__setattr__(self, "precision", MappingProxyType(frozen))
         else:
             object.__setattr__(self, "precision", float(given))
-        object.__setattr__(self, "temperature", float(self.temperature))
-        wanted = {"precision": min(self.precisions.values(), default=1.0)}
-        wanted["largest precision"] = max(self.precisions.values(), default=1.0)
-        for name, value in {**wanted, "temperature": self.temperature}.items():
-            if not 0 < value < float("inf"):
-                raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
+        for value in self.precisions.values():
+            require_positive("precision", value)
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
 
     @property
@@ -152,32 +86,60 @@ class LaplacePosterior:
         given = self.precision
         return given[name] if isinstance(given, Mapping) else given
 
-    def require(self, model: nn.Module) -> None:
-        """Refuse a model whose weights are not those the posterior was fitted to."""
-        require_fingerprint(model, self.fingerprint)
-
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
         chosen = find_blocks(model, self.subset)
 
         def draw(generator: torch.Generator) -> dict[str, Tensor]:
-            drawn = self.drawn(generator)
-            if JOINT in drawn:
-                pieces = drawn[JOINT].split([block.size for block in chosen])
+            deviations = self.sample_deviations(generator)
+            if JOINT in deviations:
+                pieces = deviations[JOINT].split([block.size for block in chosen])
             else:
-                pieces = tuple(drawn[block.layer.name] for block in chosen)
-            found: dict[str, Tensor] = {}
+                pieces = tuple(deviations[block.layer.name] for block in chosen)
+            weights: dict[str, Tensor] = {}
             for block, piece in zip(chosen, pieces, strict=True):
                 for name, deviation in block.scatter(piece).items():
-                    weight = found.get(name, model.get_parameter(name).detach())
+                    weight = weights.get(name, model.get_parameter(name).detach())
                     # Added in the finer of the two types: a small deviation of a bf16
                     # weight should be rounded once.
-                    found[name] = (weight + deviation.to(weight.device)).to(weight.dtype)
-            return found
+                    weights[name] = (weight + deviation.to(weight.device)).to(weight.dtype)
+            return weights
 
         return lambda generators: map(draw, generators)
 
-    def drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
+    def covariance_terms(
+        self,
+        blocks: Sequence[LayerBlock],
+        precisions: Tensor | None = None,
+        label: Callable[[str], Hashable] = lambda _: "all",
+    ) -> list[CovarianceTerm]:
+        """Take the outputs' covariance apart, one term for each operator.
+
+        Args:
+            blocks: The blocks of its layers.
+            precisions: Precisions for unit noise, (P,); the posterior's own if left out.
+            label: From an operator's name to the sum its term joins.
+
+        Returns:
+            The terms.
+        """
+        layers = tuple(block.layer.name for block in blocks)
+        terms = []
+        for name, operator in self.operators.items():
+            own = self.precision_of(name) * self.likelihood.scale
+            terms.append(
+                CovarianceTerm(
+                    label(name),
+                    layers if operator.joint else (name,),
+                    operator,
+                    torch.tensor([own], dtype=torch.float64)
+                    if precisions is None
+                    else precisions,
+                )
+            )
+        return terms
+
+    def sample_deviations(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the weights once, as deviations from the trained ones.
 
         Curvature H is kept for unit noise, so their covariance is σ²(H + τσ²)⁻¹.
@@ -188,35 +150,112 @@ class LaplacePosterior:
         Returns:
             Deviations (D,) by the operator's name, in the order of its weights.
         """
-        scale, found = self.likelihood.scale, {}
+        scale, deviations = self.likelihood.scale, {}
         for name, operator in self.operators.items():
             shape = operator.values.shape
             normals = torch.randn(shape, dtype=torch.float64, generator=generator)
             precision = torch.tensor([self.precision_of(name) * scale])
             deviation = (operator.inverse_weights(precision)[:, 0] * scale).sqrt()
-            found[name] = operator.weights(normals.to(deviation) * deviation)
-        return found
+            deviations[name] = operator.weights(normals.to(deviation) * deviation)
+        return deviations
 
     @property
     def floats(self) -> int:
         """Floats of the operators; of factors that is Σ n² + m² over the layers."""
-        return sum(each.floats for each in self.operators.values())
+        return sum(operator.floats for operator in self.operators.values())
 
     def with_precision(self, precision: float | Mapping[str, float]) -> LaplacePosterior:
         """Return the same curvature under another prior."""
         return replace(self, precision=precision)
 
-    def with_temperature(self, temperature: float) -> LaplacePosterior:
-        """Return the same posterior with another temperature on its logits."""
-        return replace(self, temperature=temperature)
+    def settings(self) -> dict[str, Any]:
+        """List what was chosen on held-out data, as a record notes it."""
+        low, high = min(self.precisions.values()), max(self.precisions.values())
+        return {
+            **({"precision": low} if low == high else {"precision_range": [low, high]}),
+            **super().settings(),
+            "precision_at_edge": bool(self.calibration and self.calibration.at_edge),
+        }
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LaplacePosterior):
-            return NotImplemented
-        names = [each.name for each in fields(self)]
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+    def summary(self) -> dict[str, Any]:
+        """List its size and how held-out data chose it, as JSON takes it."""
+        return {**super().summary(), "precision": self.plain_precision}
 
-    __hash__ = None  # type: ignore[assignment]
+    def record_config(self) -> dict[str, Any]:
+        """List what identifies it, as the config of a record notes it."""
+        return {
+            **super().record_config(),
+            "structure": self.structure,
+            "approximation": self.approximation,
+            "precision": self.plain_precision,
+        }
+
+    def headline(self) -> str:
+        """Name the prior precision."""
+        return f"precision {self.precision_range}"
+
+    def precision_curve(self) -> dict[str, Any] | None:
+        """List the validation NLL over the grid of precisions, for a figure."""
+        if self.calibration is None:
+            return None
+        return {
+            "precision": list(self.calibration.precisions),
+            "nll": list(self.calibration.nll),
+            "nll_with_temperature": list(self.calibration.joint_nll),
+            # Several precisions are not one point of the curve.
+            "chosen_precision": self.precision
+            if isinstance(self.precision, float)
+            else None,
+            "chosen_precisions": self.precisions,
+            "chosen_temperature": self.temperature,
+            "map_nll": self.calibration.map_nll,
+            "temperature_nll": self.calibration.map_scaled_nll,
+        }
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Split operators and prior into tensors and settings."""
+        tensors = {
+            f"{part.name}/{name}": getattr(operator, part.name)
+            for name, operator in self.operators.items()
+            for part in fields(operator)
+        }
+        return tensors, {
+            "structure": self.structure,
+            "approximation": self.approximation,
+            "precision": self.plain_precision,
+            "log_likelihood": self.log_likelihood,
+        }
+
+    @classmethod
+    def unpack(
+        cls,
+        tensors: Mapping[str, Tensor],
+        config: Mapping[str, Any],
+        problem: Problem,
+        common: Mapping[str, Any],
+    ) -> Self:
+        """Put together what `pack` split, checking every shape."""
+        kind = STRUCTURES[config["structure"]]
+        chosen = find_blocks(problem.model, common["subset"])
+        spans = {JOINT: chosen} if kind.joint else {b.layer.name: (b,) for b in chosen}
+        return cls(
+            operators={
+                name: _operator(kind, tensors, name, span, problem.device)
+                for name, span in spans.items()
+            },
+            precision=config["precision"],
+            structure=config["structure"],
+            approximation=config["approximation"],
+            log_likelihood=config["log_likelihood"],
+            **common,
+        )
+
+    def describe(self) -> str:
+        """Say what it is, for the card of its folder."""
+        return f"""Laplace ({self.structure}, {self.approximation}) over {self.subset.size:,} of
+{self.subset.total:,} weights of affine layers ({self.subset.fraction:.3%}), fitted to
+{self.num_data:,} examples. Prior precision {self.precision_range}, temperature
+{self.temperature:.4g}; {self.floats:,} floats in the factors."""
 
     def __reduce__(self) -> tuple[object, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -229,7 +268,7 @@ class LaplacePosterior:
             scale = f"noise variance {self.likelihood.noise:.3g}"
         count = len(self.operators)
         return (
-            f"Posterior({self.structure}, {self.subset.size:,} weights in "
+            f"LaplacePosterior({self.structure}, {self.subset.size:,} weights in "
             f"{count} operator{'s' * (count > 1)}, {self.floats:,} floats, "
             f"precision {self.precision_range}, {scale})"
         )
@@ -240,3 +279,23 @@ def format_range(values: Iterable[float]) -> str:
     found = sorted(set(values))
     ends = found if len(found) < 3 else (found[0], found[-1])
     return " to ".join(f"{each:.4g}" for each in ends)
+
+
+def _operator(
+    kind: type[Operator],
+    tensors: Mapping[str, Tensor],
+    name: str,
+    span: Sequence[LayerBlock],
+    device: torch.device,
+) -> Operator:
+    """Read one operator of some layers, checking the shape of its parts."""
+    size = sum(block.size for block in span)
+    shapes = kind.shapes(span[0].row_count, span[0].column_count, size)
+    parts = []
+    for part, shape in zip(fields(kind), shapes, strict=True):
+        key = f"{part.name}/{name}"
+        if key not in tensors or tuple(tensors[key].shape) != shape:
+            got = tuple(tensors[key].shape) if key in tensors else "nothing"
+            raise StoreError(f"{key} must have shape {shape}, got {got}.")
+        parts.append(tensors[key].to(device))
+    return kind(*parts)

@@ -19,7 +19,6 @@ from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import SettledProblem
-from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -70,38 +69,6 @@ class Moments:
     def total(self) -> Tensor:
         """The sum over labels, in fp64: (P, R, K, K)."""
         return torch.stack([each.double() for each in self.covariance.values()]).sum(0)
-
-
-def covariance_terms(
-    posterior: LaplacePosterior,
-    blocks: Sequence[LayerBlock],
-    precisions: Tensor | None = None,
-    label: Callable[[str], Hashable] = lambda _: "all",
-) -> list[CovarianceTerm]:
-    """Take a posterior apart into shares.
-
-    Args:
-        posterior: The posterior.
-        blocks: The blocks of its layers.
-        precisions: Precisions for unit noise, (P,); the posterior's own if left out.
-        label: From an operator's name to the sum its share joins.
-
-    Returns:
-        A share for each operator.
-    """
-    names = tuple(block.layer.name for block in blocks)
-    noise = posterior.likelihood.scale
-    return [
-        CovarianceTerm(
-            label(name),
-            names if operator.joint else (name,),
-            operator,
-            torch.tensor([posterior.precision_of(name) * noise], dtype=torch.float64)
-            if precisions is None
-            else precisions,
-        )
-        for name, operator in posterior.operators.items()
-    ]
 
 
 def output_moments(

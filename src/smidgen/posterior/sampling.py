@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,13 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem, model_outputs
-from smidgen.posterior.laplace import Posterior, Sampler
+from smidgen.posterior.base import SAMPLES, Posterior, Sampler
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.prefix_cache import PrefixCache
 from smidgen.types import Batch
 
-SAMPLES = 32
-"""Samples of the weights when not told otherwise."""
 # Networks up to this many weights run all samples at once: three to five times as fast on
 # a CPU for an MLP of 3,000, and slower than one by one from about 70,000 on.
 _SMALL = 2**14
@@ -36,7 +35,7 @@ def sampled_outputs(
     batches: Iterable[Batch],
     *,
     samples: int = SAMPLES,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
     reuse: bool = True,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Compute the outputs of every batch under the same draws of the weights.
@@ -45,29 +44,31 @@ def sampled_outputs(
         problem: The problem.
         posterior: Any posterior of its model.
         batches: Any iterable of batches, read once.
-        samples: How many draws.
-        generator: Source of the draws; a fixed seed if left out.
-        reuse: Keep what lies below the stochastic weights for all samples of a batch. It
+        samples: How many draws; 0 for the point estimate, twice, as also a posterior
+            whose draws do not differ gives it.
+        seed: Seed of the draws.
+        reuse: Keep what lies below the stochastic weights for all draws of a batch. It
             is compared with a plain pass once, and given up if it differs.
 
     Yields:
         Each batch and its outputs, (samples, R, C), in fp64 on the CPU.
 
     Raises:
-        ArgumentError: If there are fewer than two samples, or the model is another.
+        ArgumentError: If samples is 1 or below zero, or the model is another.
         DataError: If a batch holds no example.
     """
-    if samples < 2:
-        raise ArgumentError(f"samples must be 2 or more, got {samples}.")
+    if samples < 0 or samples == 1:
+        raise ArgumentError(f"samples must be 2 or more, or 0, got {samples}.")
     posterior.require(problem.model)
-    # One seed for each sample: drawn anew for every batch, only one is ever in memory,
+    count = samples if posterior.stochastic else 0
+    # One seed for each draw: drawn anew for every batch, only one is ever in memory,
     # and a loader is read once.
-    source = generator or torch.Generator().manual_seed(0)
-    seeds = torch.randint(2**62, (samples,), generator=source).tolist()
+    source = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(2**62, (count,), generator=source).tolist()
     runs = _Runs(problem, posterior, seeds, reuse)
     for batch in batches:
-        with preserve_model(problem.model), torch.no_grad():
-            outputs = runs.at_once(batch) if runs.fit(batch) else runs.one_by_one(batch)
+        with preserve_model(runs.problem.model), torch.no_grad():
+            outputs = runs.outputs(batch)
         if not outputs.numel():
             raise DataError("a batch holds no example. Leave empty batches out.")
         yield batch, outputs.flatten(1, -2).double().cpu()
@@ -79,14 +80,23 @@ class _Runs:
     def __init__(
         self, problem: Problem, posterior: Posterior, seeds: list[int], reuse: bool
     ) -> None:
-        self.problem, self.seeds = problem, seeds
+        model = posterior.point_model(problem.model)
+        self.problem, self.seeds = replace(problem, model=model), seeds
         self.sampler: Sampler = posterior.sampler(problem.model)
-        self.memo = PrefixCache(problem.model, posterior.subset.parts) if reuse else None
-        self.trusted = False
-        size = sum(each.numel() for each in problem.model.parameters())
-        # A forward of the user's own may look at single values, or keep what it sees.
-        self.small = size <= _SMALL and problem.forward is model_outputs
+        self.reuse, self.trusted = reuse, False
+        self.cache: PrefixCache | None = None
+        size = sum(each.numel() for each in model.parameters())
+        # A forward of the user's own may look at single values, or keep what it sees; the
+        # layers of a sparse network multiply by one set of weights at a time.
+        plain = problem.forward is model_outputs and model is problem.model
+        self.small = plain and size <= _SMALL
         self.stacked: dict[str, Tensor] | None = None
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Outputs (S, ..., C) under every draw; of the point twice if there is none."""
+        if not self.seeds:
+            return torch.stack([self._outputs(batch, {})] * 2)
+        return self.at_once(batch) if self.fit(batch) else self.one_by_one(batch)
 
     def fit(self, batch: Batch) -> bool:
         """Whether a batch is small enough to run under all draws at once."""
@@ -99,27 +109,26 @@ class _Runs:
 
     def one_by_one(self, batch: Batch) -> Tensor:
         """Outputs (S, ..., C); what lies below the stochastic weights runs once."""
-        if self.memo is not None:
-            self.memo.forget()
-        found = []
+        if self.cache is not None:
+            self.cache.forget()
+        outputs: list[Tensor] = []
         for weights in self.draws():
+            if self.reuse and self.cache is None:
+                self.cache = PrefixCache(self.problem.model, weights)
             with self._passing():
-                found.append(self._outputs(batch, weights))
-            if len(found) == 2 and self.memo is not None and not self.trusted:
-                found[1] = self._proved(self.memo, batch, weights, found[1])
-        return torch.stack(found)
+                outputs.append(self._outputs(batch, weights))
+            if len(outputs) == 2 and self.cache is not None and not self.trusted:
+                outputs[1] = self._proved(self.cache, batch, weights, outputs[1])
+        return torch.stack(outputs)
 
     def _proved(
-        self, memo: PrefixCache, batch: Batch, weights: dict[str, Tensor], found: Tensor
+        self, cache: PrefixCache, batch: Batch, weights: dict[str, Tensor], reused: Tensor
     ) -> Tensor:
         """Compare a pass that reused something with a plain one; give up if they differ."""
         self.trusted = True
-        if not memo.reused:
-            self.memo = None
-            return found
-        plain = self._outputs(batch, weights)
-        if not torch.equal(plain, found):
-            self.memo = None
+        plain = self._outputs(batch, weights) if cache.reused else reused
+        if not cache.reused or not torch.equal(plain, reused):
+            self.reuse, self.cache = False, None
         return plain
 
     def at_once(self, batch: Batch) -> Tensor:
@@ -139,7 +148,7 @@ class _Runs:
         return self.problem.outputs(tree_map(_copied, batch), weights)
 
     def _passing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.memo is None else self.memo.passing()
+        return nullcontext() if self.cache is None else self.cache.passing()
 
 
 def _copied(value: Any) -> Any:

@@ -13,91 +13,58 @@ columns it is diag(s) alone; without a variance the mean is all there is ("swa")
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
-from smidgen.outputs.likelihood import Likelihood
-from smidgen.posterior.laplace import Sampler
-from smidgen.runtime.fingerprint import require_fingerprint
-from smidgen.weights.subset import Subset
+from smidgen.errors import ArgumentError, StoreError
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.base import Posterior, SampleCalibration, Sampler
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]
 COVARIANCE_KINDS: tuple[CovarianceKind, ...] = get_args(CovarianceKind)
+_PARTS = ("mean", "variance", "deviations")
 # Draws made together: so many further vectors of the subset's size.
 _TOGETHER = 4
 LEAST_SNAPSHOTS: dict[CovarianceKind, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
 """How many snapshots each covariance needs."""
 
 
-@dataclass(frozen=True)
-class SampleTuning:
-    """What was chosen on validation data for prediction by weight samples.
-
-    Args:
-        nll: Validation NLL of the samples' mixture at temperature 1, or with the noise
-            that suits a regression's point estimate.
-        chosen_nll: The same at the chosen temperature.
-        map_nll: NLL of the point estimate, likewise.
-        map_scale: The best temperature or noise of the point estimate.
-        map_scaled_nll: NLL of the point estimate with that.
-        examples: How many validation examples.
-        samples: How many samples of the weights.
-    """
-
-    nll: float
-    chosen_nll: float
-    map_nll: float
-    map_scale: float
-    map_scaled_nll: float
-    examples: int
-    samples: int
-
-
-@dataclass(frozen=True, eq=False)
-class SwagPosterior:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SwagPosterior(Posterior):
     """N(mean, ½ diag(variance) + DᵀD / (2(K − 1))) over a subset; all else stays fixed.
 
+    It belongs to the model it was collected from; `num_data` is of one epoch of that.
+
     Args:
-        subset: The stochastic weights.
-        likelihood: What the model's outputs mean.
         mean: Mean of the snapshots, (S,), in the order of `SubsetVector`.
         variance: Their variance, (S,); None for the mean alone.
         deviations: The last deviations from the running mean, (K, S); None without.
-        fingerprint: Hash of the weights of the model it was collected from.
-        num_data: Training examples in one epoch of the collection; 0 if not counted.
         snapshots: How many snapshots the moments are of.
         learning_rate: The rate of the collection, if it was ours.
         rates: The rates tried for it, and the validation NLL of each; empty if given.
-        temperature: Divides the logits of every sample.
-        tuning: How the temperature was chosen, if it was.
     """
 
-    subset: Subset
-    likelihood: Likelihood
     mean: Tensor
     variance: Tensor | None
     deviations: Tensor | None
-    fingerprint: str
-    num_data: int
     snapshots: int
     learning_rate: float | None = None
     rates: tuple[tuple[float, float], ...] = ()
-    temperature: float = 1.0
-    tuning: SampleTuning | None = field(default=None, repr=False)
+    calibration: SampleCalibration | None = field(default=None)
     method: ClassVar[str] = "swag"
+    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
+        "snapshots": int,
+        "rates": list,
+    }
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", float(self.temperature))
-        if not 0 < self.temperature < float("inf"):
-            raise ArgumentError(
-                f"temperature must be > 0 and finite, got {self.temperature}."
-            )
+        super().__post_init__()
         size = self.subset.size
         rank = 0 if self.deviations is None else len(self.deviations)
         wanted = {"mean": (size,), "variance": (size,), "deviations": (rank, size)}
@@ -129,11 +96,7 @@ class SwagPosterior:
     def floats(self) -> int:
         """Floats of the moments: (K + 2)·S, 2·S or S."""
         parts = (self.mean, self.variance, self.deviations)
-        return sum(each.numel() for each in parts if each is not None)
-
-    def require(self, model: nn.Module) -> None:
-        """Refuse a model whose weights are not those it was collected from."""
-        require_fingerprint(model, self.fingerprint)
+        return sum(part.numel() for part in parts if part is not None)
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
@@ -143,12 +106,12 @@ class SwagPosterior:
         def draw(generators: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
             # Several at once read the deviations once.
             for start in range(0, len(generators), _TOGETHER):
-                for values in self.drawn(generators[start : start + _TOGETHER]):
+                for values in self.sample_weights(generators[start : start + _TOGETHER]):
                     yield places.replaced(parameters, values)
 
         return draw
 
-    def drawn(self, generators: Sequence[torch.Generator]) -> Iterator[Tensor]:
+    def sample_weights(self, generators: Sequence[torch.Generator]) -> Iterator[Tensor]:
         """Draw the chosen weights once from each generator.
 
         Args:
@@ -162,8 +125,8 @@ class SwagPosterior:
         covariance = self.variance
         if self.deviations is not None and self.variance is not None:
             rank = len(self.deviations)
-            drawn = [torch.randn(rank, dtype=kind, generator=g) for g in generators]
-            mixing = torch.stack(drawn).to(mean) / (2 * (rank - 1)) ** 0.5
+            normals = [torch.randn(rank, dtype=kind, generator=g) for g in generators]
+            mixing = torch.stack(normals).to(mean) / (2 * (rank - 1)) ** 0.5
             centres = (mixing @ self.deviations).add_(mean)
             covariance = self.variance / 2
         scale = None if covariance is None else covariance.sqrt()
@@ -171,8 +134,8 @@ class SwagPosterior:
             if scale is None:
                 yield centre.clone()
             else:
-                normals = torch.randn(len(mean), dtype=kind, generator=generator)
-                yield torch.addcmul(centre, scale, normals.to(mean))
+                noise = torch.randn(len(mean), dtype=kind, generator=generator)
+                yield torch.addcmul(centre, scale, noise.to(mean))
 
     def covariance_matrix(self) -> Tensor:
         """The covariance as an (S, S) matrix; for checks on small subsets only."""
@@ -183,17 +146,72 @@ class SwagPosterior:
         columns = self.deviations
         return self.variance.diag() / 2 + columns.T @ columns / (2 * (len(columns) - 1))
 
-    def with_temperature(self, temperature: float) -> SwagPosterior:
-        """Return the same posterior with another temperature on its logits."""
-        return replace(self, temperature=temperature)
+    def settings(self) -> dict[str, Any]:
+        """List what was chosen on held-out data, as a record notes it."""
+        return {
+            **super().settings(),
+            "learning_rate": self.learning_rate,
+            "rates": [rate for rate, _ in self.rates],
+            "snapshots": self.snapshots,
+            "samples": self.samples,
+        }
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SwagPosterior):
-            return NotImplemented
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        return all(_same(*pair) for pair in pairs)
+    def summary(self) -> dict[str, Any]:
+        """List its size and how held-out data chose it, as JSON takes it."""
+        return {**super().summary(), "learning_rate": self.learning_rate}
 
-    __hash__ = None  # type: ignore[assignment]
+    def record_config(self) -> dict[str, Any]:
+        """List what identifies it, as the config of a record notes it."""
+        return {
+            **super().record_config(),
+            "spread": self.covariance,
+            **self.settings(),
+        }
+
+    def headline(self) -> str:
+        """Name the learning rate of the collection, if it was ours."""
+        rate = self.learning_rate
+        return f"{self.snapshots} snapshots" if rate is None else f"learning rate {rate:g}"
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Split the moments into tensors, and how they came about into settings."""
+        parts = {f"swag/{name}": getattr(self, name) for name in _PARTS}
+        return {name: part for name, part in parts.items() if part is not None}, {
+            "snapshots": self.snapshots,
+            "learning_rate": self.learning_rate,
+            # JSON has no infinity: a rate that diverged has no NLL.
+            "rates": [[rate, nll if isfinite(nll) else None] for rate, nll in self.rates],
+        }
+
+    @classmethod
+    def unpack(
+        cls,
+        tensors: Mapping[str, Tensor],
+        config: Mapping[str, Any],
+        problem: Problem,
+        common: Mapping[str, Any],
+    ) -> Self:
+        """Put together what `pack` split; the posterior checks every shape."""
+        if "swag/mean" not in tensors:
+            raise StoreError("swag/mean is missing from the stored tensors.")
+        parts: dict[str, Any] = dict.fromkeys(_PARTS)
+        for name in _PARTS:
+            if f"swag/{name}" in tensors:
+                parts[name] = tensors[f"swag/{name}"].to(problem.device)
+        rates = ((rate, inf if nll is None else nll) for rate, nll in config["rates"])
+        return cls(
+            **parts,
+            snapshots=config["snapshots"],
+            learning_rate=config["learning_rate"],
+            rates=tuple(rates),
+            **common,
+        )
+
+    def describe(self) -> str:
+        """Say what it is, for the card of its folder."""
+        return f"""SWAG ({self.covariance}, {self.snapshots} snapshots) over {self.subset.size:,} of
+{self.subset.total:,} weights ({self.subset.fraction:.3%}). Temperature {self.temperature:.4g};
+{self.floats:,} floats in the moments."""
 
     def __repr__(self) -> str:
         rank = 0 if self.deviations is None else len(self.deviations)
@@ -291,9 +309,3 @@ class Snapshots:
         self.mean.copy_(state["mean"])
         self.squares.copy_(state["squares"])
         self.deviations.copy_(state["columns"])
-
-
-def _same(left: object, right: object) -> bool:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return torch.equal(left, right)
-    return left == right

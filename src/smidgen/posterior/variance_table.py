@@ -16,11 +16,10 @@ from torch import Tensor
 
 from smidgen.errors import DataError, StructureError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.base import Posterior
 from smidgen.posterior.output_covariance import (
     CovarianceTerm,
     Moments,
-    covariance_terms,
     output_moments,
 )
 from smidgen.types import Batch
@@ -79,7 +78,7 @@ class VarianceTable:
 def variance_table(
     problem: Problem,
     batches: Iterable[Batch],
-    posteriors: Mapping[Level, LaplacePosterior],
+    posteriors: Mapping[Level, Posterior],
     precisions: Tensor | None,
     link: str,
     *,
@@ -120,7 +119,7 @@ def variance_table(
     for each in output_moments(settled, batches, around, shares, followed):
         if each.targets is None:
             raise DataError(
-                "tuning needs labels, and a batch has none. Pass labelled data."
+                "calibration needs labels, and a batch has none. Pass labelled data."
             )
         rows.append(_kept(each))
     if not sum(len(outputs) for outputs, _, _ in rows):
@@ -190,7 +189,7 @@ def _hull(blocks: Sequence[LayerBlock]) -> LayerBlock:
 
 
 def _placed(
-    posterior: LaplacePosterior,
+    posterior: Posterior,
     own: Sequence[LayerBlock],
     around: Sequence[LayerBlock],
     precisions: Tensor | None,
@@ -201,7 +200,7 @@ def _placed(
     mine = {block.layer.name: block for block in own}
     tapped = {block.layer.name: block for block in around}
     placed = []
-    for share in covariance_terms(posterior, own, precisions, label=lambda name: name):
+    for share in posterior.covariance_terms(own, precisions, label=lambda name: name):
         joins = label(level, str(share.label))
         if joins is None:
             continue

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from smidgen.errors import StoreError
-from smidgen.runtime.files import write_bytes
+from smidgen.runtime.files import read_tensor_file, write_tensor_file
 
 _KEY = "smidgen-checkpoint"
 
@@ -28,8 +26,7 @@ def write_checkpoint(
         about: What the run is, as JSON takes it: a run goes on only from a checkpoint
             whose description equals its own.
     """
-    plain = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
-    write_bytes(path, save(plain, metadata={_KEY: json.dumps(dict(about))}))
+    write_tensor_file(path, tensors, about, key=_KEY)
 
 
 def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Tensor] | None:
@@ -48,20 +45,14 @@ def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Ten
     path = Path(path)
     if not path.exists():
         return None
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            found = json.loads((file.metadata() or {})[_KEY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise StoreError(
-            f"checkpoint {path} cannot be read ({error}). Delete it to start anew."
-        ) from error
-    wanted = json.loads(json.dumps(dict(about)))
-    if found != wanted:
-        names = [n for n in {**wanted, **found} if found.get(n) != wanted.get(n)]
+    advice = "Delete it to start anew."
+    tensors, stored = read_tensor_file(path, key=_KEY, what="checkpoint", advice=advice)
+    current = json.loads(json.dumps(dict(about)))
+    names = [n for n in {**current, **stored} if stored.get(n) != current.get(n)]
+    if names:
         raise StoreError(
             f"checkpoint {path} is of another run: there {names[0]} is "
-            f"{found.get(names[0])!r}, here {wanted.get(names[0])!r}. Delete it, or name "
+            f"{stored.get(names[0])!r}, here {current.get(names[0])!r}. Delete it, or name "
             "another file."
         )
     return tensors

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 
-_Seen = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[_Seen, str]] = WeakKeyDictionary()
-# So many entries of a tensor are looked at where its version might not tell.
+_State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, str]] = WeakKeyDictionary()
+# How many entries of each tensor are read, since its version may not tell of a change.
 _PROBED = 1024
 
 
@@ -24,7 +24,7 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
 
     Args:
         model: The model; it is only read.
-        without: Names that do not count: those of a new head, say.
+        without: Names to leave out, such as those of a new head.
 
     Returns:
         A SHA-256 in hexadecimal.
@@ -50,53 +50,54 @@ def quick_fingerprint(model: nn.Module) -> str:
 
     Returns:
         The same as `fingerprint`, unless single weights of a large tensor were changed
-        behind autograd's back.
+        without autograd's knowledge.
     """
     tensors = [*model.parameters(), *model.buffers()]
-    seen = tuple((each.data_ptr(), each._version) for each in tensors), _probes(tensors)
+    versions = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+    state = versions, _probe(tensors)
     known = _KNOWN.get(model)
-    if known is None or known[0] != seen:
-        known = _KNOWN[model] = (seen, fingerprint(model))
+    if known is None or known[0] != state:
+        known = _KNOWN[model] = (state, fingerprint(model))
     return known[1]
 
 
 @torch.no_grad()
-def _probes(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Hash some entries of every tensor, those of a kind together."""
+def _probe(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Hash some entries of every tensor, joined by device and dtype."""
     # A fused optimiser and a write to `.data` leave the version as it was. A step changes
     # practically every weight, so a sample of them tells.
     samples = defaultdict(list)
-    for each in tensors:
-        flat = each.flatten()
+    for tensor in tensors:
+        flat = tensor.flatten()
         if len(flat) > _PROBED:
-            flat = flat[torch.tensor(_probed(len(flat)), device=flat.device)]
-        samples[each.device, each.dtype].append(flat)
-    joined = (torch.cat(each).view(torch.uint8).cpu() for each in samples.values())
-    return tuple(hash(each.numpy().tobytes()) for each in joined)
+            flat = flat[torch.tensor(_probed_indices(len(flat)), device=flat.device)]
+        samples[tensor.device, tensor.dtype].append(flat)
+    joined = (torch.cat(parts).view(torch.uint8).cpu() for parts in samples.values())
+    return tuple(hash(sample.numpy().tobytes()) for sample in joined)
 
 
-# Plain numbers: a tensor would be kept on the device, or under the mode, of the first call.
+# Plain numbers: a tensor would stay on the device, or in the mode, of the first call.
 @lru_cache(maxsize=1024)
-def _probed(count: int) -> tuple[int, ...]:
-    """Which entries of a flat tensor are looked at: spread over its rows and columns."""
+def _probed_indices(count: int) -> tuple[int, ...]:
+    """Choose which entries of a flat tensor are read, all over its rows and columns."""
     # Multiples of the golden ratio: no stride of a matrix is one of theirs.
     return tuple(int(count * (i * 0.6180339887498949 % 1)) for i in range(_PROBED))
 
 
-def require_fingerprint(model: nn.Module, wanted: str) -> None:
+def require_fingerprint(model: nn.Module, expected: str) -> None:
     """Refuse a model whose weights are not those a posterior was fitted to.
 
     Args:
         model: The model about to be used.
-        wanted: The hash of the weights it should have.
+        expected: The hash of the weights it should have.
 
     Raises:
         ArgumentError: If its weights differ.
     """
-    found = quick_fingerprint(model)
-    if found != wanted:
+    digest = quick_fingerprint(model)
+    if digest != expected:
         raise ArgumentError(
             "model must be the one the posterior was fitted to: its weights' hash is "
-            f"{found[:12]}…, the posterior's {wanted[:12]}…. Fit a new posterior, or load "
+            f"{digest[:12]}…, the posterior's {expected[:12]}…. Fit a new posterior, or load "
             "that model."
         )

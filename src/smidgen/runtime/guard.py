@@ -1,4 +1,4 @@
-"""The caller's model is a guest: whatever a pass needs of it is put back afterwards."""
+"""Whatever a pass changes about the caller's model is restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _RECOMPUTES = "gradient_checkpointing"
 
 @contextmanager
 def disable_recomputing(model: nn.Module) -> Iterator[None]:
-    """Let a model keep its activations for the backward pass, as it runs them once.
+    """Switch off gradient checkpointing, so that each module runs once.
 
     Args:
-        model: The model. Hugging Face's switch for gradient checkpointing is off
-            meanwhile, in all of its modules.
+        model: The model; Hugging Face's switch is turned off in all of its modules.
 
     Yields:
         Nothing.
@@ -37,14 +36,14 @@ def disable_recomputing(model: nn.Module) -> Iterator[None]:
 def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
-    torch's fused transformer layers are off meanwhile: they run without calling their
-    layers, so nothing could be seen of those.
+    torch's fused transformer layers are switched off too: they do not call the layers
+    they hold, so hooks would see nothing.
 
     Args:
         model: The caller's model. Weights, buffers, flags and gradients are not this
             guard's business: passes compute on detached weights and copied buffers.
-        dropout: Run in training mode instead, but for layers with running statistics:
-            those stay as they were trained.
+        dropout: Run in training mode instead, except layers with running statistics:
+            those stay in evaluation mode.
 
     Yields:
         Nothing.
@@ -52,7 +51,7 @@ def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]
     training = {module: module.training for module in model.modules()}
     fused = torch.backends.mha.get_fastpath_enabled()
     devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
-    # Inside a caller's inference mode no gradient could be had.
+    # Inside a caller's inference mode gradients could not be computed.
     with (
         torch.inference_mode(False),
         torch.random.fork_rng(devices=sorted(devices)),
@@ -65,6 +64,6 @@ def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]
                 module.training = dropout and not isinstance(module, _NormBase)
             yield
         finally:
-            for module, was in training.items():
-                module.training = was
+            for module, mode in training.items():
+                module.training = mode
             torch.backends.mha.set_fastpath_enabled(fused)

@@ -1,4 +1,4 @@
-"""A loader read over and over, that can be left and taken up again at the same batch."""
+"""A loader that is read again and again, and can be resumed at the same batch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from smidgen.types import Batch
 
 
 class ResumableLoader:
-    """Batches of a loader, epoch after epoch, for a number of steps of one's own.
+    """The batches of a loader, epoch after epoch, without end.
 
-    An interrupted run goes on with the very batch that came next: the random state at
-    the start of an epoch is remembered, the loader is started again from it and the
-    batches that were had are passed over. A loader without a generator of its own draws
-    its order from torch's global one, so use this within `torch.random.fork_rng`.
+    An interrupted run continues with the batch that came next: the random state at the
+    start of the epoch is remembered, the loader is started again from it, and the batches
+    that were read are skipped. A loader without a generator draws its order from torch's
+    global one, so use this within `torch.random.fork_rng`.
 
     Args:
-        loader: What yields the batches; it must be one that can be read again.
+        loader: What yields the batches; it must be possible to read it again.
     """
 
     def __init__(self, loader: Iterable[Batch]) -> None:
@@ -59,33 +59,32 @@ class ResumableLoader:
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Draw orders from a seed of one's own; the loader's generators are put back.
+        """Draw the order of batches from a seed; the loader's generators are restored.
 
         Args:
-            seed: Makes the orders the same however often the loader was read before.
+            seed: Makes the order the same however often the loader was read before.
 
         Yields:
             Nothing.
         """
-        found = find_generators(self.loader)
-        before = {name: each.get_state() for name, each in found.items()}
+        generators = find_generators(self.loader)
+        before = {path: generator.get_state() for path, generator in generators.items()}
         try:
-            for each in found.values():
-                each.manual_seed(seed)
+            for generator in generators.values():
+                generator.manual_seed(seed)
             yield
         finally:
-            for name, each in found.items():
-                each.set_state(before[name])
+            for path, generator in generators.items():
+                generator.set_state(before[path])
 
     def state(self) -> dict[str, Tensor]:
-        """What `resume` needs: epoch, position, and the random states of its start."""
-        place = torch.tensor([self.epoch, self.position])
-        return {"place": place, **self._start}
+        """Return what `resume` needs: epoch, position, random states at its start."""
+        return {"place": torch.tensor([self.epoch, self.position]), **self._start}
 
     def resume(self, state: dict[str, Tensor]) -> None:
-        """Go on where another left off; torch's global random state stays as it is."""
-        self.epoch, position = (int(each) for each in state["place"])
-        self._start = {name: each for name, each in state.items() if name != "place"}
+        """Continue from a state; torch's global random state stays as it is."""
+        self.epoch, position = state["place"].tolist()
+        self._start = {name: value for name, value in state.items() if name != "place"}
         if not self._start:
             return
         now = torch.get_rng_state()
@@ -110,7 +109,7 @@ class ResumableLoader:
 
 
 _END: Any = object()
-_PLACES = (
+_GENERATOR_PATHS = (
     "generator",
     "sampler.generator",
     "batch_sampler.generator",
@@ -120,11 +119,11 @@ _PLACES = (
 
 def find_generators(loader: Iterable[Batch]) -> dict[str, torch.Generator]:
     """Find the random generators that a torch loader draws from, each once."""
-    found: dict[str, torch.Generator] = {}
-    for path in _PLACES:
-        each: Any = loader
-        for part in path.split("."):
-            each = getattr(each, part, None)
-        if isinstance(each, torch.Generator) and each not in found.values():
-            found[path] = each
-    return found
+    generators: dict[str, torch.Generator] = {}
+    for path in _GENERATOR_PATHS:
+        value: Any = loader
+        for attribute in path.split("."):
+            value = getattr(value, attribute, None)
+        if isinstance(value, torch.Generator) and value not in generators.values():
+            generators[path] = value
+    return generators

@@ -1,4 +1,4 @@
-"""How much memory there is, and bytes to be read by people."""
+"""How much memory is free, and byte counts in readable form."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from smidgen.errors import ArgumentError
 
 LIMIT = "SMIDGEN_MEMORY"
-"""The environment variable that says how many bytes may be used, in place of asking."""
+"""The environment variable that sets how many bytes may be used."""
 
 _MEMINFO = Path("/proc/meminfo")
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-# Files of a group's limit and use, and which of the used bytes can be had back: the second
-# version of Linux's control groups, then the first.
+# Files of a control group's limit and usage, and the line of memory.stat whose bytes can be
+# reclaimed: version 2 of Linux's control groups, then version 1.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -25,35 +25,35 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def available_bytes(device: torch.device | str = "cpu") -> int | None:
-    """Tell how many bytes can still be taken on a device.
+    """Find how many bytes are free on a device.
 
-    On a CPU the system's estimate (Linux's MemAvailable, elsewhere free pages), and no more
-    than a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrules all.
+    On a CPU this is the system's estimate (Linux's MemAvailable, elsewhere free pages), at
+    most what a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrides it.
 
     Args:
         device: Where the work would be done.
 
     Returns:
-        The bytes, or None if nobody says.
+        The bytes, or None if they cannot be found out.
 
     Raises:
         ArgumentError: If SMIDGEN_MEMORY is not a number.
     """
-    told = os.environ.get(LIMIT)
-    if told is not None:
+    limit = os.environ.get(LIMIT)
+    if limit is not None:
         try:
-            return int(float(told))
+            return int(float(limit))
         except ValueError:
             raise ArgumentError(
-                f"{LIMIT} must be a number of bytes, such as 8e9, got {told!r}."
+                f"{LIMIT} must be a number of bytes, such as 8e9, got {limit!r}."
             ) from None
     kind = torch.device(device)
     if kind.type == "cuda":
         return int(torch.cuda.mem_get_info(kind)[0])
     if kind.type not in ("cpu", "meta"):
         return None
-    found = [each for each in (_system_bytes(), _group_bytes()) if each is not None]
-    return min(found, default=None)
+    limits = (_system_bytes(), *map(_group_bytes, _group_folders()))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def format_bytes(count: int) -> str:
@@ -79,13 +79,8 @@ def _system_bytes() -> int | None:
         return None
 
 
-def _group_bytes() -> int | None:
-    """What the limits of the process's control groups leave."""
-    found = [_left_of(folder) for folder in _group_folders()]
-    return min((each for each in found if each is not None), default=None)
-
-
 def _group_folders() -> Iterator[Path]:
+    """Find the folders of the control groups that the process may be in."""
     yield from (_GROUPS, _GROUPS / "memory")
     try:
         lines = _MEMBERSHIP.read_text(encoding="utf-8").splitlines()
@@ -97,7 +92,8 @@ def _group_folders() -> Iterator[Path]:
             yield _GROUPS / kinds / path.lstrip("/")
 
 
-def _left_of(folder: Path) -> int | None:
+def _group_bytes(folder: Path) -> int | None:
+    """Read how much the limit of a control group leaves, if it has one."""
     for limit, used, reclaimable in _FILES:
         try:
             most, now = int((folder / limit).read_text()), int((folder / used).read_text())

@@ -1,11 +1,11 @@
-"""Run again what has changed, and only that: the part of a network below the changes.
+"""Run a network several times with a few weights changed, and reuse what stays the same.
 
-Passes that differ in a few weights share every module that comes before them. A module
-without such weights, given inputs equal to those of the first pass, returns what it
-returned then. Inputs are compared, not assumed, so the order of modules does not matter; a
-module whose inputs once differed comes after a change, and is not asked again. What a
-module does besides returning (noting something elsewhere, reading what another has set)
-cannot be seen: whoever uses a memo compares one pass with a plain one first.
+Passes that differ in a few weights share every module that comes before those weights. A
+module without such weights, called with inputs equal to those of the first pass, returns
+what it returned then. Inputs are compared, not assumed, so the order of modules does not
+matter; a module whose inputs once differed comes after a change and is never reused again.
+Side effects of a module (state it writes or reads elsewhere) cannot be seen, so whoever
+uses the cache should compare one pass with a plain one first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Arguments or results of a call, taken apart, and how often each was written to."""
+    """Arguments or results of a call, flattened, and how often each tensor was written to."""
 
     leaves: list[Any]
     spec: TreeSpec
@@ -45,18 +45,18 @@ class _Values:
 
     @classmethod
     def of(cls, values: Any) -> _Values | None:
-        """Take values apart; None if there is something among them that may change."""
+        """Flatten values; None if one of them cannot be compared or may change."""
         leaves, spec = tree_flatten(values)
-        if not all(_comparable(each) for each in leaves):
+        if not all(_comparable(leaf) for leaf in leaves):
             return None
-        return cls(leaves, spec, [each._version for each in leaves if _is_tensor(each)])
+        return cls(leaves, spec, _versions(leaves))
 
     @property
     def unwritten(self) -> bool:
-        return self.versions == [e._version for e in self.leaves if _is_tensor(e)]
+        return self.versions == _versions(self.leaves)
 
-    def whole(self) -> Any:
-        """Put together anew: a caller may change the container it gets."""
+    def rebuild(self) -> Any:
+        """Make a new container each time: a caller may change the one it gets."""
         return tree_unflatten(self.leaves, self.spec)
 
     def equals(self, other: _Values) -> bool:
@@ -72,10 +72,10 @@ class PrefixCache:
     """
 
     def __init__(self, model: nn.Module, changing: Collection[str]) -> None:
-        named = dict(model.named_parameters(remove_duplicate=False))
-        moving = {id(named[name]) for name in changing}
-        found = dict.fromkeys(_steady(model, moving))
-        self.steady = [each for each in found if each is not model]
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        changed = {id(parameters[name]) for name in changing}
+        steady = dict.fromkeys(_steady_modules(model, changed))
+        self.steady = [module for module in steady if module is not model]
         self.calls: dict[nn.Module, list[tuple[_Values, _Values] | None]] = {}
         # How many calls of each module this pass has seen: a shared one runs again.
         self.turn: dict[nn.Module, int] = {}
@@ -83,13 +83,13 @@ class PrefixCache:
         self.reused = 0
 
     def forget(self) -> None:
-        """Drop all that is kept: the next pass is a first one."""
+        """Drop what is cached: the next pass is a first one."""
         self.calls.clear()
         self.filled = False
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Make one pass: the first fills the memo, the others take from it.
+        """Make one pass: the first fills the cache, the others use it.
 
         Yields:
             Nothing.
@@ -98,19 +98,17 @@ class PrefixCache:
         plain = {module: vars(module).get("forward") for module in self.steady}
         try:
             for module in self.steady:
-                module.forward = self._remembering(module, module.forward)
+                module.forward = self._cached(module, module.forward)
             yield
         finally:
-            for module, own in plain.items():
-                if own is None:
+            for module, forward in plain.items():
+                if forward is None:
                     vars(module).pop("forward", None)
                 else:
-                    module.forward = own
+                    module.forward = forward
         self.filled = True
 
-    def _remembering(
-        self, module: nn.Module, forward: Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def _cached(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             turn = self.turn.get(module, 0)
             self.turn[module] = turn + 1
@@ -122,9 +120,9 @@ class PrefixCache:
                 known = inputs is not None and results is not None and inputs.unwritten
                 calls.append((inputs, results) if known else None)  # type: ignore[arg-type]
                 return output
-            if turn < len(calls) and _holds(calls[turn], args, kwargs):
+            if turn < len(calls) and _is_reusable(calls[turn], args, kwargs):
                 self.reused += 1
-                return calls[turn][1].whole()  # type: ignore[index]
+                return calls[turn][1].rebuild()  # type: ignore[index]
             # What comes after a change differs in every pass.
             del calls[turn:]
             return forward(*args, **kwargs)
@@ -132,26 +130,26 @@ class PrefixCache:
         return run
 
 
-def _holds(call: tuple[_Values, _Values] | None, args: Any, kwargs: Any) -> bool:
+def _is_reusable(call: tuple[_Values, _Values] | None, args: Any, kwargs: Any) -> bool:
     if call is None or not (call[0].unwritten and call[1].unwritten):
         return False
     now = _Values.of((args, kwargs))
     return now is not None and call[0].equals(now)
 
 
-def _steady(module: nn.Module, moving: Collection[int]) -> Iterator[nn.Module]:
-    """The largest modules without moving parameters, and without hooks to run."""
-    holds = any(id(parameter) in moving for parameter in module.parameters())
+def _steady_modules(module: nn.Module, changed: Collection[int]) -> Iterator[nn.Module]:
+    """Find the largest modules without changed parameters and without hooks to run."""
+    changes = any(id(parameter) in changed for parameter in module.parameters())
     # Lists and dicts of modules are never called themselves.
-    if holds or isinstance(module, nn.ModuleList | nn.ModuleDict):
+    if changes or isinstance(module, nn.ModuleList | nn.ModuleDict):
         for child in module.children():
-            yield from _steady(child, moving)
+            yield from _steady_modules(child, changed)
     elif not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         yield module
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+def _versions(leaves: list[Any]) -> list[int]:
+    return [leaf._version for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _comparable(value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""A progress bar without a dependency: late, a line a minute in a log, silent when asked.
+"""A progress bar without a dependency, which appears only if the work takes a while.
 
-Ask with `progress=False`, or for a whole process with SMIDGEN_PROGRESS=0.
+Silence it with `progress=False`, or for a whole process with SMIDGEN_PROGRESS=0.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def track(
     total: int | None = None,
     show: bool = True,
 ) -> Iterator[Item]:
-    """Yield the items and tell how many have passed, on the error stream.
+    """Yield the items and show how many have passed, on the error stream.
 
-    A terminal gets a bar, a log a line a minute.
+    A terminal gets a bar, a log file a line a minute.
 
     Args:
         items: Anything iterable, also without a length.
-        label: What is being done, as a gerund: "fitting"; or what gives it anew.
+        label: What is being done, such as "fitting", or a function that returns it.
         total: How many items there will be, if the iterable does not know.
         show: Draw nothing when false.
 
@@ -59,8 +59,8 @@ def track(
             yield item
             now = time.monotonic()
             if now - start > delay and now - last > refresh:
-                said = label if isinstance(label, str) else label()
-                line = _line(said, count, total, now - start, bar=terminal)
+                text = label if isinstance(label, str) else label()
+                line = _line(text, count, total, now - start, bar=terminal)
                 sys.stderr.write(f"\r{line}\x1b[K" if terminal else f"{line}\n")
                 sys.stderr.flush()
                 last, drawn = now, True
@@ -71,7 +71,7 @@ def track(
 
 
 def count_batches(items: Iterable[object]) -> int | None:
-    """How many items there are, where that is known."""
+    """Count the items without reading them; None if that cannot be known."""
     try:
         return len(items) if isinstance(items, Sized) else None
     except TypeError:
@@ -82,7 +82,8 @@ def count_batches(items: Iterable[object]) -> int | None:
 def _line(label: str, count: int, total: int | None, seconds: float, *, bar: bool) -> str:
     if not total:
         return f"{label}: {count} done, {seconds:.0f} s"
-    share = min(1.0, count / total)
-    full = round(share * _WIDTH)
+    fraction = min(1.0, count / total)
+    full = round(fraction * _WIDTH)
     drawn = " " + "━" * full + "╌" * (_WIDTH - full) if bar else ":"
-    return f"{label}{drawn} {count}/{total}, {seconds * (1 - share) / share:.0f} s left"
+    left = seconds * (1 - fraction) / fraction
+    return f"{label}{drawn} {count}/{total}, {left:.0f} s left"

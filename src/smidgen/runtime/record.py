@@ -1,4 +1,4 @@
-"""`Record`: what was run, with what, on what, and the numbers it gave."""
+"""`Record`: what was run, with which settings, on which machine, and its results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -31,27 +32,24 @@ _PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers"
 
 @cache
 def _source() -> str:
-    """A hash of this very code: between releases a version says too little."""
+    """Hash the source code: between releases a version says too little."""
     digest = sha256()
     for package in _SOURCES:
         # By name: this file may move to another folder without hashing less.
         spec = find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            for path in sorted(Path(place).rglob("*.py")):
-                digest.update(
-                    path.relative_to(place).as_posix().encode() + path.read_bytes()
-                )
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.relative_to(folder).as_posix().encode())
+                digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "source": _source()}
+    versions = {"python": platform.python_version(), "source": _source()}
     for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _machine() -> dict[str, Any]:

@@ -10,17 +10,14 @@ out, its sparse path never. `pattern` and `products` compute with them, `removal
 
 from smidgen.sparse.build import SparseSettings, make_sparse
 from smidgen.sparse.network import SparseNetwork
-from smidgen.sparse.pruning import prune_network
+from smidgen.sparse.prune import prune_network
 from smidgen.sparse.rewire import Rewiring, Schedule
-from smidgen.sparse.store import load_sparse, save_sparse
 
 __all__ = [
     "Rewiring",
     "Schedule",
     "SparseNetwork",
     "SparseSettings",
-    "load_sparse",
     "prune_network",
-    "save_sparse",
     "make_sparse",
 ]

@@ -2,8 +2,8 @@
 
 uniform   the same density in every layer.
 erk       Erdős–Rényi kernel (Evci et al., 2020): density ∝ Σ axes / Π axes, so that
-          small layers stay denser; layers that would pass 1 are whole.
-global    as uniform at the start; afterwards weights move between layers.
+          small layers stay denser; layers that would exceed 1 are whole.
+global    uniform at the start; afterwards layers exchange weights.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def share_out(
     """Divide the active weights among layers.
 
     Args:
-        shapes: The layers' weights.
-        density: Active share of all of them together, in (0, 1].
+        shapes: Shapes of the layers' weights.
+        density: Active fraction of all of them together, in (0, 1].
         budget: How to divide.
 
     Returns:
@@ -33,7 +33,7 @@ def share_out(
         weights, rounded.
 
     Raises:
-        ArgumentError: If an argument is outside what it may be.
+        ArgumentError: If density or budget is not one of these.
     """
     if not 0 < density <= 1:
         raise ArgumentError(f"density must be in (0, 1], got {density}. Try 0.1.")
@@ -42,39 +42,39 @@ def share_out(
     sizes = {name: prod(shape) for name, shape in shapes.items()}
     total = max(len(sizes), round(density * sum(sizes.values())))
     if budget == "erk":
-        wanted = _kernel(shapes, sizes, total)
+        quotas = _erk_quotas(shapes, sizes, total)
     else:
-        wanted = {name: density * size for name, size in sizes.items()}
-    return _rounded(wanted, sizes, total)
+        quotas = {name: density * size for name, size in sizes.items()}
+    return _round_quotas(quotas, sizes, total)
 
 
-def _kernel(
+def _erk_quotas(
     shapes: Mapping[str, Shape], sizes: Mapping[str, int], total: int
 ) -> dict[str, float]:
     raw = {name: sum(shape) / sizes[name] for name, shape in shapes.items()}
     whole: set[str] = set()
     while True:
-        rest = [name for name in sizes if name not in whole]
+        others = [name for name in sizes if name not in whole]
         left = total - sum(sizes[name] for name in whole)
-        factor = left / max(sum(raw[name] * sizes[name] for name in rest), 1e-300)
-        full = {name for name in rest if factor * raw[name] >= 1}
+        factor = left / max(sum(raw[name] * sizes[name] for name in others), 1e-300)
+        full = {name for name in others if factor * raw[name] >= 1}
         if not full:
             break
         whole |= full
     return {n: float(sizes[n]) if n in whole else factor * raw[n] * sizes[n] for n in sizes}
 
 
-def _rounded(
-    wanted: Mapping[str, float], sizes: Mapping[str, int], total: int
+def _round_quotas(
+    quotas: Mapping[str, float], sizes: Mapping[str, int], total: int
 ) -> dict[str, int]:
     """Round down to whole weights and give the rest to the largest remainders."""
-    found = {n: min(sizes[n], max(1, floor(wanted[n] + 1e-9))) for n in sizes}
-    order = sorted(sizes, key=lambda n: (found[n] - wanted[n], n))
-    while sum(found.values()) != total:
-        step = 1 if sum(found.values()) < total else -1
+    counts = {n: min(sizes[n], max(1, floor(quotas[n] + 1e-9))) for n in sizes}
+    order = sorted(sizes, key=lambda n: (counts[n] - quotas[n], n))
+    while sum(counts.values()) != total:
+        step = 1 if sum(counts.values()) < total else -1
         for name in order if step > 0 else reversed(order):
-            if sum(found.values()) == total:
+            if sum(counts.values()) == total:
                 break
-            if 1 <= found[name] + step <= sizes[name]:
-                found[name] += step
-    return found
+            if 1 <= counts[name] + step <= sizes[name]:
+                counts[name] += step
+    return counts

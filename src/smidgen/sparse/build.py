@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError
-from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.budgets import Budget, share_out
 from smidgen.sparse.layers import (
     GaussianConv2d,
@@ -168,7 +167,6 @@ def assemble_network(
     *,
     budget: Budget,
     generator: torch.Generator,
-    plain: PlainNetwork | None = None,
 ) -> SparseNetwork:
     """Put Gaussian layers with these weights into a copy of a model.
 
@@ -177,7 +175,6 @@ def assemble_network(
         weights: The active weights of each layer to replace.
         budget: Whether layers may exchange active weights.
         generator: Source of all noise.
-        plain: What built the model, if it is one of smidgen's own.
 
     Returns:
         The network, in training mode.
@@ -195,9 +192,7 @@ def assemble_network(
             copy = _put(copy, path, layers[name])
     priors = {name: weights[name].prior for name in frames}
     universe = require_coverage(model).universe
-    network = SparseNetwork(
-        copy, layers, frames, priors, universe, budget, generator, plain
-    )
+    network = SparseNetwork(copy, layers, frames, priors, universe, budget, generator)
     return network.to(next(model.parameters()).device).train()
 
 

@@ -7,11 +7,11 @@ two such products, of the means and of the variances:
 
     forward                   F = 2 K P d,     d = 2 with local noise, else 1
     backward                  2 F              (the first layer: F, its inputs are data)
-    moving the active set     A · passes · [F + B + 2 n m P] / Δ
+    changing the active set   A · passes · [F + B + 2 n m P] / Δ
 
-with A the share of steps before the set stays and B = F for layers behind the first that
-moves, else 0. The last term is for layers whose weights may come and go; a whole layer is
-only passed through. Noise, activations, normalisation and the optimiser are left out:
+with A the fraction of steps before the set stays and B = F for layers behind the first
+that changes, else 0. The last term is for layers that are pruned and grown; a whole layer
+is only passed through. Noise, activations, normalisation and the optimiser are left out:
 they are linear in units and in k.
 """
 
@@ -29,10 +29,10 @@ from smidgen.sparse.network import SparseNetwork
 
 @dataclass(frozen=True)
 class StepFlops:
-    """Operations of one training step: its products, and its share of the moves.
+    """Operations of one training step: its products, and its part of the rewiring.
 
-    `products` and `moves` are of the active weights alone, what the sparse path does in
-    every layer; `done_products` and `done_moves` are those of the path each layer takes.
+    `products` and `moves` count the active weights alone, as if every layer took the
+    sparse path; `done_products` and `done_moves` count by the path each layer takes.
     """
 
     products: float
@@ -42,16 +42,16 @@ class StepFlops:
 
     @property
     def total(self) -> float:
-        """Products and moves, of the active weights alone."""
+        """Products and rewiring, of the active weights alone."""
         return self.products + self.moves
 
     @property
     def done(self) -> float:
-        """Products and moves, by the paths taken."""
+        """Products and rewiring, by the paths taken."""
         return self.done_products + self.done_moves
 
 
-def step_flops(
+def count_step_flops(
     network: SparseNetwork,
     inputs: Tensor,
     *,
@@ -64,34 +64,37 @@ def step_flops(
     Args:
         network: The network; layers that have not chosen a path yet count as dense.
         inputs: A batch of inputs as the model takes them.
-        passes: Batches that a move averages gradients over.
-        every: Steps between moves.
-        until: Share of the steps after which the set stays.
+        passes: Batches that gradients are averaged over before the active set changes.
+        every: Steps between changes.
+        until: Fraction of the steps after which the set stays.
 
     Returns:
         The count.
     """
-    positions = _positions(network, inputs)
-    active = {name: part.pattern.count for name, part in network.layers.items()}
+    positions = _count_positions(network, inputs)
+    active = {name: layer.pattern.count for name, layer in network.layers.items()}
     done = {
-        name: part.pattern.total if part.taken_path == "dense" else part.pattern.count
-        for name, part in network.layers.items()
+        name: layer.pattern.total if layer.taken_path == "dense" else layer.pattern.count
+        for name, layer in network.layers.items()
     }
-    share = until * passes / every
-    ideal, taken = (_counted(network, positions, each) for each in (active, done))
-    return StepFlops(ideal[0], share * ideal[1], taken[0], share * taken[1])
+    passes_per_step = until * passes / every
+    products, moves = _count_operations(network, positions, active)
+    done_products, done_moves = _count_operations(network, positions, done)
+    return StepFlops(
+        products, passes_per_step * moves, done_products, passes_per_step * done_moves
+    )
 
 
-def _positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
+def _count_positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
     """How often each layer's weights are used for a batch."""
     positions = dict.fromkeys(network.layers, 0)
     handles = []
-    for name, part in network.layers.items():
+    for name, layer in network.layers.items():
 
         def hook(_: nn.Module, __: object, outputs: Tensor, name: str = name) -> None:
-            positions[name] += network.layers[name].positions(outputs)
+            positions[name] += network.layers[name].count_positions(outputs)
 
-        handles.append(part.register_forward_hook(hook))
+        handles.append(layer.register_forward_hook(hook))
     try:
         with preserve_model(network), torch.no_grad():
             network(inputs)
@@ -101,21 +104,21 @@ def _positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
     return positions
 
 
-def _counted(
+def _count_operations(
     network: SparseNetwork, positions: Mapping[str, int], sizes: Mapping[str, int]
 ) -> tuple[float, float]:
-    """Operations of a step's products, and of one pass of a move."""
+    """Operations of a step's products, and of one pass of the rewiring."""
     products = moves = 0.0
     reached = False
     everywhere = network.budget == "global" and network.count < network.total
-    for place, (name, part) in enumerate(network.layers.items()):
-        draws = 2 if part.noise == "local" else 1
+    for index, (name, layer) in enumerate(network.layers.items()):
+        draws = 2 if layer.noise == "local" else 1
         forward = 2.0 * sizes[name] * positions[name] * draws
-        # The first layer's inputs are data: nobody asks for their gradient.
-        products += forward * (2 if place == 0 else 3)
-        # A move goes back to the outputs of the first layer that it concerns.
+        # The first layer's inputs are data: their gradient is not needed.
+        products += forward * (2 if index == 0 else 3)
+        # The backward pass ends at the outputs of the first layer that changes.
         moves += forward * (2 if reached else 1)
-        if everywhere or part.pattern.indices is not None:
-            moves += 2.0 * part.pattern.total * positions[name]
+        if everywhere or layer.pattern.indices is not None:
+            moves += 2.0 * layer.pattern.total * positions[name]
             reached = True
     return products, moves if reached else 0.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import ClassVar, Literal
 
@@ -22,13 +23,12 @@ from torch.nn.grad import conv2d_weight
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.sparse.matmul import Path, multiply
 from smidgen.sparse.pattern import Pattern
-from smidgen.sparse.recomputing import refuse_recomputed_noise
 from smidgen.types import Shape
 
 NoiseKind = Literal["local", "weights", "none"]
 """What is drawn in a forward pass: outputs, one set of weights, or nothing."""
 
-# The first round also derives the sparse orders; the best of all counts.
+# The first round also derives the sparse orders; the fastest of all counts.
 _ROUNDS = 3
 
 
@@ -37,7 +37,7 @@ class GaussianLayer(nn.Module, ABC):
 
     Args:
         shape: The shape of the dense weight this layer stands for.
-        pattern: The active set, in the weight flattened to rows and columns.
+        pattern: The active set, in the weight flattened to n rows and m columns.
         means: μ, (k,).
         log_scales: log σ, (k,); None for a layer without noise.
         bias: The deterministic bias, (n,).
@@ -45,7 +45,7 @@ class GaussianLayer(nn.Module, ABC):
     """
 
     channel: ClassVar[int]
-    """The axis of outputs that rows of the weight make."""
+    """The axis of the outputs that the rows of the weight make, counted from the end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GaussianLayer(nn.Module, ABC):
         self.generator = generator
         self.noise: NoiseKind = "none" if log_scales is None else "local"
         self.path: Path | Literal["auto"] = "auto"
-        self.drawn: Tensor | None = None
+        self.current_draw: Tensor | None = None
 
     @property
     def scales(self) -> Tensor:
@@ -76,15 +76,16 @@ class GaussianLayer(nn.Module, ABC):
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Draw the k active weights."""
-        noise = _normals(self.means, generator, 0)
-        return self.means + self.scales * noise
+        return self.means + self.scales * _draw_normals(self.means, generator, 0)
 
-    def weight(self, values: Tensor | None = None) -> Tensor:
+    def to_dense(self, values: Tensor | None = None) -> Tensor:
         """Write the means, or k other values, as the dense weight; detached."""
         values = self.means if values is None else values
-        return self.pattern.dense(values.detach()).reshape(self.shape)
+        return self.pattern.to_dense(values.detach()).reshape(self.shape)
 
-    def move(self, pattern: Pattern, means: Tensor, log_scales: Tensor | None) -> None:
+    def set_weights(
+        self, pattern: Pattern, means: Tensor, log_scales: Tensor | None
+    ) -> None:
         """Take another active set and its values, in the pattern's order.
 
         Args:
@@ -97,13 +98,13 @@ class GaussianLayer(nn.Module, ABC):
             StructureError: If there are scales for a layer without, or none for one with.
         """
         if (log_scales is None) != (self.log_scales is None):
-            had, given = ("has no", "some") if self.log_scales is None else ("has", "none")
+            needed, got = ("None", "some") if self.log_scales is None else ("given", "none")
             raise StructureError(
-                f"log_scales must be as in the layer: it {had} scales, {given} were given."
+                f"log_scales must be {needed}, as in the layer so far, got {got}."
             )
-        self.means = _refilled(self.means, means)
+        self.means = _set_values(self.means, means)
         if self.log_scales is not None and log_scales is not None:
-            self.log_scales = _refilled(self.log_scales, log_scales)
+            self.log_scales = _set_values(self.log_scales, log_scales)
         self.pattern = pattern
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -113,26 +114,26 @@ class GaussianLayer(nn.Module, ABC):
             inputs: What the dense layer would take.
 
         Returns:
-            What it would give. In evaluation mode that of the means, or of `drawn`
-            weights where there are some.
+            What it would return. In evaluation mode those of the means, or of
+            `current_draw` if there is one.
         """
         # Evaluation changes nothing of a network, not even how it computes.
         if self.path == "auto" and self.training:
-            self.path = faster_path(self, inputs)
-        if self.drawn is not None:
-            return self._biased(self.apply_values(inputs, self.drawn))
+            self.path = find_faster_path(self, inputs)
+        if self.current_draw is not None:
+            return self._add_bias(self.apply_values(inputs, self.current_draw))
         noise = self.noise if self.training else "none"
         if noise != "none":
-            refuse_recomputed_noise()
+            _refuse_recomputed_noise()
         if noise == "weights":
-            return self._biased(self.apply_values(inputs, self.draw(self.generator)))
-        mean = self._biased(self.apply_values(inputs, self.means))
+            return self._add_bias(self.apply_values(inputs, self.draw(self.generator)))
+        mean = self._add_bias(self.apply_values(inputs, self.means))
         if noise == "none":
             return mean
         variance = self.apply_values(inputs.square(), self.scales.square())
         # An output without active weights has no variance, and √ no gradient there.
-        spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-        return mean + spread * _normals(mean, self.generator, self.channel)
+        deviation = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+        return mean + deviation * _draw_normals(mean, self.generator, self.channel)
 
     @property
     def taken_path(self) -> Path:
@@ -144,38 +145,40 @@ class GaussianLayer(nn.Module, ABC):
         """Apply the linear part, with k values for the active weights."""
 
     @abstractmethod
-    def positions(self, outputs: Tensor) -> int:
-        """Count how often every active weight is used to make these outputs."""
+    def compute_row_gradient(
+        self, inputs: Tensor, deltas: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Compute Σ δ xᵀ of some rows, (stop − start, m), for weights active or not."""
 
-    @abstractmethod
-    def row_gradient(self, inputs: Tensor, outer: Tensor, start: int, stop: int) -> Tensor:
-        """Gradient of all weights in some rows, (stop − start, m), active or not."""
+    def count_positions(self, outputs: Tensor) -> int:
+        """Count how often each weight was used: examples, tokens or pixels of a batch."""
+        return outputs.numel() // self.pattern.rows
 
-    @abstractmethod
-    def _biased(self, outputs: Tensor) -> Tensor: ...
+    def _add_bias(self, outputs: Tensor) -> Tensor:
+        if self.bias is None:
+            return outputs
+        return outputs + self.bias.view(-1, *(1 for _ in range(-1 - self.channel)))
 
     def get_extra_state(self) -> Tensor:
         """The active indices; a whole pattern has none to store."""
-        held = self.pattern.indices
-        return torch.empty(0, dtype=torch.int32) if held is None else held
+        indices = self.pattern.indices
+        return torch.empty(0, dtype=torch.int32) if indices is None else indices
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take active indices back, with as many weights as there are means."""
-        rows, columns = self.pattern.rows, self.pattern.columns
-        self.pattern = Pattern(rows, columns, state if state.numel() else None)
+        """Take active indices back, as many as there are means."""
+        self.pattern = replace(self.pattern, indices=state if state.numel() else None)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> GaussianLayer:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        held = self.pattern.indices
-        if held is not None and held.device != self.means.device:
-            rows, columns = self.pattern.rows, self.pattern.columns
-            self.pattern = Pattern(rows, columns, held.to(self.means.device))
+        indices = self.pattern.indices
+        if indices is not None and indices.device != self.means.device:
+            self.pattern = replace(self.pattern, indices=indices.to(self.means.device))
         return self
 
     def extra_repr(self) -> str:
-        """Say shape and active weights."""
-        frame = " × ".join(str(n) for n in self.shape)
-        return f"{frame}, {self.pattern.count:,} of {self.pattern.total:,} active"
+        """Show the shape and the number of active weights."""
+        shape = " × ".join(str(n) for n in self.shape)
+        return f"{shape}, {self.pattern.count:,} of {self.pattern.total:,} active"
 
 
 class GaussianLinear(GaussianLayer):
@@ -187,17 +190,12 @@ class GaussianLinear(GaussianLayer):
         """Compute x Wᵀ."""
         return multiply(inputs, values, self.pattern, self.taken_path)
 
-    def positions(self, outputs: Tensor) -> int:
-        """Rows of the batch."""
-        return outputs.numel() // self.pattern.rows
-
-    def row_gradient(self, inputs: Tensor, outer: Tensor, start: int, stop: int) -> Tensor:
-        """∂yᵀ x of some rows."""
-        rows = outer.reshape(-1, self.pattern.rows)[:, start:stop]
+    def compute_row_gradient(
+        self, inputs: Tensor, deltas: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Multiply the output gradients of some rows by the inputs."""
+        rows = deltas.reshape(-1, self.pattern.rows)[:, start:stop]
         return rows.T @ inputs.reshape(-1, self.pattern.columns)
-
-    def _biased(self, outputs: Tensor) -> Tensor:
-        return outputs if self.bias is None else outputs + self.bias
 
 
 class GaussianConv2d(GaussianLayer):
@@ -206,16 +204,16 @@ class GaussianConv2d(GaussianLayer):
     channel = -3
     stride: tuple[int, int]
     dilation: tuple[int, int]
-    around: tuple[int, int, int, int]
+    padding_sides: tuple[int, int, int, int]
     padding_mode: str
 
     @classmethod
-    def like(cls, module: nn.Conv2d, *given: object) -> GaussianConv2d:
-        """Make one with the geometry of a convolution; `given` as in `GaussianLayer`.
+    def like(cls, module: nn.Conv2d, *values: object) -> GaussianConv2d:
+        """Make one with the geometry of a convolution.
 
         Args:
             module: The convolution.
-            given: What `GaussianLayer` takes.
+            values: The arguments of `GaussianLayer`.
 
         Returns:
             The layer.
@@ -228,153 +226,150 @@ class GaussianConv2d(GaussianLayer):
                 f"a sparse convolution must have 1 group, got {module.groups}. Leave it "
                 "out of layers."
             )
-        made = cls(*given)  # type: ignore[arg-type]
-        made.stride = _pair(module.stride)
-        made.dilation = _pair(module.dilation)
-        made.around = _around(module)
-        made.padding_mode = module.padding_mode
-        return made
+        layer = cls(*values)  # type: ignore[arg-type]
+        layer.stride = _as_pair(module.stride)
+        layer.dilation = _as_pair(module.dilation)
+        layer.padding_sides = _find_padding(module)
+        layer.padding_mode = module.padding_mode
+        return layer
 
     def apply_values(self, inputs: Tensor, values: Tensor) -> Tensor:
         """Convolve: directly with a dense weight, or as a product of patches."""
-        inputs, padding = self._padded(inputs)
+        inputs, padding = self._pad(inputs)
         if self.taken_path == "dense":
-            weight = self.pattern.dense(values).view(self.shape)
+            weight = self.pattern.to_dense(values).view(self.shape)
             return functional.conv2d(
                 inputs, weight, None, self.stride, padding, self.dilation
             )
-        batched = inputs if inputs.dim() == 4 else inputs[None]
-        patches = functional.unfold(
-            batched, self.shape[2:], self.dilation, padding, self.stride
-        )
+        images = inputs if inputs.dim() == 4 else inputs[None]
+        kernel = self.shape[2:]
+        patches = functional.unfold(images, kernel, self.dilation, padding, self.stride)
         # (B, m, L) to rows (B·L, m), stored by columns as the sparse product reads them.
         rows = patches.permute(1, 0, 2).reshape(self.pattern.columns, -1).T
-        found = multiply(rows, values, self.pattern, "sparse").T
-        height, width = self._size(batched, padding)
-        outputs = found.reshape(-1, len(batched), height, width).transpose(0, 1)
+        products = multiply(rows, values, self.pattern, "sparse").T
+        height, width = (
+            (images.shape[2 + i] + 2 * padding[i] - self.dilation[i] * (kernel[i] - 1) - 1)
+            // self.stride[i]
+            + 1
+            for i in (0, 1)
+        )
+        outputs = products.reshape(-1, len(images), height, width).transpose(0, 1)
         return outputs if inputs.dim() == 4 else outputs[0]
 
-    def positions(self, outputs: Tensor) -> int:
-        """Pixels of all images of the batch."""
-        return outputs.numel() // self.pattern.rows
-
-    def row_gradient(self, inputs: Tensor, outer: Tensor, start: int, stop: int) -> Tensor:
-        """Correlate inputs and gradients for some output channels."""
-        inputs, padding = self._padded(inputs)
+    def compute_row_gradient(
+        self, inputs: Tensor, deltas: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Correlate inputs and output gradients for some output channels."""
+        inputs, padding = self._pad(inputs)
         if inputs.dim() == 3:
-            inputs, outer = inputs[None], outer[None]
+            inputs, deltas = inputs[None], deltas[None]
         shape = (stop - start, *self.shape[1:])
-        found = conv2d_weight(
-            inputs,
-            shape,
-            outer[:, start:stop].contiguous(),
-            stride=self.stride,
-            padding=padding,
-            dilation=self.dilation,
+        channels = deltas[:, start:stop].contiguous()
+        gradient = conv2d_weight(
+            inputs, shape, channels, self.stride, padding, self.dilation
         )
-        return found.reshape(stop - start, -1)
+        return gradient.reshape(stop - start, -1)
 
-    def _biased(self, outputs: Tensor) -> Tensor:
-        return outputs if self.bias is None else outputs + self.bias[:, None, None]
-
-    def _padded(self, inputs: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Pad what a convolution itself cannot, and tell what is left for it."""
-        left, right, top, bottom = self.around
+    def _pad(self, inputs: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Pad what a convolution itself cannot; return the padding left for it as well."""
+        left, right, top, bottom = self.padding_sides
         if self.padding_mode == "zeros" and left == right and top == bottom:
             return inputs, (top, left)
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        return functional.pad(inputs, self.around, mode=mode), (0, 0)
-
-    def _size(self, inputs: Tensor, padding: tuple[int, int]) -> tuple[int, int]:
-        found = [
-            (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, dilation, kernel, stride in zip(
-                inputs.shape[2:],
-                padding,
-                self.dilation,
-                self.shape[2:],
-                self.stride,
-                strict=True,
-            )
-        ]
-        return found[0], found[1]
+        return functional.pad(inputs, self.padding_sides, mode=mode), (0, 0)
 
 
-def faster_path(part: GaussianLayer, inputs: Tensor) -> Path:
-    """Time both paths forward and backward on these inputs, and tell the faster.
+def find_faster_path(layer: GaussianLayer, inputs: Tensor) -> Path:
+    """Time both paths forward and backward on these inputs.
 
     Args:
-        part: A layer; its values are not changed.
+        layer: A layer; its values are not changed.
         inputs: A batch as it will be in training.
 
     Returns:
-        The faster path; dense where a sparse one cannot be.
+        The faster path; dense if the sparse one cannot run.
     """
-    if part.pattern.indices is None:
+    if layer.pattern.indices is None:
         return "dense"
     seconds: dict[Path, float] = {}
     paths: tuple[Path, ...] = ("dense", "sparse")
     try:
         for _ in range(_ROUNDS):
             for path in paths:
-                part.path = path
-                found = _seconds(part, inputs)
-                seconds[path] = min(found, seconds.get(path, found))
+                layer.path = path
+                elapsed = _time_pass(layer, inputs)
+                seconds[path] = min(elapsed, seconds.get(path, elapsed))
     except RuntimeError:
         # No sparse product of this type on this device, or no memory for the patches.
         return "dense"
     finally:
-        part.path = "auto"
+        layer.path = "auto"
     return min(paths, key=lambda path: seconds[path])
 
 
-def _seconds(part: GaussianLayer, inputs: Tensor) -> float:
+def is_recomputing() -> bool:
+    """Tell whether this forward pass runs within a backward pass (checkpointing)."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def matrix_shape(shape: Shape) -> tuple[int, int]:
+    """Count the rows and flattened columns of a weight."""
+    return shape[0], prod(shape[1:])
+
+
+def _refuse_recomputed_noise() -> None:
+    # `torch.utils.checkpoint` restores torch's global random state only, so the gradient
+    # would be that of another sample than the loss.
+    if is_recomputing():
+        raise StructureError(
+            "a layer with noise cannot be recomputed in the backward pass: its noise would "
+            "be different. Switch activation checkpointing off (Hugging Face: "
+            "model.gradient_checkpointing_disable()), or leave these layers out of layers."
+        )
+
+
+def _time_pass(layer: GaussianLayer, inputs: Tensor) -> float:
     inputs = inputs.detach().requires_grad_()
-    values = part.means.detach().requires_grad_()
+    values = layer.means.detach().requires_grad_()
     with torch.enable_grad():
-        _wait(inputs)
+        _synchronise(inputs)
         started = time.perf_counter()
-        outputs = part.apply_values(inputs, values)
+        outputs = layer.apply_values(inputs, values)
         torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
-        _wait(inputs)
+        _synchronise(inputs)
         return time.perf_counter() - started
 
 
-def _wait(inputs: Tensor) -> None:
-    """Let a GPU finish what it was told, so that its work is timed and not the telling."""
+def _synchronise(inputs: Tensor) -> None:
+    # A GPU is timed at its work, not at being given it.
     if inputs.is_cuda:
         torch.cuda.synchronize(inputs.device)
 
 
-def _refilled(held: nn.Parameter, values: Tensor) -> nn.Parameter:
-    values = values.detach().to(held)
-    if values.shape != held.shape:
+def _set_values(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
+    values = values.detach().to(parameter)
+    if values.shape != parameter.shape:
         # A graph that is still alive remembers the old size of the old parameter.
         return nn.Parameter(values)
-    held.grad = None
-    held.data = values
-    return held
+    parameter.grad = None
+    parameter.data = values
+    return parameter
 
 
-def matrix_shape(shape: Shape) -> tuple[int, int]:
-    """Rows and flattened columns of a weight."""
-    return shape[0], prod(shape[1:])
-
-
-def _normals(like: Tensor, generator: torch.Generator, channel: int) -> Tensor:
+def _draw_normals(like: Tensor, generator: torch.Generator, channel: int) -> Tensor:
     """Standard normals like a tensor, the same whatever its strides are."""
     # Channel by channel, as the sparse path stores its outputs.
     shape = like.movedim(channel, 0).shape
-    drawn = torch.empty(shape, dtype=like.dtype, device=generator.device)
-    return drawn.normal_(generator=generator).movedim(0, channel).to(like.device)
+    normals = torch.empty(shape, dtype=like.dtype, device=generator.device)
+    return normals.normal_(generator=generator).movedim(0, channel).to(like.device)
 
 
-def _pair(value: tuple[int, ...] | str) -> tuple[int, int]:
+def _as_pair(value: tuple[int, ...] | str) -> tuple[int, int]:
     assert not isinstance(value, str)
     return value[0], value[-1]
 
 
-def _around(module: nn.Conv2d) -> tuple[int, int, int, int]:
+def _find_padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
     """Padding left, right, above and below; "same" may be uneven."""
     if module.padding == "valid":
         return 0, 0, 0, 0
@@ -385,5 +380,5 @@ def _around(module: nn.Conv2d) -> tuple[int, int, int, int]:
         ]
         (top, bottom), (left, right) = ((s // 2, s - s // 2) for s in spans)
         return left, right, top, bottom
-    top, left = _pair(module.padding)
+    top, left = _as_pair(module.padding)
     return left, left, top, top

@@ -1,8 +1,8 @@
 """y = x Wᵀ for a W of k active entries, on a dense path and on a sparse one.
 
-Both give the same numbers. Dense: W is written out for the call and autograd does the
-rest, so the gradient of all n·m entries is made and k of it kept. Sparse: three products
-that cost k each, with W in compressed rows,
+Both compute the same. Dense: W is written out for the call and autograd does the rest,
+so the gradient of all n·m entries is computed and k of them are used. Sparse: three
+products that cost k each, with W in compressed rows,
 
     y = (W xᵀ)ᵀ,   ∂x = (Wᵀ ∂yᵀ)ᵀ,   ∂w_ij = Σ_r ∂y_ri x_rj for active (i, j) only.
 """
@@ -34,11 +34,13 @@ def multiply(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Te
         x Wᵀ, (..., n). The sparse path keeps columns contiguous.
     """
     if path == "dense":
-        return functional.linear(inputs, pattern.dense(values))
+        return functional.linear(inputs, pattern.to_dense(values))
     rows = inputs.reshape(-1, pattern.columns)
     # Transposed out here: a view made inside could not be changed in place later.
-    found: Tensor = _SparseProduct.apply(rows, values, pattern).T  # type: ignore[no-untyped-call]
-    return found.view(*inputs.shape[:-1], pattern.rows) if inputs.dim() != 2 else found
+    outputs: Tensor = _SparseProduct.apply(rows, values, pattern).T  # type: ignore[no-untyped-call]
+    if inputs.dim() == 2:
+        return outputs
+    return outputs.view(*inputs.shape[:-1], pattern.rows)
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -48,23 +50,24 @@ class _SparseProduct(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(inputs, values)
         ctx.pattern = pattern
-        return _multiplied(pattern.by_rows(values), inputs.T)
+        return _multiply_csr(pattern.to_csr(values), inputs.T)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, deltas: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         inputs, values = ctx.saved_tensors
-        outer = outer.contiguous()
-        found: list[Tensor | None] = [None, None]
+        deltas = deltas.contiguous()
+        of_inputs = of_values = None
         if ctx.needs_input_grad[0]:
-            found[0] = _multiplied(ctx.pattern.by_columns(values), outer).T
+            of_inputs = _multiply_csr(ctx.pattern.to_transposed_csr(values), deltas).T
         if ctx.needs_input_grad[1]:
-            frame = ctx.pattern.by_rows(values)
-            found[1] = torch.sparse.sampled_addmm(frame, outer, inputs, beta=0.0).values()
-        return found[0], found[1], None
+            matrix = ctx.pattern.to_csr(values)
+            product = torch.sparse.sampled_addmm(matrix, deltas, inputs, beta=0.0)
+            of_values = product.values()
+        return of_inputs, of_values, None
 
 
-def _multiplied(matrix: Tensor, columns: Tensor) -> Tensor:
+def _multiply_csr(matrix: Tensor, columns: Tensor) -> Tensor:
     """Compressed rows times a dense matrix."""
     if columns.device.type != "cpu":
         return matrix @ columns

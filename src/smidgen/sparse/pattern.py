@@ -1,7 +1,7 @@
 """`Pattern`: which entries of an n × m matrix are active, and its sparse orders.
 
 The indices into the flattened matrix are the one thing stored; compressed rows and
-columns are derived when a sparse product first asks for them.
+columns are derived when a sparse product first needs them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class Pattern:
     Args:
         rows: n.
         columns: m.
-        indices: Distinct indices in [0, n·m), in any order.
+        indices: Distinct indices in [0, n·m), in any order. They are stored ascending,
+            and as None if they are all there are.
 
     Raises:
         StructureError: If the matrix is too large for int32.
-        SubsetError: If an index is out of range or given twice, or there is none.
+        SubsetError: If an index is out of range or repeated, or there is none.
     """
 
     rows: int
@@ -47,7 +48,7 @@ class Pattern:
         # Ascending is what the compressed rows are read from.
         ordered = self.indices.detach().flatten().to(torch.int32).sort().values
         if not ordered.numel():
-            raise SubsetError("a layer must keep 1 active weight or more, got none.")
+            raise SubsetError("a layer must have at least 1 active weight, got none.")
         if bool((ordered[1:] == ordered[:-1]).any()):
             raise SubsetError("the active indices of a layer must be distinct.")
         if int(ordered[0]) < 0 or int(ordered[-1]) >= self.total:
@@ -69,33 +70,35 @@ class Pattern:
         return self.total if self.indices is None else self.indices.numel()
 
     def list_indices(self, device: torch.device | None = None) -> Tensor:
-        """List the active indices, ascending, int32, also when all are."""
+        """List the active indices, ascending, int32, even if all are active."""
         if self.indices is None:
             return torch.arange(self.total, dtype=torch.int32, device=device)
         return self.indices
 
-    def dense(self, values: Tensor) -> Tensor:
-        """Write k values as the n × m matrix, zero elsewhere; autograd goes through."""
+    def to_dense(self, values: Tensor) -> Tensor:
+        """Write k values as the n × m matrix, zero elsewhere; differentiable."""
         if self.indices is None:
             return values.view(self.rows, self.columns)
         flat = values.new_zeros(self.total)
         return flat.index_put((self.indices,), values).view(self.rows, self.columns)
 
-    def by_rows(self, values: Tensor) -> Tensor:
-        """Make the matrix in compressed rows; `values` are taken as they are."""
+    def to_csr(self, values: Tensor) -> Tensor:
+        """Write k values as the n × m matrix in compressed rows, without a copy."""
         starts, columns = self._by_rows
-        return _compressed(starts, columns, values, (self.rows, self.columns))
+        return _make_csr(starts, columns, values, (self.rows, self.columns))
 
-    def by_columns(self, values: Tensor) -> Tensor:
-        """Make the transposed matrix in compressed rows."""
+    def to_transposed_csr(self, values: Tensor) -> Tensor:
+        """Write k values as the transposed matrix, m × n, in compressed rows."""
         starts, rows, order = self._by_columns
         shape = (self.columns, self.rows)
-        return _compressed(starts, rows, values.index_select(0, order), shape)
+        return _make_csr(starts, rows, values.index_select(0, order), shape)
 
     @cached_property
     def _by_rows(self) -> tuple[Tensor, Tensor]:
         indices = self.list_indices()
-        return self._starts(indices, self.rows, self.columns), indices % self.columns
+        firsts = torch.arange(self.rows + 1, device=indices.device) * self.columns
+        starts = torch.searchsorted(indices, firsts.to(torch.int32), out_int32=True)
+        return starts, indices % self.columns
 
     @cached_property
     def _by_columns(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,27 +111,23 @@ class Pattern:
 
     @property
     def derived_bytes(self) -> int:
-        """Bytes of the sparse orders, if a sparse product has asked for them."""
-        found = [*vars(self).get("_by_rows", ()), *vars(self).get("_by_columns", ())]
-        return sum(each.nbytes for each in found)
-
-    @staticmethod
-    def _starts(indices: Tensor, rows: int, columns: int) -> Tensor:
-        edges = torch.arange(rows + 1, dtype=torch.int64, device=indices.device) * columns
-        return torch.searchsorted(indices, edges.to(torch.int32), out_int32=True)
+        """Bytes of the sparse orders, if a sparse product has made them."""
+        # Cached properties are in `vars` once they have been computed.
+        orders = [*vars(self).get("_by_rows", ()), *vars(self).get("_by_columns", ())]
+        return sum(order.nbytes for order in orders)
 
 
 @cache
-def _quiet() -> None:
-    """Let torch say once, unheard, that compressed rows are in beta."""
+def _silence_beta_warning() -> None:
+    """Let torch warn about compressed rows being in beta once, with nobody listening."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = torch.ones(1, dtype=torch.int32)
         torch.sparse_csr_tensor(torch.tensor([0, 1]).int(), one * 0, one.float(), (1, 1))
 
 
-def _compressed(
+def _make_csr(
     starts: Tensor, inner: Tensor, values: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    _quiet()
+    _silence_beta_warning()
     return torch.sparse_csr_tensor(starts, inner, values, shape, check_invariants=False)

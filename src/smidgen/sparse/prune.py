@@ -1,8 +1,8 @@
-"""Which active weights may go: scores of N(μ, σ²), the lowest first, in log space.
+"""Which active weights to prune: those with the lowest scores of N(μ, σ²), in log space.
 
 Every score is computed in fp64 from |μ| and log σ and is finite for every input, so no
-weight is lost to an overflow (the released code's exponential score is NaN for a part
-of them). With r = |μ|/σ, s = lσ and l = 1:
+weight is lost to an overflow (the released code's exponential score is NaN for some
+weights). With r = |μ|/σ, s = lσ and l = 1:
 
     magnitude         |μ|
     snr               |μ|/σ, of which E|θ|/sd|θ| is an increasing function
@@ -14,6 +14,8 @@ of them). With r = |μ|/σ, s = lσ and l = 1:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from math import pi, sqrt
 from typing import Literal
 
@@ -21,7 +23,11 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-Removal = Literal["magnitude", "snr", "expected", "exponential", "exponential-snr"]
+from smidgen.errors import ArgumentError
+from smidgen.sparse.budgets import Budget, share_out
+from smidgen.sparse.network import SparseNetwork
+
+PruningScore = Literal["magnitude", "snr", "expected", "exponential", "exponential-snr"]
 
 # The least positive number of fp64: log 0 must be finite.
 _LEAST = 5e-324
@@ -34,8 +40,71 @@ _FAR = 9.0
 _SMALL = 1e-4
 
 
-def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
-    """Score active weights for staying.
+def check_score(name: str, score: str) -> None:
+    """Refuse an unknown score, whatever the argument is called."""
+    if score not in PRUNING_SCORES:
+        allowed = ", ".join(map(repr, PRUNING_SCORES))
+        raise ArgumentError(f"{name} must be one of {allowed}, got {score!r}.")
+
+
+def prune_network(
+    network: SparseNetwork,
+    density: float,
+    *,
+    by: PruningScore = "magnitude",
+    budget: Budget = "global",
+    deterministic: bool = False,
+) -> SparseNetwork:
+    """Keep the best weights of a trained network, without training it further.
+
+    Args:
+        network: A network, dense or sparse; never changed.
+        density: Fraction of all weights of the layers to keep, active now, in (0, 1].
+        by: The score that ranks the weights.
+        budget: "global" ranks all layers together; "uniform" and "erk" keep as many of
+            each layer as they allot it, or all its active weights if those are fewer.
+        deterministic: Drop the scales: a sparse model of points.
+
+    Returns:
+        A copy with fewer weights, of the same values.
+
+    Raises:
+        ArgumentError: If an argument is out of range.
+    """
+    if not 0 < density <= 1:
+        raise ArgumentError(
+            f"density must be in (0, 1], got {density}. It is a fraction: try 0.1."
+        )
+    if round(density * network.total) > network.count:
+        raise ArgumentError(
+            f"density must be at most the network's own, {network.density:.4g}, got "
+            f"{density}. Lower it."
+        )
+    check_score("by", by)
+    copy = deepcopy(network)
+    scores = {
+        name: log_score(layer.means, layer.log_scales, by)
+        for name, layer in copy.layers.items()
+    }
+    counts: int | dict[str, int] = max(1, round(density * copy.total))
+    if budget != "global":
+        shapes = {name: layer.shape for name, layer in copy.layers.items()}
+        counts = share_out(shapes, density, budget)
+    for name, mask in mark_survivors(scores, counts).items():
+        layer = copy.layers[name]
+        indices = layer.pattern.list_indices(mask.device)[mask]
+        logs = None if layer.log_scales is None else layer.log_scales[mask]
+        pattern = replace(layer.pattern, indices=indices)
+        layer.set_weights(pattern, layer.means[mask], logs)
+    if deterministic:
+        for layer in copy.layers.values():
+            layer.log_scales = None
+        copy.set_noise("none")
+    return copy
+
+
+def log_score(means: Tensor, log_scales: Tensor | None, by: PruningScore) -> Tensor:
+    """Score active weights: the higher, the more a weight deserves to stay.
 
     Args:
         means: μ, (k,).
@@ -53,30 +122,32 @@ def log_score(means: Tensor, log_scales: Tensor | None, by: Removal) -> Tensor:
 
 
 def mark_survivors(
-    scores: Mapping[str, Tensor], stay: int | Mapping[str, int]
+    scores: Mapping[str, Tensor], counts: int | Mapping[str, int]
 ) -> dict[str, Tensor]:
     """Mark the weights that stay: the best of each layer, or of all layers together.
 
     Args:
         scores: Scores of the active weights, by layer.
-        stay: How many of each layer stay, or of all; one of each at least.
+        counts: How many of each layer stay, or of all; at least one of each.
 
     Returns:
         True for each weight that stays, by layer; earlier weights win ties.
     """
-    if not isinstance(stay, int):
-        return {name: _best(score, stay[name]) for name, score in scores.items()}
-    firm = {name: score.clone() for name, score in scores.items()}
-    for score in firm.values():
+    if not isinstance(counts, int):
+        return {name: mark_best(score, counts[name]) for name, score in scores.items()}
+    copies = {name: score.clone() for name, score in scores.items()}
+    for score in copies.values():
+        # The best weight of a layer always stays.
         score[score.argmax()] = torch.inf
-    mask = _best(torch.cat(list(firm.values())), max(stay, len(firm)))
-    parts = mask.split([score.numel() for score in firm.values()])
-    return dict(zip(firm, parts, strict=True))
+    mask = mark_best(torch.cat(list(copies.values())), max(counts, len(copies)))
+    masks = mask.split([score.numel() for score in copies.values()])
+    return dict(zip(copies, masks, strict=True))
 
 
-def _best(score: Tensor, count: int) -> Tensor:
-    mask = torch.zeros_like(score, dtype=torch.bool)
-    mask[score.argsort(descending=True, stable=True)[: max(1, count)]] = True
+def mark_best(scores: Tensor, count: int) -> Tensor:
+    """Mark the largest scores, at least one; earlier entries win ties."""
+    mask = torch.zeros_like(scores, dtype=torch.bool)
+    mask[scores.argsort(descending=True, stable=True)[: max(1, count)]] = True
     return mask
 
 
@@ -127,8 +198,8 @@ def _folded_mean(ratio: Tensor) -> Tensor:
 
 def _folded_variance(ratio: Tensor) -> Tensor:
     # 1 + r² − f², with r − f taken from erfc: the squares would cancel.
-    short = ratio * torch.erfc(ratio / sqrt(2)) - _bell(ratio)
-    return 1 + short * (ratio + _folded_mean(ratio))
+    excess = ratio * torch.erfc(ratio / sqrt(2)) - _bell(ratio)
+    return 1 + excess * (ratio + _folded_mean(ratio))
 
 
 def _folded_skew(ratio: Tensor) -> Tensor:
@@ -143,7 +214,7 @@ def _bell(ratio: Tensor) -> Tensor:
     return sqrt(2 / pi) * (-ratio.square() / 2).exp()
 
 
-PRUNING_SCORES: dict[Removal, Callable[[Tensor, Tensor], Tensor]] = {
+PRUNING_SCORES: dict[PruningScore, Callable[[Tensor, Tensor], Tensor]] = {
     "magnitude": _magnitude,
     "snr": _snr,
     "expected": _expected,

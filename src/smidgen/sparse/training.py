@@ -1,18 +1,35 @@
-"""How a sparse network is trained, and what each epoch of it came to."""
+"""How a sparse network is trained, what each epoch reports, and how it is resumed.
+
+The state of a training is its network and active set, the optimiser's state of the
+active weights, and the state of every source of randomness. Restored from those tensors it
+goes on bit for bit. A checkpoint is compared by `describe_network`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError
-from smidgen.sparse.prune import PRUNING_SCORES, Removal
-from smidgen.sparse.rewire import ActiveSetChange
+from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.runtime.fingerprint import fingerprint
+from smidgen.sparse.network import SparseNetwork
+from smidgen.sparse.prune import PruningScore, check_score
+from smidgen.sparse.rewire import ActiveSetChange, replace_weights
+from smidgen.sparse.store import (
+    describe_layers,
+    pack_tensors,
+    restore_rest,
+    unpack_weights,
+)
+
+_NETWORK, _TORCH, _CUDA = "generator/network", "generator/torch", "generator/cuda"
+_NOTES = "notes"
+_CONNECTIVITY = "connectivity/"
 
 
 @dataclass(frozen=True)
@@ -21,24 +38,23 @@ class SparseTraining:
 
     Args:
         epochs: Passes over the training data.
-        learning_rate: First rate; it falls to zero as a cosine. Few weights are larger
-            weights, so a sparse network wants a higher one than a dense one.
-        scale_rate: Rate of the log-scales, as a multiple of it.
+        learning_rate: First rate; it falls to zero along a cosine. Fewer weights are
+            larger weights, so a sparse network needs a higher rate than a dense one.
+        scale_rate: Rate of the log-scales, as a multiple of `learning_rate`.
         optimiser: "adam", or "sgd" with momentum 0.9.
-        temperature: T, what the KL term is multiplied with.
-        warm_up: Share of the steps over which the KL term grows from nothing.
-        weight_decay: Decay of means and all else but log-scales: a second prior, off
-            unless asked for.
-        removal: The score that decides which weights go.
-        every: Steps between moves of the active set; take less where there are few steps.
-        replaced: Share of the active weights that the first moves replace.
-        until: Share of the steps after which the active set stays.
-        passes: Batches, each under noise of its own, that the gradients of inactive
-            weights are averaged over; early in an epoch the same batches come again,
-            under other noise.
+        temperature: T, the factor of the KL term.
+        warm_up: Fraction of the steps over which the KL term grows from zero.
+        weight_decay: Decay of the means and of everything else but the log-scales: a
+            second prior, off by default.
+        removal: The score that decides which weights are pruned.
+        every: Steps between changes of the active set; use fewer for a short training.
+        replaced: Fraction of the active weights that the first changes replace.
+        until: Fraction of the steps after which the active set stays.
+        passes: Batches that the gradients of inactive weights are averaged over, each
+            under its own noise. Early in an epoch batches repeat, under other noise.
 
     Raises:
-        ArgumentError: If one is outside what it may be.
+        ArgumentError: If an argument is out of range.
     """
 
     epochs: int = 20
@@ -48,7 +64,7 @@ class SparseTraining:
     temperature: float = 1.0
     warm_up: float = 0.25
     weight_decay: float = 0.0
-    removal: Removal = "snr"
+    removal: PruningScore = "snr"
     every: int = 100
     replaced: float = 0.3
     until: float = 0.75
@@ -63,8 +79,7 @@ class SparseTraining:
         for name in ("warm_up", "replaced", "until"):
             self._check(name, "in [0, 1]", 0 <= getattr(self, name) <= 1)
         self._check("optimiser", "'adam' or 'sgd'", self.optimiser in ("adam", "sgd"))
-        scores = ", ".join(repr(each) for each in PRUNING_SCORES)
-        self._check("removal", f"one of {scores}", self.removal in PRUNING_SCORES)
+        check_score("removal", self.removal)
 
     def _check(self, name: str, allowed: str, good: bool) -> None:
         if not good:
@@ -73,9 +88,9 @@ class SparseTraining:
 
 @dataclass(frozen=True)
 class SparseEpoch:
-    """What one epoch came to; validation is of the means, where there is any.
+    """What one epoch reports; `nll` and `accuracy` are of the means on validation data.
 
-    `connectivity` is the share of active weights at each input of each layer.
+    `connectivity` is the active fraction of the weights at each input of each layer.
     """
 
     number: int
@@ -87,39 +102,36 @@ class SparseEpoch:
     connectivity: Mapping[str, Sequence[float]] = field(repr=False)
 
     def scores(self) -> dict[str, Any]:
-        """List all but the connectivity."""
-        found = asdict(self)
-        del found["connectivity"]
-        return found
-
-
-_NOTES = "notes"
+        """List everything but the connectivity."""
+        scores = asdict(self)
+        del scores["connectivity"]
+        return scores
 
 
 def pack_history(
-    history: Sequence[SparseEpoch], moves: Sequence[ActiveSetChange], **more: Any
+    history: Sequence[SparseEpoch], changes: Sequence[ActiveSetChange], **notes: Any
 ) -> dict[str, Tensor]:
-    """Write the course of a training as tensors.
+    """Write the history of a training as tensors.
 
     Args:
-        history: Its epochs, one at least.
-        moves: Its moves.
-        more: What else to remember, as JSON takes it.
+        history: Its epochs, at least one.
+        changes: Its changes of the active set.
+        notes: What else to remember, as JSON takes it.
 
     Returns:
-        Connectivity by layer, (epochs, bins), and all else as JSON in bytes.
+        Connectivity by layer, (epochs, bins), and everything else as JSON in bytes.
     """
-    notes = {
+    everything = {
         "history": [epoch.scores() for epoch in history],
-        "moves": [move.to_record() for move in moves],
-        **more,
+        "moves": [change.to_record() for change in changes],
+        **notes,
     }
-    text = bytearray(json.dumps(notes).encode())
-    found = {_NOTES: torch.frombuffer(text, dtype=torch.uint8)}
+    text = bytearray(json.dumps(everything).encode())
+    tensors = {_NOTES: torch.frombuffer(text, dtype=torch.uint8)}
     for name in history[0].connectivity:
-        shares = [list(epoch.connectivity[name]) for epoch in history]
-        found[f"connectivity/{name}"] = torch.tensor(shares, dtype=torch.float32)
-    return found
+        fractions = [list(epoch.connectivity[name]) for epoch in history]
+        tensors[_CONNECTIVITY + name] = torch.tensor(fractions, dtype=torch.float32)
+    return tensors
 
 
 def unpack_history(
@@ -131,18 +143,129 @@ def unpack_history(
         tensors: Those tensors, perhaps among others.
 
     Returns:
-        Epochs, moves, and what else was remembered.
+        Epochs, changes of the active set, and the notes.
     """
     notes = json.loads(bytes(tensors[_NOTES].tolist()))
-    prefix = "connectivity/"
-    shares = {
-        name.removeprefix(prefix): value.tolist()
+    fractions = {
+        name.removeprefix(_CONNECTIVITY): value.tolist()
         for name, value in tensors.items()
-        if name.startswith(prefix)
+        if name.startswith(_CONNECTIVITY)
     }
     history = [
-        SparseEpoch(**each, connectivity={name: rows[i] for name, rows in shares.items()})
-        for i, each in enumerate(notes.pop("history"))
+        SparseEpoch(**scores, connectivity={n: rows[i] for n, rows in fractions.items()})
+        for i, scores in enumerate(notes.pop("history"))
     ]
     changes = [ActiveSetChange(*change.values()) for change in notes.pop("moves")]
     return history, changes, notes
+
+
+def describe_network(network: SparseNetwork) -> dict[str, Any]:
+    """Describe a network at the start of its training by names, as JSON takes it."""
+    shapes = {f"shape of {n}": list(x.shape) for n, x in network.layers.items()}
+    about: dict[str, Any] = {
+        **shapes,
+        "density": network.density,
+        "budget": network.budget,
+        "deterministic": not network.stochastic,
+    }
+    for name, layer in network.layers.items():
+        about[f"active weights of {name}"] = layer.pattern.count
+        about[f"prior of {name}"] = network.priors[name]
+        about[f"noise of {name}"] = layer.noise
+        about[f"path of {name}"] = layer.path
+    return {**about, "first weights": fingerprint(network)}
+
+
+def pack_training(
+    network: SparseNetwork,
+    optimiser: torch.optim.Optimizer,
+    generators: Mapping[str, torch.Generator],
+) -> dict[str, Tensor]:
+    """List the state of a training.
+
+    Args:
+        network: The network.
+        optimiser: Its optimiser.
+        generators: Sources of randomness besides the network's and torch's own.
+
+    Returns:
+        Tensors by name.
+    """
+    tensors = pack_tensors(network)
+    for index, _, parameter in _parameters(optimiser):
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser/{index}/{key}"] = torch.as_tensor(value).clone()
+    tensors[_NETWORK] = network.generator.get_state()
+    tensors[_TORCH] = torch.get_rng_state()
+    for name, generator in generators.items():
+        tensors[f"generator/loader/{name}"] = generator.get_state()
+    if _on_gpu(network):
+        for index, state in enumerate(torch.cuda.get_rng_state_all()):
+            tensors[f"{_CUDA}/{index}"] = state
+    return tensors
+
+
+def restore_training(
+    tensors: Mapping[str, Tensor],
+    paths: Mapping[str, str],
+    network: SparseNetwork,
+    optimiser: torch.optim.Optimizer,
+    generators: Mapping[str, torch.Generator],
+) -> None:
+    """Restore the state of a training.
+
+    Args:
+        tensors: What `pack_training` listed.
+        paths: How each layer computed.
+        network: A network made in the same way.
+        optimiser: Its optimiser, made in the same way.
+        generators: The same sources of randomness.
+
+    Raises:
+        StoreError: If something is missing or does not fit.
+    """
+    header = describe_layers(network)
+    for name, entry in header["maps"].items():
+        entry["path"] = paths[name]
+    try:
+        for name, weights in unpack_weights(tensors, header).items():
+            values = (weights.pattern, weights.means, weights.log_scales)
+            replace_weights(network.layers[name], *values, optimiser)
+        restore_rest(network, tensors, header)
+        for index, group, parameter in _parameters(optimiser):
+            # Fused optimisers count their steps on the device of the weights.
+            on_device = group.get("fused") or group.get("capturable")
+            prefix = f"optimiser/{index}/"
+            state = {
+                key.removeprefix(prefix): value.to(parameter.device)
+                if on_device or value.dim()
+                else value
+                for key, value in tensors.items()
+                if key.startswith(prefix)
+            }
+            if state:
+                optimiser.state[parameter] = state
+        network.generator.set_state(tensors[_NETWORK])
+        torch.set_rng_state(tensors[_TORCH])
+        for name, generator in generators.items():
+            generator.set_state(tensors[f"generator/loader/{name}"])
+        if _on_gpu(network):
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.set_rng_state(tensors[f"{_CUDA}/{index}"], index)
+    except (ValueError, KeyError, RuntimeError, SmidgenError) as error:
+        raise StoreError(
+            f"the checkpoint does not fit this training ({error}). Delete it to start anew."
+        ) from error
+
+
+def _parameters(
+    optimiser: torch.optim.Optimizer,
+) -> Iterator[tuple[int, dict[str, Any], Tensor]]:
+    """Index, group and tensor of each parameter."""
+    pairs = [(group, p) for group in optimiser.param_groups for p in group["params"]]
+    for index, (group, parameter) in enumerate(pairs):
+        yield index, group, parameter
+
+
+def _on_gpu(network: SparseNetwork) -> bool:
+    return any(parameter.is_cuda for parameter in network.parameters())

@@ -7,7 +7,6 @@ applying a delta gives its weights bitwise, and removing one gives the base's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,12 +15,10 @@ from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenError, StoreError
-from smidgen.runtime.files import write_bytes
+from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
 from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
@@ -138,8 +135,7 @@ class Delta:
             "left_out": self.left_out,
             "subset": header,
         }
-        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        return write_bytes(path, save(plain, metadata={_KEY: json.dumps(about)}))
+        return write_tensor_file(path, tensors, about, key=_KEY)
 
     @classmethod
     def load(cls, path: str | Path) -> Delta:
@@ -154,28 +150,21 @@ class Delta:
         Raises:
             StoreError: If the file is missing, damaged or not a delta.
         """
+        advice = "Write one with Delta.save."
+        tensors, about = read_tensor_file(path, key=_KEY, what="delta", advice=advice)
+        require_schema(path, about.get("schema"), SCHEMA, "delta")
+        start = "replaced/"
+        replaced = {n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)}
         try:
-            with safe_open(str(path), framework="pt") as file:
-                about = json.loads((file.metadata() or {})[_KEY])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            if about["schema"] != SCHEMA:
-                raise StoreError(
-                    f"{path} has delta schema {about['schema']}, this smidgen reads "
-                    f"{SCHEMA}. Use the version that wrote it."
-                )
-            subset = Subset.from_tensors(tensors, about["subset"])
-            start = "replaced/"
-            replaced = {
-                n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)
-            }
-            known = about["fingerprint"], tuple(about.get("left_out", ()))
-            return cls(subset, tensors["difference"], replaced, *known)
-        except StoreError:
-            raise
-        except (OSError, SafetensorError, KeyError, ValueError, SmidgenError) as error:
-            raise StoreError(
-                f"{path} is not a delta file ({error}). Write one with Delta.save."
-            ) from error
+            return cls(
+                Subset.from_tensors(tensors, about["subset"]),
+                tensors["difference"],
+                replaced,
+                about["fingerprint"],
+                tuple(about.get("left_out", ())),
+            )
+        except (KeyError, ValueError, SmidgenError) as error:
+            raise StoreError(f"{path} is not a delta file ({error}). {advice}") from error
 
 
 # Names, places and values that a delta wrote. It holds no model, so that one can go.

@@ -16,16 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from smidgen.errors import StoreError, SubsetError
-from smidgen.runtime.files import write_bytes
+from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
 from smidgen.types import Shape
 from smidgen.weights.origin import Origin, combine_origins
 
 _SCHEMA = 1
+_KEY = "smidgen-subset"
 _PRINTED_ROWS = 8
 
 
@@ -235,10 +234,9 @@ class Subset:
     def to_file(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: indices, and a JSON header."""
         tensors, header = self.to_tensors()
-        metadata = {"smidgen-subset": json.dumps({"schema": _SCHEMA, **header})}
         # safetensors refuses a file of no tensors at all: a subset of whole parameters.
         tensors["schema"] = torch.tensor([_SCHEMA], dtype=torch.int32)
-        write_bytes(path, save(tensors, metadata=metadata))
+        write_tensor_file(path, tensors, {"schema": _SCHEMA, **header}, key=_KEY)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
@@ -252,20 +250,10 @@ class Subset:
 
         Raises:
             StoreError: If the file is missing, damaged or not a subset.
-        """
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                header = json.loads((file.metadata() or {})["smidgen-subset"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise StoreError(
-                f"{path} is not a subset file ({error}). Write one with Subset.to_file."
-            ) from error
-        if header.get("schema") != _SCHEMA:
-            raise StoreError(
-                f"{path} has subset schema {header.get('schema')}, this smidgen reads "
-                f"{_SCHEMA}. Use the version that wrote it."
-            )
+        """  # noqa: DOC502
+        advice = "Write one with Subset.to_file."
+        tensors, header = read_tensor_file(path, key=_KEY, what="subset", advice=advice)
+        require_schema(path, header.get("schema"), _SCHEMA, "subset")
         return cls.from_tensors(tensors, header)
 
     def _combine(

@@ -19,19 +19,18 @@ from smidgen import fit, select
 from smidgen.errors import ArgumentError
 from smidgen.fit import Agreement, Scales, SparseFinetuneResult
 from smidgen.fit.bayestune.langevin import chain_course
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.swag import SwagOptions
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 from smidgen.weights.affine import coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen.workflows.bayestune_settings import BayesTuneSettings as BayesTuneSettings
-from smidgen.workflows.posterior_notes import posterior_summary, precision_curve
 from smidgen.workflows.swag import collect, keep
 from smidgen.workflows.text_task import Loader, Say
 from smidgen.workflows.tuned_folder import TunedFolder
@@ -56,7 +55,7 @@ class Choice:
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | SparseFinetuneResult | LaplacePosterior | SwagPosterior
+Finding = Choice | Agreement | SparseFinetuneResult | Posterior
 """What is shown as soon as it is there."""
 
 
@@ -250,7 +249,7 @@ def _summary(
 
 def _fitted(
     tuned: PreTrainedModel, work: _Work, subset: Subset, place: TunedFolder, say: Say
-) -> LaplacePosterior | SwagPosterior:
+) -> Posterior:
     """Fit a posterior over the tuned weights and tune it on the held-out texts."""
     progress = work.progress
     if work.settings.posterior == "swag":
@@ -269,7 +268,7 @@ def _fitted(
     # Single weights: no rows × columns to factor.
     kept = _affine(tuned, subset, say)
     found = fit.laplace(tuned, work.train, kept, structure="diag", progress=progress)
-    return fit.tune_precision(found, tuned, work.validation, progress=progress)
+    return calibrate(found, tuned, work.validation, progress=progress)
 
 
 def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
@@ -283,10 +282,10 @@ def _affine(model: PreTrainedModel, subset: Subset, say: Say) -> Subset:
     return kept
 
 
-def _posterior_results(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
+def _posterior_results(posterior: Posterior) -> dict[str, Any]:
     """The posterior in numbers, and where a classifier has one the curve of its page."""
-    found: dict[str, Any] = {"posterior": posterior_summary(posterior)}
-    classes = isinstance(posterior.likelihood, Categorical)
-    if classes and isinstance(posterior, LaplacePosterior):
-        found["precision_curve"] = precision_curve(posterior)
-    return found
+    results: dict[str, Any] = {"posterior": posterior.summary()}
+    curve = posterior.precision_curve()
+    if isinstance(posterior.likelihood, Categorical) and curve is not None:
+        results["precision_curve"] = curve
+    return results

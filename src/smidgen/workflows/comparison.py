@@ -20,15 +20,12 @@ from smidgen.errors import DataError
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
 from smidgen.outputs.targets import has_target
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
-from smidgen.prediction import point_outputs
+from smidgen.posterior.base import Posterior
+from smidgen.prediction import point_outputs, predict_batches
 from smidgen.report.names import label_method
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
-from smidgen.workflows.posterior_notes import posterior_settings
-from smidgen.workflows.predicting import predicted
 
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 # One round is enough of what is slow.
@@ -111,7 +108,7 @@ def point_methods(
 
 def posterior_method(
     name: str,
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     problem: Problem,
     test: Sequence[Batch],
     *,
@@ -137,13 +134,13 @@ def posterior_method(
         _predictive(posterior, problem, test, link, progress),
         floats=posterior.floats,
         relative_seconds=relative_seconds(posterior, problem, test, link=link),
-        settings=posterior_settings(posterior),
+        settings=posterior.settings(),
     )
 
 
 def seen_elsewhere(
     methods: Sequence[Method],
-    posteriors: Mapping[str, LaplacePosterior | SwagPosterior],
+    posteriors: Mapping[str, Posterior],
     problem: Problem,
     others: Mapping[str, Iterable[Batch]],
     *,
@@ -177,14 +174,14 @@ def seen_elsewhere(
 
 
 def _predictive(
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     problem: Problem,
     batches: Sequence[Batch],
     link: str,
     progress: bool,
 ) -> CategoricalPredictive:
     """What a posterior predicts for the rows that count."""
-    made = predicted(posterior, problem, batches, link=link, progress=progress)
+    made = predict_batches(posterior, problem, batches, link=link, progress=progress)
     assert isinstance(made, CategoricalPredictive)
     wanted = [problem.targets(batch) for batch in batches]
     targets = [each.flatten() for each in wanted if each is not None]
@@ -211,7 +208,7 @@ def _counting(targets: Tensor) -> Tensor:
 
 
 def relative_seconds(
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     problem: Problem,
     batches: Sequence[Batch],
     *,
@@ -225,7 +222,7 @@ def relative_seconds(
         started = time.perf_counter()
         point_outputs(problem, some, progress=False)
         between = time.perf_counter()
-        predicted(posterior, problem, some, link=link, progress=False)
+        predict_batches(posterior, problem, some, link=link, progress=False)
         ended = time.perf_counter()
         ratios.append((ended - between) / (between - started))
         spent += ended - started

@@ -10,8 +10,7 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
 from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 from smidgen.types import Batch
@@ -25,15 +24,11 @@ from smidgen.workflows.comparison import (
     posterior_method,
     seen_elsewhere,
 )
-from smidgen.workflows.posterior_notes import (
-    posterior_settings,
-    precision_curve,
-    subset_summary,
-)
+from smidgen.workflows.posterior_notes import subset_summary
 
 
 def evaluate_posterior(
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     model: nn.Module | Problem,
     test: Iterable[Batch],
     *,
@@ -44,7 +39,7 @@ def evaluate_posterior(
 ) -> Record:
     """Score a posterior, the point estimate and temperature scaling on test data.
 
-    The temperature is the one that `tune_precision` or `tune_samples` fitted on its
+    The temperature is the one that `calibrate` fitted on its
     validation data; the test data choose nothing.
 
     Args:
@@ -75,7 +70,7 @@ def evaluate_posterior(
         )
     problem = as_problem(model).with_likelihood(posterior.likelihood)
     tested = in_order(problem, test)
-    tuning = posterior.tuning
+    tuning = posterior.calibration
     methods, targets = point_methods(
         problem,
         tested,
@@ -92,38 +87,24 @@ def evaluate_posterior(
     results["data"] = {"train": posterior.num_data, "test": len(targets)}
     if tuning is not None:
         results["data"]["validation"] = tuning.examples
-    if tuning is not None and isinstance(posterior, LaplacePosterior):
-        results["precision_curve"] = precision_curve(posterior)
-    noted = {**(config or {}), **_settings(posterior)}
+    curve = posterior.precision_curve()
+    if curve is not None:
+        results["precision_curve"] = curve
+    noted = {**(config or {}), **posterior.record_config()}
     return Record("evaluate", noted, results)
 
 
-def _settings(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
-    common = {
-        "method": posterior.method,
-        "temperature": posterior.temperature,
-        "fingerprint": posterior.fingerprint,
-    }
-    if isinstance(posterior, LaplacePosterior):
-        return {
-            **common,
-            "structure": posterior.structure,
-            "approximation": posterior.approximation,
-            "precision": posterior.plain_precision,
-        }
-    return {**common, "spread": posterior.covariance, **posterior_settings(posterior)}
-
-
-def _method_name(posterior: LaplacePosterior | SwagPosterior, model: nn.Module) -> str:
+def _method_name(posterior: Posterior, model: nn.Module) -> str:
     """What a posterior is called, told from the shape of its subset."""
-    if isinstance(posterior, SwagPosterior):
-        return "swag"
+    structure = posterior.record_config().get("structure")
+    if structure is None:
+        return posterior.method
     name = _subset_name(posterior.subset, model)
     # What its kind of subset has unless told otherwise goes without saying.
-    if posterior.structure == ("diag" if name == "single-weights" else "kron"):
+    if structure == ("diag" if name == "single-weights" else "kron"):
         return name
     label = "Rows × columns" if name == "sparse-kfac" else label_method(name)
-    return f"{label}, {posterior.structure}"
+    return f"{label}, {structure}"
 
 
 def _subset_name(subset: Subset, model: nn.Module) -> str:

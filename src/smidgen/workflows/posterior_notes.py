@@ -1,79 +1,19 @@
-"""What a record notes of a posterior: its settings, its size, its curve and its subset."""
+"""What a record notes of a posterior's subset."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior, Tuning
-from smidgen.posterior.sampling import SAMPLES
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 
 
-def posterior_settings(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
-    """List what was chosen on held-out data, as a record's method notes it."""
-    if isinstance(posterior, LaplacePosterior):
-        found = posterior.precisions.values()
-        low, high = min(found), max(found)
-        return {
-            **({"precision": low} if low == high else {"precision_range": [low, high]}),
-            "temperature": posterior.temperature,
-            "precision_at_edge": bool(posterior.tuning and posterior.tuning.at_edge),
-        }
-    return {
-        "temperature": posterior.temperature,
-        "learning_rate": posterior.learning_rate,
-        "rates": [rate for rate, _ in posterior.rates],
-        "snapshots": posterior.snapshots,
-        "samples": posterior.tuning.samples if posterior.tuning else SAMPLES,
-    }
-
-
-def posterior_summary(posterior: LaplacePosterior | SwagPosterior) -> dict[str, Any]:
-    """List the size of a tuned posterior, and how held-out data chose it."""
-    assert posterior.tuning is not None
-    own: dict[str, Any]
-    if isinstance(posterior, LaplacePosterior):
-        own = {"precision": posterior.plain_precision}
-    else:
-        own = {"learning_rate": posterior.learning_rate}
-    return {
-        "weights": posterior.subset.size,
-        "fraction": posterior.subset.fraction,
-        "floats": posterior.floats,
-        **own,
-        "temperature": posterior.temperature,
-        "tuning": asdict(posterior.tuning),
-    }
-
-
-def precision_curve(posterior: LaplacePosterior) -> dict[str, Any] | None:
-    """List the validation NLL over the grid of precisions, for a figure."""
-    tuning: Tuning | None = posterior.tuning
-    if tuning is None:
-        return None
-    return {
-        "precision": list(tuning.precisions),
-        "nll": list(tuning.nll),
-        "nll_with_temperature": list(tuning.joint_nll),
-        # Several precisions are not one point of the curve.
-        "chosen_precision": posterior.precision
-        if isinstance(posterior.precision, float)
-        else None,
-        "chosen_precisions": posterior.precisions,
-        "chosen_temperature": posterior.temperature,
-        "map_nll": tuning.map_nll,
-        "temperature_nll": tuning.map_scaled_nll,
-    }
-
-
 def subset_summary(
     problem: Problem,
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     percent: float | None = None,
 ) -> dict[str, Any]:
     """List which rows and columns of which layer are stochastic, for a picture."""

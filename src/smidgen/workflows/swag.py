@@ -8,8 +8,9 @@ from pathlib import Path
 from torch import nn
 
 from smidgen import fit
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.fit.swag import SwagOptions
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import save
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.types import Batch
@@ -62,14 +63,14 @@ def collect(
         checkpoint_every=CHECKPOINT_EVERY,
         progress=progress,
     )
-    say("Tuning the temperature on held-out texts")
-    return fit.tune_samples(
+    say("Calibrating the temperature on held-out texts")
+    return calibrate(
         posterior, network, validation, samples=options.samples, progress=progress
     )
 
 
 def keep(
-    posterior: LaplacePosterior | SwagPosterior,
+    posterior: Posterior,
     folder: Path,
     say: Callable[[str], None],
     *,
@@ -78,14 +79,13 @@ def keep(
     """Save a posterior, and drop the state that would have gone on with it.
 
     Args:
-        posterior: Of any kind; only SWAG has a state.
+        posterior: Of any kind.
         folder: Where it goes.
         say: Told where it is.
         overwrite: Replace a posterior that is there.
     """
     save(posterior, folder, overwrite=overwrite)
-    if isinstance(posterior, SwagPosterior):
-        _checkpoint(folder).unlink(missing_ok=True)
+    _checkpoint(folder).unlink(missing_ok=True)
     say(f"Saved the posterior to {folder}")
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
+from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.integrations.huggingface import load_classifier, text_loader
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
@@ -25,7 +26,7 @@ from smidgen.workflows.comparison import (
     posterior_method,
     seen_elsewhere,
 )
-from smidgen.workflows.posterior_notes import precision_curve, subset_summary
+from smidgen.workflows.posterior_notes import subset_summary
 
 Say = Callable[[str], None]
 Loader = DataLoader[dict[str, Tensor]]
@@ -156,7 +157,7 @@ def _fitted(
     problem: Problem, loaders: _Loaders, subset: Subset, progress: bool
 ) -> LaplacePosterior:
     posterior = fit.laplace(problem, loaders.train, subset, progress=progress)
-    return fit.tune_precision(posterior, problem, loaders.validation, progress=progress)
+    return calibrate(posterior, problem, loaders.validation, progress=progress)
 
 
 def _evaluated(
@@ -167,10 +168,10 @@ def _evaluated(
     progress: bool,
 ) -> dict[str, Any]:
     chosen = posteriors["sparse-kfac"]
-    assert chosen.tuning is not None
+    assert chosen.calibration is not None
     test = in_order(problem, loaders.test)
     methods, targets = point_methods(
-        problem, test, temperature=chosen.tuning.map_scale, progress=progress
+        problem, test, temperature=chosen.calibration.map_scale, progress=progress
     )
     methods += [
         posterior_method(name, posterior, problem, test, progress=progress)
@@ -184,6 +185,6 @@ def _evaluated(
     others = {name: len(table) for name, table in task.elsewhere.items()}
     return {
         **compare(methods, targets, split=split),
-        "precision_curve": precision_curve(chosen),
+        "precision_curve": chosen.precision_curve(),
         "data": {**sizes, **others},
     }

@@ -31,7 +31,7 @@ from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit import laplace
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
@@ -235,7 +235,7 @@ class _Comparison:
 
 def _draws(posterior: LaplacePosterior, source: torch.Generator) -> dict[str, Tensor]:
     """Many draws of the weights, (S, D) by layer, as a prediction by samples has them."""
-    found = [posterior.drawn(source) for _ in range(_DRAWS)]
+    found = [posterior.sample_deviations(source) for _ in range(_DRAWS)]
     return {
         name: torch.stack([each[name] for each in found]).double().cpu()
         for name in posterior.operators
@@ -277,7 +277,7 @@ def _own_variances(
 ) -> dict[str, Tensor]:
     """Each layer's share of the outputs' covariance as a prediction has it, (R, C, C)."""
     chosen = find_blocks(problem.model, posterior.subset)
-    shares = covariance_terms(posterior, chosen, label=lambda name: name)
+    shares = posterior.covariance_terms(chosen, label=lambda name: name)
     eye = torch.eye(posterior.likelihood.outputs, dtype=torch.float64)
 
     def outputs_alone(outputs: Tensor) -> Tensor:

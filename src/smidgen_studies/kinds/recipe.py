@@ -121,7 +121,9 @@ def run(job: Job) -> Mapping[str, Any]:
     )
     tables = _Tables(held, test)
     evidence: dict[str, Mapping[str, float]] = {
-        scope: fit.tune_by_evidence(posteriors["10 %"], problem, scope=scope).precisions
+        scope: fit.calibrate_by_evidence(
+            posteriors["10 %"], problem, scope=scope
+        ).precisions
         for scope in _EVIDENCE
     }
     methods = list(_score(tables, evidence))

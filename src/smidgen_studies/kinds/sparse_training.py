@@ -19,12 +19,14 @@ from smidgen.errors import ArgumentError, DivergedError
 from smidgen.fit import SparseTraining
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
-from smidgen.prediction import sparse_outputs
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.sampling import sampled_outputs
+from smidgen.posterior.sparse import SparsePosterior
 from smidgen.sparse import SparseNetwork, SparseSettings, make_sparse, prune_network
 from smidgen.sparse.architectures import mlp, small_resnet
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
-from smidgen.sparse.prune import Removal
+from smidgen.sparse.prune import PruningScore
 from smidgen.workflows.comparison import Method, compare
 from smidgen_studies.data.images import ImageData, Images, read_images, scoring_batches
 from smidgen_studies.engine.cell import Job
@@ -39,7 +41,7 @@ _DEFAULTS = {
     "weight_decay": SparseTraining.weight_decay,
     "scale": 0.1,
 }
-_REMOVAL: dict[bool, Removal] = {False: "snr", True: "magnitude"}
+_REMOVAL: dict[bool, PruningScore] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
 
 Data = ImageData
@@ -59,7 +61,7 @@ class Settings:
 
     density: Fraction = 1.0
     deterministic: bool = False
-    removal: Removal | None = None
+    removal: PruningScore | None = None
     budget: Budget = _BUDGET
     start: FirstWeights = "random"
     network: Literal["mlp", "resnet"] = "mlp"
@@ -96,7 +98,7 @@ class Settings:
         return (*own, *scaled)
 
     @property
-    def score(self) -> Removal:
+    def score(self) -> PruningScore:
         """The score of removal: by default SNR, of points magnitude."""
         return self.removal or _REMOVAL[self.deterministic]
 
@@ -189,9 +191,13 @@ def _model(settings: Settings, data: Images, seed: int) -> nn.Module:
 
 
 def _outputs(network: SparseNetwork, arrays: Arrays, settings: Settings) -> Tensor:
-    return sparse_outputs(
-        network, scoring_batches(arrays), samples=settings.samples, progress=False
-    )
+    """Outputs of every draw, (S, N, C)."""
+    # Outputs are taken as they are, whatever the labels: of other data these may be none.
+    likelihood = Categorical(max(2, arrays.classes))
+    posterior = SparsePosterior(network=network, likelihood=likelihood)
+    problem, batches = Problem(network, likelihood), scoring_batches(arrays)
+    runs = sampled_outputs(problem, posterior, batches, samples=settings.samples)
+    return torch.cat([outputs for _, outputs in runs], 1)
 
 
 def _trial(

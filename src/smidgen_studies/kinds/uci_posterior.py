@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from smidgen import fit
+from smidgen import calibrate, fit
 from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
@@ -71,10 +71,10 @@ class Laplace:
             posterior = fit.laplace(
                 problem, tables.loader("train"), subset, structure=settings.structure
             )
-            posterior = fit.tune_precision(posterior, problem, tables.loader("validation"))
-            assert posterior.tuning is not None
-            assert posterior.tuning.chosen_nll is not None
-            return posterior, posterior.tuning.chosen_nll
+            posterior = calibrate(posterior, problem, tables.loader("validation"))
+            assert posterior.calibration is not None
+            assert posterior.calibration.chosen_nll is not None
+            return posterior, posterior.calibration.chosen_nll
 
         return run_ramp(job, "laplace", settings.by, settings.percents, fit_subset)
 
@@ -101,10 +101,8 @@ class Swag:
                 **settings.arguments(),
                 seed=job.seed,
             )
-            posterior = fit.tune_samples(
-                posterior, problem, validation, samples=settings.samples
-            )
-            assert posterior.tuning is not None
-            return posterior, posterior.tuning.chosen_nll
+            posterior = calibrate(posterior, problem, validation, samples=settings.samples)
+            assert posterior.calibration is not None
+            return posterior, posterior.calibration.chosen_nll
 
         return run_ramp(job, "swag", settings.by, settings.percents, fit_subset)

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from smidgen import fit, select
+from smidgen import calibrate, fit, select
 from smidgen.fit.calibration.samples import held_out
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
-from smidgen.prediction import predict_batches, predict_samples_batches
+from smidgen.prediction import predict_batches
 from smidgen.workflows.comparison import Method, compare
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
@@ -55,7 +55,8 @@ def run(job: Job) -> Mapping[str, Any]:
     posterior = fit.laplace(
         problem, loaders["train"], select.sparse_kfac(model, percent=settings.percent)
     )
-    linear = fit.tune_precision(posterior, problem, some, scope="scalar")
+    scalar = fit.CalibrationSettings(scope="scalar")
+    linear = calibrate(posterior, problem, some, settings=scalar)
     assert isinstance(linear.precision, float)
     tried = []
     for multiple in settings.multiples:
@@ -67,9 +68,7 @@ def run(job: Job) -> Mapping[str, Any]:
     samples = settings.test_draws
     predictives = {
         "linearised": predict_batches(linear, problem, loaders["test"]),
-        "weight-samples": predict_samples_batches(
-            best, problem, loaders["test"], samples=samples
-        ),
+        "weight-samples": predict_batches(best, problem, loaders["test"], samples=samples),
     }
     methods = []
     for name, used in (("linearised", linear), ("weight-samples", best)):

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.swag import SwagPosterior
+from smidgen.posterior.base import Posterior
+from smidgen.prediction import predict_batches
 from smidgen.report.names import label_method
 from smidgen.weights.subset import Subset
-from smidgen.workflows.posterior_notes import posterior_settings
-from smidgen.workflows.predicting import predicted
 from smidgen_studies.data.uci import (
     Level,
     Tables,
@@ -23,7 +21,7 @@ from smidgen_studies.data.uci import (
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, By, choose_subsets
 
-Fit = Callable[[Problem, Tables, Subset], tuple[LaplacePosterior | SwagPosterior, float]]
+Fit = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
 PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
@@ -55,7 +53,7 @@ def run_ramp(
     levels = []
     for percent, subset in chosen:
         posterior, nll = fitted(problem, tables, subset)
-        settings = posterior_settings(posterior)
+        settings = posterior.settings()
         # A regression has noise in place of a temperature.
         del settings["temperature"]
         levels.append(
@@ -65,7 +63,7 @@ def run_ramp(
                 fraction=subset.fraction,
                 floats=posterior.floats,
                 validation_nll=nll,
-                predictive=predicted(posterior, problem, test),
+                predictive=predict_batches(posterior, problem, test),
                 settings={**settings, "noise": posterior.likelihood.scale},
             )
         )

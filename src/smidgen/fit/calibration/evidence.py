@@ -56,7 +56,7 @@ def log_evidence(posterior: LaplacePosterior, model: nn.Module | Problem) -> flo
     return total
 
 
-def tune_by_evidence(
+def calibrate_by_evidence(
     posterior: LaplacePosterior, model: nn.Module | Problem, *, scope: Scope = "scalar"
 ) -> LaplacePosterior:
     """Choose the prior precision that makes the training data likeliest.
@@ -78,9 +78,9 @@ def tune_by_evidence(
         for label in distinct(list(joins.values()))
     }
     if len(chosen) == 1:
-        return replace(posterior, precision=next(iter(chosen.values())), tuning=None)
+        return replace(posterior, precision=next(iter(chosen.values())), calibration=None)
     values = {name: chosen[label] for name, label in joins.items()}
-    return replace(posterior, precision=values, tuning=None)
+    return replace(posterior, precision=values, calibration=None)
 
 
 def _best(posterior: LaplacePosterior, names: list[str], norms: dict[str, float]) -> float:

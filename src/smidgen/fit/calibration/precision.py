@@ -15,7 +15,7 @@ from math import log
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
@@ -24,10 +24,11 @@ from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
-from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.laplace import LaplacePosterior, Tuning
+from smidgen.outputs.link_choice import Link
+from smidgen.outputs.problem import SettledProblem
+from smidgen.posterior.base import Calibration
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
-from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
 What = Literal["joint", "precision", "temperature"]
@@ -41,33 +42,10 @@ _DENSE = 1.01 * log(10) / 3
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Precisions for unit noise by label, their scale, and the held-out NLL they give."""
-
-    precisions: Mapping[Hashable, float]
-    scale: float
-    nll: float
-
-
-def tune_precision(
-    posterior: LaplacePosterior,
-    model: nn.Module | Problem,
-    batches: Iterable[Batch],
-    *,
-    what: What = "joint",
-    scope: Scope = "auto",
-    precisions: Sequence[float] = GRID,
-    refine: bool = True,
-    link: str = "auto",
-    top: int | None = None,
-    progress: bool = True,
-) -> LaplacePosterior:
-    """Tune the prior precision and the temperature on held-out data.
+class CalibrationSettings:
+    """What to choose on held-out data, and from what.
 
     Args:
-        posterior: The posterior to tune.
-        model: The model it was fitted to, or its `Problem`.
-        batches: Labelled validation batches, read once.
         what: "joint", or "precision" or "temperature" alone.
         scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; what
             "auto" takes where layers have operators of their own) or one for each "layer";
@@ -76,46 +54,74 @@ def tune_precision(
             is chosen too.
         refine: Search between the best grid point's neighbours, for one precision and
             a grid of three to a decade or more.
-        link: How logits become probabilities while tuning.
-        top: Follow only this many classes of each example, its likeliest, as `predict`
-            does.
-        progress: Draw a progress bar; in a log, a line a minute.
+    """
+
+    what: What = "joint"
+    scope: Scope = "auto"
+    precisions: Sequence[float] = GRID
+    refine: bool = True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Precisions for unit noise by label, their scale, and the held-out NLL they give."""
+
+    precisions: Mapping[Hashable, float]
+    scale: float
+    nll: float
+
+
+def calibrate_precision(
+    posterior: LaplacePosterior,
+    problem: SettledProblem,
+    batches: Iterable[Batch],
+    settings: CalibrationSettings,
+    link: Link,
+) -> LaplacePosterior:
+    """Choose the prior precision and the temperature of a linearised posterior.
+
+    Args:
+        posterior: The posterior to calibrate.
+        problem: The model it was fitted to, with the posterior's likelihood.
+        batches: Labelled validation batches, read once.
+        settings: What to choose, and from what.
+        link: How logits become probabilities.
 
     Returns:
         The posterior with the chosen precision and temperature (for regression:
-        precision and noise), and the whole curve in `tuning`.
+        precision and noise), and the whole curve in `calibration`.
     """
-    problem = as_problem(model).with_likelihood(posterior.likelihood)
     posterior.require(problem.model)
+    what = settings.what
     _check_choices(posterior, what)
-    joins = group_labels(scope, posterior, problem)
+    joins = group_labels(settings.scope, posterior, problem)
     likelihood = posterior.likelihood
-    link = likelihood.resolved_link(link, top)
+    name = likelihood.resolved_link(link.name, link.top)
     grid = None
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
         fixed = isinstance(likelihood, Gaussian) and what == "precision"
-        grid = checked_grid(precisions) * (likelihood.scale if fixed else 1.0)
+        grid = checked_grid(settings.precisions) * (likelihood.scale if fixed else 1.0)
     table = variance_table(
         problem,
-        track(batches, "tuning", show=progress),
+        batches,
         {"": posterior},
         grid,
-        link,
-        label=lambda _, name: joins[name],
-        top=top,
+        name,
+        label=lambda _, operator: joins[operator],
+        top=link.top,
     )
     objective = Objective(
-        likelihood, table.outputs, table.targets, link, posterior.temperature, top
+        likelihood, table.outputs, table.targets, name, posterior.temperature, link.top
     )
     jointly = what != "precision"
-    curve, choice = choose(objective, table, jointly=jointly, refine=refine)
-    return _tuned(posterior, replace(curve, scope=scope), choice, joins, what)
+    curve, choice = choose(objective, table, jointly=jointly, refine=settings.refine)
+    return _calibrated(posterior, replace(curve, scope=settings.scope), choice, joins, what)
 
 
 def choose(
     objective: Objective, table: VarianceTable, *, jointly: bool = True, refine: bool = True
-) -> tuple[Tuning, Choice]:
+) -> tuple[Calibration, Choice]:
     """Choose a precision for each label of a table, and the scale that goes with them.
 
     Args:
@@ -127,7 +133,7 @@ def choose(
     Returns:
         The curve of one common precision, and what was chosen.
     """
-    curve = tuning_curve(objective, table, table.covariance)
+    curve = score_precisions(objective, table, table.covariance)
     scores = curve.joint_nll if jointly else curve.nll
     winner = min(range(len(scores)), key=scores.__getitem__)
     choice = Choice(
@@ -173,9 +179,9 @@ def _check_choices(posterior: LaplacePosterior, what: What) -> None:
         )
 
 
-def tuning_curve(
+def score_precisions(
     objective: Objective, table: VarianceTable, labels: Iterable[Hashable]
-) -> Tuning:
+) -> Calibration:
     """Score one common precision at every grid point, and the point estimate.
 
     Args:
@@ -190,7 +196,7 @@ def tuning_curve(
     alone = objective.nll(total)
     scales, joint = objective.best(total)
     base, scaled = objective.best(None)
-    return Tuning(
+    return Calibration(
         precisions=tuple(table.precisions.tolist()),
         nll=tuple(alone.tolist()),
         joint_nll=tuple(joint.tolist()),
@@ -286,9 +292,9 @@ def _descended(
     return Choice(found, scale, lowest_nll) if lowest_nll < choice.nll else choice
 
 
-def _tuned(
+def _calibrated(
     posterior: LaplacePosterior,
-    curve: Tuning,
+    curve: Calibration,
     choice: Choice,
     joins: Mapping[str, str],
     what: What,
@@ -307,11 +313,11 @@ def _tuned(
         mention_edge(choice.scale)
         posterior = replace(posterior, temperature=choice.scale)
     if what == "temperature":
-        return replace(posterior, tuning=curve)
+        return replace(posterior, calibration=curve)
     values = {name: chosen[label] for name, label in joins.items()}
     one = len(distinct(list(joins.values()))) == 1
     precision = next(iter(values.values())) if one else values
-    return replace(posterior, precision=precision, tuning=curve)
+    return replace(posterior, precision=precision, calibration=curve)
 
 
 def _with_noise(

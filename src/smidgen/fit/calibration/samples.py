@@ -1,6 +1,6 @@
-"""What goes with prediction by weight samples: a temperature, or a regression's noise.
+"""What goes with prediction by draws: a temperature, or a regression's noise.
 
-The samples' outputs are computed once; a candidate then costs an average over them.
+The draws' outputs are computed once; a candidate then costs an average over them.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import log, pi
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from smidgen.errors import DataError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import mention_edge
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
-from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.posterior.laplace import Posterior
-from smidgen.posterior.sampling import SAMPLES, sampled_outputs
-from smidgen.posterior.swag import SampleTuning, SwagPosterior
+from smidgen.outputs.problem import SettledProblem
+from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
+from smidgen.posterior.sampling import sampled_outputs
 from smidgen.runtime.guard import preserve_model
-from smidgen.runtime.progress import track
 from smidgen.types import Batch
+
+Kind = TypeVar("Kind", bound=Posterior)
 
 # How far in nats a noise variance may be from the mean squared residual.
 _WIDEST = 5.0
@@ -70,16 +71,16 @@ def held_out(
     validation: Iterable[Batch],
     *,
     samples: int = SAMPLES,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> HeldOut:
-    """Run held-out data under samples of the weights and under the trained ones.
+    """Run held-out data under draws of the weights and under the point estimate.
 
     Args:
         problem: The problem, its likelihood settled.
         posterior: Any posterior of its model.
         validation: Labelled batches, read once.
-        samples: How many samples.
-        generator: Source of the samples; a fixed seed if left out.
+        samples: How many draws.
+        seed: Seed of the draws.
 
     Returns:
         The outputs of the examples that have a label.
@@ -88,18 +89,17 @@ def held_out(
         DataError: If there is no labelled example.
     """
     outputs, points, targets = [], [], []
-    runs = sampled_outputs(
-        problem, posterior, validation, samples=samples, generator=generator
-    )
-    for batch, found in runs:
-        with preserve_model(problem.model), torch.no_grad():
-            point = problem.outputs(batch).flatten(0, -2).double().cpu()
-        wanted, kept = problem.read(batch, point)
-        if wanted is None:
+    base = replace(problem, model=posterior.point_model(problem.model))
+    runs = sampled_outputs(problem, posterior, validation, samples=samples, seed=seed)
+    for batch, drawn in runs:
+        with preserve_model(base.model), torch.no_grad():
+            point = base.outputs(batch).flatten(0, -2).double().cpu()
+        labels, kept = base.read(batch, point)
+        if labels is None:
             raise DataError("validation needs labels, and a batch has none.")
-        outputs.append(found[:, kept])
+        outputs.append(drawn[:, kept])
         points.append(point[None, kept])
-        targets.append(wanted[kept])
+        targets.append(labels[kept])
     if not sum(map(len, targets)):
         raise DataError("the validation loader yielded no labelled example.")
     likelihood = posterior.likelihood
@@ -108,64 +108,45 @@ def held_out(
     )
 
 
-def tune_samples(
-    posterior: SwagPosterior,
-    model: nn.Module | Problem,
-    validation: Iterable[Batch],
-    *,
-    samples: int = SAMPLES,
-    generator: torch.Generator | None = None,
-    progress: bool = True,
-) -> SwagPosterior:
-    """Choose the temperature, or a regression's noise, that goes with weight samples.
+def calibrate_from_outputs(posterior: Kind, held: HeldOut) -> Kind:
+    """Choose temperature or noise by outputs that are there already.
 
     Args:
         posterior: The posterior.
-        model: The model, or its `Problem`. It is left as it was.
-        validation: Labelled batches that neither trained the model nor will test it.
-        samples: Samples of the weights.
-        generator: Source of the samples; a fixed seed if left out.
-        progress: Draw a progress bar; in a log, a line a minute.
+        held: Its outputs on held-out data.
 
     Returns:
         The posterior with its best temperature or noise, and how it was chosen.
     """
-    problem = as_problem(model).with_likelihood(posterior.likelihood)
-    followed = track(validation, "tuning", show=progress)
-    found = held_out(problem, posterior, followed, samples=samples, generator=generator)
-    return tuned_by(posterior, found)
-
-
-def tuned_by(posterior: SwagPosterior, found: HeldOut) -> SwagPosterior:
-    """Choose by outputs that are there already."""
     likelihood = posterior.likelihood
-    scale, nll = found.best(found.outputs)
-    map_scale, map_scaled_nll = found.best(found.point)
+    scale, nll = held.best(held.outputs)
+    map_scale, map_scaled_nll = held.best(held.point)
     before = map_scale if isinstance(likelihood, Gaussian) else 1.0
-    tuning = SampleTuning(
-        nll=found.nll(found.outputs, before),
+    calibration = SampleCalibration(
+        nll=held.nll(held.outputs, before),
         chosen_nll=nll,
-        map_nll=found.nll(found.point, before),
+        map_nll=held.nll(held.point, before),
         map_scale=map_scale,
         map_scaled_nll=map_scaled_nll,
-        examples=len(found.targets),
-        samples=len(found.outputs),
+        examples=len(held.targets),
+        samples=len(held.outputs),
     )
-    _mention_worse(tuning)
+    _mention_worse(posterior, calibration)
     if isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, noise=scale)
-        return replace(posterior, likelihood=likelihood, tuning=tuning)
+        return replace(posterior, likelihood=likelihood, calibration=calibration)
     mention_edge(scale)
-    return replace(posterior, temperature=scale, tuning=tuning)
+    return replace(posterior, temperature=scale, calibration=calibration)
 
 
-def _mention_worse(tuning: SampleTuning) -> None:
-    """Warn that SGD has left what was learned."""
-    if tuning.chosen_nll > tuning.map_scaled_nll + _WORSE:
+def _mention_worse(posterior: Posterior, calibration: SampleCalibration) -> None:
+    """Warn of draws that do clearly worse than the point estimate."""
+    if calibration.chosen_nll > calibration.map_scaled_nll + _WORSE:
         warnings.warn(
-            f"SWAG's NLL on the validation data is {tuning.chosen_nll:.3f}, that of the "
-            f"trained weights {tuning.map_scaled_nll:.3f}, both rescaled: SGD has left "
-            "them. Pass smaller learning rates, or fewer steps.",
+            f"the NLL of {posterior.method}'s draws on the validation data is "
+            f"{calibration.chosen_nll:.3f}, that of the point estimate "
+            f"{calibration.map_scaled_nll:.3f}, both rescaled: the draws have left what "
+            "was learned. Fit it with a smaller learning rate, or fewer steps.",
             SmidgenWarning,
             stacklevel=4,
         )

@@ -60,7 +60,7 @@ def mention_edge(found: float) -> None:
     if is_extreme(found):
         warnings.warn(
             f"the best temperature {found:.3g} is extreme: the held-out data are too few, "
-            "or the model knows little of them. Pass more, or tune the precision alone.",
+            "or the model knows little of them. Pass more, or choose the precision alone.",
             SmidgenWarning,
             stacklevel=4,
         )

@@ -1,5 +1,6 @@
-"""Saved posteriors: folders that are whole or not there at all."""
+"""Saving and loading: whole or not at all, checked when read."""
 
-from smidgen.posterior.store.folder import SCHEMA, load, refuse_taken_posterior, save
+from smidgen.posterior.store.folder import SCHEMA, refuse_taken_posterior
+from smidgen.posterior.store.saving import load, save
 
 __all__ = ["SCHEMA", "load", "refuse_taken_posterior", "save"]

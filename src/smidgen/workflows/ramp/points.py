@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from smidgen import evaluate
 from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.precision import tuning_curve
+from smidgen.fit.calibration.precision import score_precisions
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.laplace import LaplacePosterior
@@ -80,10 +80,12 @@ class Work:
             precision=point.precision,
             temperature=point.temperature,
         )
-        curve = tuning_curve(self.objective, self.table, point.shares)
+        curve = score_precisions(self.objective, self.table, point.shares)
         edges = (curve.precisions[0], curve.precisions[-1])
         at_edge = len(curve.precisions) > 1 and point.precision in edges
-        return replace(found, tuning=replace(curve, chosen_nll=point.nll, at_edge=at_edge))
+        return replace(
+            found, calibration=replace(curve, chosen_nll=point.nll, at_edge=at_edge)
+        )
 
     def predictive(
         self, outputs: Tensor, covariance: Tensor, temperature: float

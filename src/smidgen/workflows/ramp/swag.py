@@ -21,7 +21,7 @@ from torch import nn
 
 from smidgen import evaluate, fit, select
 from smidgen.errors import ArgumentError, StoreError
-from smidgen.fit.calibration.samples import HeldOut, held_out, tuned_by
+from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs, held_out
 from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.predictive import CategoricalPredictive
@@ -123,7 +123,7 @@ def swag_ramp(
             progress=progress,
         )
         held = held_out(problem, posterior, validation, samples=settings.samples)
-        posterior = tuned_by(posterior, held)
+        posterior = calibrate_from_outputs(posterior, held)
         point = _point(scheme, level, posterior, held, time.perf_counter() - started)
         notes.add(point, posterior)
         kept.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ def _point(
     held: HeldOut,
     seconds: float,
 ) -> SwagPoint:
-    tuning = posterior.tuning
+    tuning = posterior.calibration
     assert tuning is not None
     predictive = posterior.likelihood.mixture(held.outputs, posterior.temperature)
     assert isinstance(predictive, CategoricalPredictive)
@@ -284,7 +284,7 @@ def _record(
     """Report the best point of each scheme on the test data."""
     schemes = [each for each in settings.schemes if notes.best(each) is not None]
     posteriors = {scheme: notes.posterior(scheme, problem) for scheme in schemes}
-    tuning = posteriors[schemes[0]].tuning
+    tuning = posteriors[schemes[0]].calibration
     assert tuning is not None
     scale = tuning.map_scale
     plain, labels = point_methods(problem, validation, temperature=scale, progress=progress)

@@ -1,0 +1,195 @@
+"""`SparsePosterior`: what SSVI trains, Gaussian weights on a sparse active set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from smidgen.errors import ArgumentError
+from smidgen.outputs.problem import Problem
+from smidgen.posterior.base import Posterior, SampleCalibration, Sampler
+from smidgen.sparse.architectures import PlainNetwork
+from smidgen.sparse.build import assemble_network
+from smidgen.sparse.network import SparseNetwork
+from smidgen.sparse.rewire import ActiveSetChange
+from smidgen.sparse.store import (
+    describe_layers,
+    pack_tensors,
+    restore_rest,
+    unpack_weights,
+)
+from smidgen.sparse.training import SparseEpoch
+from smidgen.weights.subset import Subset
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SparsePosterior(Posterior):
+    """A network with independent Gaussian weights where active, exact zeros elsewhere.
+
+    It holds the whole network, so the model it is used with gives the structure alone.
+
+    Args:
+        network: The network, in evaluation mode; its active set is the subset.
+        history: What training reported after each epoch.
+        changes: How the active set changed, in order.
+        state_bytes: What training kept of the layers' weights: values, indices, momentum.
+        derived_bytes: What the sparse path keeps besides, made from the indices.
+        plain: How the plain model is built, if that is known: then a folder needs no model.
+        notes: What else to note in its folder, as JSON takes it: seed, data.
+    """
+
+    network: SparseNetwork
+    num_data: int = 0
+    calibration: SampleCalibration | None = None
+    history: tuple[SparseEpoch, ...] = ()
+    changes: tuple[ActiveSetChange, ...] = ()
+    state_bytes: int = 0
+    derived_bytes: int = 0
+    plain: PlainNetwork | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    subset: Subset = field(init=False)
+    fingerprint: str = field(init=False, default="")
+    method: ClassVar[str] = "ssvi"
+    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
+        "budget": str,
+        "maps": dict,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "subset", self.network.subset())
+
+    @property
+    def floats(self) -> int:
+        """Means and scales of the active weights."""
+        return self.network.count * (2 if self.network.stochastic else 1)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether weights have scales, or are points."""
+        return self.network.stochastic
+
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model of another structure; its weights may be any."""
+        if model is self.network or model is self.network.model:
+            return
+        if isinstance(model, SparseNetwork):
+            shapes = model.universe
+        else:
+            shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        for name, shape in self.network.universe.items():
+            if shapes.get(name) != shape:
+                raise ArgumentError(
+                    f"model must have the structure the posterior was trained with: "
+                    f"{name!r} of shape {shape}, got {shapes.get(name, 'no such weight')}. "
+                    "Pass the model given to fit.ssvi."
+                )
+
+    def point_model(self, model: nn.Module) -> nn.Module:
+        """The network at its means, in evaluation mode; the model's weights are not used."""
+        return self.network.model
+
+    def sampler(self, model: nn.Module) -> Sampler:
+        """Prepare draws of the active weights, which stand in for the means."""
+        names = {id(value): name for name, value in self.network.model.named_parameters()}
+        layers = [(names[id(part.means)], part) for part in self.network.layers.values()]
+
+        def draw(generator: torch.Generator) -> dict[str, Tensor]:
+            return {name: part.draw(generator).detach() for name, part in layers}
+
+        return lambda generators: map(draw, generators)
+
+    def settings(self) -> dict[str, Any]:
+        """List what was chosen for it, as a record notes it."""
+        return {
+            **super().settings(),
+            "density": self.network.density,
+            "samples": self.samples if self.stochastic else 0,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """List its size and how held-out data chose it, as JSON takes it."""
+        return {**super().summary(), "density": self.network.density}
+
+    def record_config(self) -> dict[str, Any]:
+        """List what identifies it, as the config of a record notes it."""
+        return {**super().record_config(), **self.settings()}
+
+    def headline(self) -> str:
+        """Name the density."""
+        return f"density {self.network.density:.3g}"
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Split the network into tensors and settings."""
+        return pack_tensors(self.network), {
+            "model": None if self.plain is None else asdict(self.plain),
+            "about": dict(self.notes),
+            **describe_layers(self.network),
+        }
+
+    @classmethod
+    def unpack(
+        cls,
+        tensors: Mapping[str, Tensor],
+        config: Mapping[str, Any],
+        problem: Problem,
+        common: Mapping[str, Any],
+    ) -> Self:
+        """Put the network together in a copy of the model, checking every shape."""
+        network = assemble_network(
+            problem.model,
+            unpack_weights(tensors, config),
+            budget=config["budget"],
+            generator=torch.Generator().manual_seed(0),
+        )
+        restore_rest(network, tensors, config)
+        plain = config.get("model")
+        return cls(
+            network=network.eval(),
+            plain=None if plain is None else PlainNetwork(**plain),
+            notes=config.get("about") or {},
+            **common,
+        )
+
+    def describe(self) -> str:
+        """Say what it is, for the card of its folder."""
+        network = self.network
+        kind = "Gaussian" if network.stochastic else "deterministic"
+        return f"""A sparse network of {network.count:,} {kind} weights: {network.count:,} of
+{network.total:,} weights of {len(network.layers)} layers are active ({network.density:.3%});
+all others are exactly zero. Temperature {self.temperature:.4g}."""
+
+    def card(self) -> str:
+        """Write the README of its folder."""
+        model, comment = "model, ", "a model of the same structure, with any weights"
+        if self.plain is not None:
+            model, comment = "posterior.network, ", "takes raw inputs"
+        folder = '"this-folder"' if self.plain is not None else '"this-folder", model'
+        return f"""---
+library_name: smidgen
+tags: [bayesian, variational-inference, sparse]
+---
+# A posterior over {self.subset.size:,} weights
+
+{self.describe()}
+
+```python
+import smidgen
+
+posterior = smidgen.load({folder})  # {comment}
+predictive = smidgen.predict(posterior, {model}batch)
+state = posterior.network.dense_state_dict()  # a plain state dict of the means
+```
+"""
+
+    def __repr__(self) -> str:
+        network = self.network
+        return (
+            f"SparsePosterior({network.count:,} of {network.total:,} weights in "
+            f"{len(network.layers)} layers, density {network.density:.3g}, temperature "
+            f"{self.temperature:.3g})"
+        )

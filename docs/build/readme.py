@@ -125,7 +125,7 @@ def recipes() -> str:
     ]
     lines = [
         "Mean test NLL over seeds; each chosen on validation data only "
-        "(`results/recipes.jsonl.gz`, `smidgen study show recipes`).",
+        "(`results/recipes.jsonl.gz`, by a script before the study `recipes`).",
         "",
         f"| | {' | '.join(heads)} | clearly below (above) temperature |",
         "|---" * (len(heads) + 2) + "|",
@@ -213,7 +213,7 @@ def weight_samples() -> str:
     """Weight samples beside the linearised predictive."""
     lines = [
         "Test NLL; precision and temperature of each chosen on the same 300 validation "
-        "examples (`results/weight-samples.jsonl.gz`, `smidgen study show weight-samples`).",
+        "examples (`results/weight-samples.jsonl.gz`, by a script before the study `weight-samples`).",
         "",
         "| | temperature | linearised | weight samples | samples − linearised |",
         "|---|---|---|---|---|",

@@ -213,7 +213,8 @@ def weight_samples() -> str:
     """Weight samples beside the linearised predictive."""
     lines = [
         "Test NLL; precision and temperature of each chosen on the same 300 validation "
-        "examples (`results/weight-samples.jsonl.gz`, by a script before the study `weight-samples`).",
+        "examples (`results/weight-samples.jsonl.gz`, by a script before the study "
+        "`weight-samples`).",
         "",
         "| | temperature | linearised | weight samples | samples − linearised |",
         "|---|---|---|---|---|",

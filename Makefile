@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench pictures format clean
+.PHONY: help demo test check bench pictures pages format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
@@ -24,10 +24,12 @@ check: $(VENV)/.dev ## Format, lint, types, import layers
 bench: $(VENV)/.dev ## Measure against the limit; writes bench/records/
 	$(BIN)/python -m bench $(ARGS)
 
-pictures: $(VENV)/.demo ## Make figures, tables and pages anew from the records in results/
-	$(BIN)/python -m studies.pictures
-	$(BIN)/python -m studies.readme
-	$(BIN)/python -m studies.pages
+pictures: $(VENV)/.demo ## Write figures and tables of the docs from the records in results/
+	$(BIN)/python -m docs.build.pictures
+	$(BIN)/python -m docs.build.readme
+
+pages: $(VENV)/.demo ## Build the page of every study in results/ under build/pages/
+	$(BIN)/python -m docs.build.pages
 
 format: $(VENV)/.dev ## Rewrite the sources in the project's format
 	$(BIN)/ruff format .

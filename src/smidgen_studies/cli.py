@@ -1,4 +1,4 @@
-"""`smidgen study`: experiments of many runs, as files; killed, they go on."""
+"""`smidgen study`: experiments of many runs, as files; a killed one goes on."""
 
 from __future__ import annotations
 
@@ -26,30 +26,38 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-Name = Annotated[str, typer.Argument(help="A study of 'smidgen study list', or a file.")]
+Name = Annotated[
+    str, typer.Argument(help="A name from 'smidgen study list', or a TOML file.")
+]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="The folder that holds the data's files.")
+    Path | None, typer.Option("--data", help="The folder that holds the data files.")
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option("--out", help="Where records go; runs/NAME-PROFILE if left out."),
+    typer.Option("--out", help="The folder of the records. Default: runs/NAME-PROFILE."),
 ]
 Profile = Annotated[
-    str | None, typer.Option(help="small or full, or what the study has; its first.")
+    str | None,
+    typer.Option(help="A profile of the study: small, full, ... Default: its first."),
 ]
-Where = Annotated[
-    Literal["local", "ray"], typer.Option("--engine", help="Where cells are done.")
+EngineName = Annotated[
+    Literal["local", "ray"],
+    typer.Option("--engine", help="Run cells on this machine or on a Ray cluster."),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Cells at once; what the machine holds.")
+    int | None,
+    typer.Option(min=1, help="Cells at once. Default: as many as cores and memory allow."),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each worker.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads of each worker. Default: the study's.")
+]
 Device = Annotated[
     str | None,
-    typer.Option(help="Of text models: cpu, cuda, mps; the study's, auto if left out."),
+    typer.Option(help="Device of text models: auto, cpu, cuda, mps. Default: the study's."),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Of a Ray cluster; one on this machine if left out.")
+    str | None,
+    typer.Option(help="Address of a Ray cluster. Default: start one on this machine."),
 ]
 _MOST_SHOWN = 5
 
@@ -57,23 +65,23 @@ _MOST_SHOWN = 5
 @app.command("list", epilog="Example: [bold]smidgen study list[/bold]")
 def list_studies() -> None:
     """List the studies that come with smidgen, and their profiles."""
-    from smidgen_studies.engine.study import profiles_of, read_study, shipped
+    from smidgen_studies.engine.study import list_profiles, read_study, shipped_studies
 
-    for name in shipped():
+    for name in shipped_studies():
         study = read_study(name)
         out.print(f"[bold]{name}[/bold]  {escape(study.title)}")
-        for profile, about in profiles_of(name).items():
+        for profile, about in list_profiles(name).items():
             count = len(read_study(name, profile).cells)
             out.print(f"    --profile {profile}: {count} cells. {escape(about)}")
 
 
 @app.command(epilog="Example: [bold]smidgen study show glue-table2 > mine.toml[/bold]")
 def show(name: Name) -> None:
-    """Print a study's file as it stands, to be changed and run as one's own."""
-    from smidgen_studies.engine.study import text_of
+    """Print the file of a study, as a start for your own."""
+    from smidgen_studies.engine.study import study_text
 
     # Neither wrapped nor coloured: what is printed is the file.
-    typer.echo(text_of(name), nl=False)
+    typer.echo(study_text(name), nl=False)
 
 
 @app.command(epilog="Example: [bold]smidgen study run uci --data data/uci[/bold]")
@@ -82,93 +90,96 @@ def run(
     data: Data = None,
     folder: Folder = None,
     profile: Profile = None,
-    engine: Where = "local",
+    engine: EngineName = "local",
     workers: Workers = None,
     threads: Threads = None,
     device: Device = None,
     address: Address = None,
 ) -> None:
-    """Do every cell that is missing; run it again to go on after a stop."""
+    """Do all missing cells of a study; run it again to continue after a stop."""
+    from smidgen.errors import ArgumentError
     from smidgen_studies.engine import run as running
 
     say = Steps()
-    study, ledger = _opened(name, profile, folder)
-    missing = _checked(study, ledger, data)
-    said = study.resources
-    said = replace(said, threads=threads or said.threads, device=device or said.device)
-    needed = running.resources_for(missing, said)
-    work = (
-        _engine(engine, ledger, data, needed, workers=workers, address=address)
-        if missing
-        else None
-    )
+    study, ledger = _open(name, profile, folder)
+    if data is not None and not data.is_dir():
+        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
+    missing = running.check_study(study, ledger, data)
+    asked = study.resources
+    asked = replace(asked, threads=threads or asked.threads, device=device or asked.device)
+    failed: Sequence[Cell] = ()
     left = len(missing)
     cells = "1 cell" if left == 1 else f"{left} cells"
-    say(f"{study.title}: {cells} to do, records in {ledger.folder}")
 
-    def tell(cell: Cell, error: str) -> None:
+    def report_end(cell: Cell, error: str) -> None:
         nonlocal left
         left -= 1
         if error:
-            note(f"{_called(cell)} failed: {error}")
+            note(f"{cell.title} failed: {error}")
         else:
-            say(f"{_called(cell)}: done, {left} left")
+            say(f"{cell.title}: done, {left} left")
 
-    try:
-        finished = running.run_study(study, ledger, work, tell=tell) if work else None
-    except KeyboardInterrupt:
-        raise Interrupted(_going_on(study, ledger)) from None
-    _show(study, ledger)
-    if finished and finished.failed:
+    if missing:
+        resources = running.resources_for(missing, asked)
+        work = _engine(engine, ledger, data, resources, workers=workers, address=address)
+        say(f"{study.title}: {cells} to do, records in {ledger.folder}")
+        try:
+            failed = running.run_cells(missing, ledger, work, on_end=report_end).failed
+        except KeyboardInterrupt:
+            raise Interrupted(_how_to_continue(study, ledger)) from None
+    running.pack_if_done(study, ledger)
+    _show_state(study, ledger)
+    if failed:
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example: [bold]smidgen study status uci[/bold]")
 def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
-    """Tell which cells are done, running, failed or left."""
-    study, ledger = _opened(name, profile, folder)
-    state = _show(study, ledger)
+    """Show how many cells are done, running, failed or left."""
+    study, ledger = _open(name, profile, folder)
+    state = _show_state(study, ledger)
     if not (state.done or state.running or state.failed):
-        note(_without_records(name, study, ledger))
+        note(_no_records(name, study, ledger))
 
 
 @app.command(
-    epilog="Example: "
-    "[bold]smidgen study report uci --out results/uci --page uci.html[/bold]"
+    epilog="Example: [bold]smidgen study report uci --out results --page uci.html[/bold]"
 )
 def report(
     name: Name,
     folder: Folder = None,
     profile: Profile = None,
     page: Annotated[
-        Path | None, typer.Option(help="The page; report.html beside the records.")
+        Path | None, typer.Option(help="The page. Default: NAME.html beside the records.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write what was found to this file.")
+        Path | None, typer.Option("--json", help="Write the findings to this file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that were named.")
+        bool, typer.Option("--overwrite", help="Replace files that exist already.")
     ] = False,
 ) -> None:
-    """Turn the records that are there into one HTML page, at any time."""
+    """Turn the records made so far into one HTML page."""
     from smidgen.cli.report import show_many
     from smidgen.errors import ArgumentError
     from smidgen.report import About
-    from smidgen_studies.engine.ledger import state_of
-    from smidgen_studies.statistics import outcomes_of, verdicts
+    from smidgen_studies.engine.ledger import read_state
+    from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 
-    # The page beside the records is the study's own, and made anew as it goes on.
+    # The page beside the records belongs to the study, and is written anew each time.
     refuse_taken_files(page, json_file, overwrite=overwrite)
-    study, ledger = _opened(name, profile, folder)
-    done = state_of(study.cells, ledger).done
+    study, ledger = _open(name, profile, folder)
+    done = read_state(study.cells, ledger).done
     if not done:
-        raise ArgumentError(_without_records(name, study, ledger))
+        raise ArgumentError(_no_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
     _check_baseline(study, records)
     left = len(study.cells) - len(done)
     if left:
         note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")
-    found = tuple(verdicts(outcomes_of(records)))
+    verdicts: Sequence[str] = ()
+    if study.pairwise:
+        verdicts = describe_verdicts(collect_outcomes(records), study.pairwise)
     about = About(
         title=study.title,
         about=study.about,
@@ -177,12 +188,12 @@ def report(
         baseline=study.baseline,
         test_to_train=study.test_to_train,
         paper=study.paper,
-        found=found,
+        found=tuple(verdicts),
     )
-    show_many(records, page or ledger.folder / "report.html", json_file, about)
+    show_many(records, page or ledger.folder / f"{study.name}.html", json_file, about)
 
 
-def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study, Ledger]:
+def _open(name: str, profile: str | None, folder: Path | None) -> tuple[Study, Ledger]:
     from smidgen_studies.engine.ledger import Ledger
     from smidgen_studies.engine.study import read_study
 
@@ -191,44 +202,27 @@ def _opened(name: str, profile: str | None, folder: Path | None) -> tuple[Study,
 
 
 def _check_baseline(study: Study, records: Sequence[Record]) -> None:
-    """Refuse a baseline that no cell has; say if the cells that have it are not done."""
+    """Refuse a baseline that no cell has; say so if the cells that have it are not done."""
     from smidgen.report import fields
-    from smidgen_studies.engine.run import refuse_strange_baseline
+    from smidgen_studies.engine.run import refuse_unknown_baseline
 
-    found = {m["name"] for each in records for m in fields.list_methods(each)}
-    if study.baseline and found and study.baseline not in found:
-        refuse_strange_baseline(study)
-        note(f"the baseline {study.baseline!r} is in no record yet: another stands for it.")
-
-
-def _checked(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
-    """The cells to do, if they can be done: nothing is made, and nothing begun."""
-    from smidgen.errors import ArgumentError
-    from smidgen_studies.engine import run as running
-    from smidgen_studies.engine.data_files import refuse_changed, require_files
-
-    if data is not None and not data.is_dir():
-        raise ArgumentError(f"--data must be a folder that exists, got {str(data)!r}.")
-    ledger.check()
-    refuse_changed(study.cells, ledger, data)
-    running.refuse_other_defaults(study, ledger)
-    missing = running.missing_cells(study, ledger)
-    running.check_all(missing)
-    running.refuse_strange_baseline(study)
-    require_files(missing, data)
-    return missing
+    methods = {
+        method["name"] for record in records for method in fields.list_methods(record)
+    }
+    if study.baseline and methods and study.baseline not in methods:
+        refuse_unknown_baseline(study)
+        note(
+            f"the baseline {study.baseline!r} is in no record yet: another method takes its "
+            "place."
+        )
 
 
-def _without_records(name: str, study: Study, ledger: Ledger) -> str:
-    """Where records were looked for in vain, and what to do next."""
-    # A clone of the repository has records of most of the shipped studies.
-    kept = replace(ledger, folder=Path("results") / study.name)
-    there = any(map(kept.is_done, study.cells))
-    where = f"{kept.folder}, which has some" if there else "FOLDER with those you have"
+def _no_records(name: str, study: Study, ledger: Ledger) -> str:
+    """Where no records were found, and what to do next."""
     return (
         f"there are no records of {study.name!r}, profile {study.profile}, in "
-        f"{ledger.folder}. Pass --out {where}, or make them: smidgen study run {name} "
-        f"--profile {study.profile} --data FOLDER."
+        f"{ledger.folder}. Pass --out FOLDER with the folder that has them, or make them: "
+        f"smidgen study run {name} --profile {study.profile} --data FOLDER."
     )
 
 
@@ -236,53 +230,54 @@ def _engine(
     engine: str,
     ledger: Ledger,
     data: Path | None,
-    needed: Resources,
+    resources: Resources,
     *,
     workers: int | None,
     address: str | None,
 ) -> Engine:
     from smidgen.errors import ArgumentError, how_to_install
-    from smidgen_studies.engine.workers.base import Place
+    from smidgen_studies.engine.workers.base import Workspace
 
-    place = Place(ledger.folder.resolve(), data.resolve() if data else None)
+    workspace = Workspace(ledger.folder.resolve(), data.resolve() if data else None)
     if engine == "ray":
         from importlib.util import find_spec
 
         if find_spec("ray") is None:
             raise ArgumentError(
-                "--engine ray needs Ray, which is not there. Install it with "
-                f"{how_to_install('ray')}, or take --engine local."
+                "--engine ray needs Ray, which is not installed. Install it with "
+                f"{how_to_install('ray')}, or pass --engine local."
             )
         from smidgen_studies.engine.workers.ray_cluster import RayEngine
 
-        return RayEngine(place, needed, workers, address=address)
+        return RayEngine(workspace, resources, workers, address=address)
     if address is not None:
         raise ArgumentError("--address is for --engine ray. Leave it out.")
     from smidgen_studies.engine.workers.local import LocalEngine
 
-    return LocalEngine(place, needed, workers)
+    return LocalEngine(workspace, resources, workers)
 
 
-def _show(study: Study, ledger: Ledger) -> State:
-    from smidgen_studies.engine.ledger import state_of
+def _show_state(study: Study, ledger: Ledger) -> State:
+    """Print what has become of the cells, and why some of them failed."""
+    from smidgen_studies.engine.ledger import read_state
 
-    state = state_of(study.cells, ledger)
+    state = read_state(study.cells, ledger)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for heading in ("", "done", "running", "failed", "left"):
         table.add_column(heading, justify="left" if not heading else "right")
     parts = (state.done, state.running, state.failed, state.left)
     for name in dict.fromkeys(str(cell.data["name"]) for cell in study.cells):
-        own = [sum(cell.data["name"] == name for cell in part) for part in parts]
-        table.add_row(escape(name), *map(str, own))
+        counts = [sum(cell.data["name"] == name for cell in part) for part in parts]
+        table.add_row(escape(name), *map(str, counts))
     table.add_row("all", *(str(len(part)) for part in parts), style="bold")
     out.print(table)
     reasons: dict[str, list[Cell]] = {}
     for cell in state.failed:
-        why = str((ledger.failure(cell) or {}).get("error", ""))
-        reasons.setdefault(why, []).append(cell)
-    for why, cells in list(reasons.items())[:_MOST_SHOWN]:
+        reason = str((ledger.failure(cell) or {}).get("error", ""))
+        reasons.setdefault(reason, []).append(cell)
+    for reason, cells in list(reasons.items())[:_MOST_SHOWN]:
         count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells, the first"
-        note(f"{count} {_called(cells[0])}, failed: {why}")
+        note(f"{count} {cells[0].title}, failed: {reason}")
     if reasons:
         hidden = len(reasons) - _MOST_SHOWN
         more = f"{hidden} other reasons and all " if hidden > 0 else ""
@@ -290,14 +285,10 @@ def _show(study: Study, ledger: Ledger) -> State:
     return state
 
 
-def _going_on(study: Study, ledger: Ledger) -> str:
-    """What a study that was interrupted has, and how it goes on."""
+def _how_to_continue(study: Study, ledger: Ledger) -> str:
+    """What an interrupted study has done, and how it continues."""
     done = sum(map(ledger.is_done, study.cells))
     return (
         f"{done} of {len(study.cells)} cells done, records in {ledger.folder}; the same "
-        "command goes on with the others."
+        "command continues with the others."
     )
-
-
-def _called(cell: Cell) -> str:
-    return f"{cell.data['name']}, seed {cell.seed}, {cell.name}"

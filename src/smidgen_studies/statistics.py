@@ -82,7 +82,7 @@ class Outcomes:
         return {task: each for task, each in found.items() if each is not None}
 
 
-def outcomes_of(records: Iterable[Record]) -> Outcomes:
+def collect_outcomes(records: Iterable[Record]) -> Outcomes:
     """Sort records of scored tunings; trials and all other kinds are passed over."""
     found: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
     for record in records:
@@ -146,7 +146,7 @@ def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
     return spread([each.value for each in gaps.values()])
 
 
-def verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
+def describe_verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
     """Say of each other method whether one is better, worse or not told apart from it.
 
     Args:
@@ -177,13 +177,13 @@ def _verdict(gaps: Mapping[str, TaskGap], other: str, method: str) -> str:
     single = len(gaps) == 1
     where = f"on {next(iter(gaps))} alone" if single else f"on average of {_list(gaps)}"
     ours, theirs = (label_method(name, "tuning") for name in (method, other))
-    opening = f"{ours} is {verb} “{theirs}” {where}: {said(whole)}"
+    opening = f"{ours} is {verb} “{theirs}” {where}: {describe_gap(whole)}"
     return f"{opening}; {_by_task(gaps)}."
 
 
 def _by_task(gaps: Mapping[str, SeedMean]) -> str:
-    better = [f"{t} ({said(g)})" for t, g in gaps.items() if g.above_zero]
-    worse = [f"{t} ({said(g)})" for t, g in gaps.items() if g.below_zero]
+    better = [f"{t} ({describe_gap(g)})" for t, g in gaps.items() if g.above_zero]
+    worse = [f"{t} ({describe_gap(g)})" for t, g in gaps.items() if g.below_zero]
     parts = []
     if better:
         parts.append(f"task by task, clearly better on {_list(better)}")
@@ -205,7 +205,7 @@ def _reading(outcomes: Outcomes, count: int) -> str:
     )
 
 
-def said(gap: SeedMean) -> str:
+def describe_gap(gap: SeedMean) -> str:
     """A difference and its interval, in words."""
     if gap.low is None or gap.high is None:
         return f"{format_signed(gap.value, 3)}, without an interval"

@@ -31,12 +31,13 @@ from smidgen.outputs.predictive import (
 from smidgen.posterior.sampling import sampled_outputs
 from smidgen.posterior.variance_table import variance_table
 from smidgen.prediction import dropout_outputs
+from smidgen.runtime.packed_records import unpack_records
 from smidgen.sparse import SparseSettings, make_sparse, prune_network
 from smidgen.workflows.ramp.laplace import RampSettings, ramp
 from smidgen.workflows.ramp.swag import SwagRampSettings, swag_ramp
 from smidgen.workflows.variances import marginal_variances
 from smidgen_studies.engine.ledger import Ledger
-from smidgen_studies.engine.study import profiles_of, read_study, shipped
+from smidgen_studies.engine.study import list_profiles, read_study
 from tests.golden import models
 from tests.golden.models import batches, blobs, model, products, sparse_regression
 from tests.support.settings import grouped
@@ -1120,18 +1121,20 @@ def plan(method, structure):
 # Studies: which cells there are, and which of them have records.
 
 
-@case(*[(name,) for name in [*shipped(), "chains"]])
+STUDIES = ("bayestune", "bridges", "chains", "glue-ramp", "glue-table2", "ssvi", "uci")
+
+
+@case(*[(name,) for name in STUDIES])
 def study_keys(name):
-    where = name if name in shipped() else str(ROOT / "studies" / f"{name}.toml")
     found, slugs = {}, {}
-    ledger = Ledger(ROOT / "results" / name)
-    for profile in profiles_of(where):
-        cells = read_study(where, profile).cells
+    ledger = Ledger(ROOT / "results")
+    for profile in list_profiles(name):
+        cells = read_study(name, profile).cells
         keys = sorted(each.key for each in cells)
         found[f"{profile} count"] = len(keys)
         found[f"{profile} sha256"] = sha256(" ".join(keys).encode()).hexdigest()
         slugs |= {ledger.record_path(each).name: each for each in cells}
-    records = sorted(each.name for each in (ledger.folder / "records").glob("*.json"))
+    records = sorted(f"{each}.json" for each in unpack_records(ledger.pack_path(name)))
     done = sorted(n for n, each in slugs.items() if ledger.is_done(each))
     return {
         **found,

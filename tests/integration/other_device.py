@@ -19,9 +19,9 @@ from tests.support.pretended_device import NAME, announce, pretended
 
 from smidgen.cli import main
 from smidgen_studies.engine.ledger import Ledger
-from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.run import check_study, run_cells
 from smidgen_studies.engine.study import read_study
-from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.engine.workers.base import Workspace
 
 SHORT = ("--text", "sentence", "--label", "verdict", "--max-length", 12)
 SWAG = ("--method", "swag", "--steps", 12, "--every", 2, "--rank", 4, "--trial-steps", 6)
@@ -71,7 +71,8 @@ def cells_of(root, folder, device):
     file = root / "letters.toml"
     file.write_text(TEXT.format(encoder=root / "dropped"))
     study, ledger = read_study(str(file)), Ledger(folder)
-    ended = run_study(study, ledger, InlineEngine(Place(folder, root, device)))
+    engine = InlineEngine(Workspace(folder, root, device))
+    ended = run_cells(check_study(study, ledger, root), ledger, engine)
     assert not ended.failed, [ledger.failure(cell) for cell in ended.failed]
     return {cell.name: json.loads(ledger.record(cell).to_json()) for cell in study.cells}
 

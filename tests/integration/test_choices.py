@@ -10,9 +10,9 @@ import torch
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
-from smidgen_studies.data.uci import Tables, network
+from smidgen_studies.data.uci import Tables, make_network
 from smidgen_studies.engine.study import read_study
-from smidgen_studies.methods.uci_choices import By, subsets_by
+from smidgen_studies.methods.uci_choices import By, choose_subsets
 
 FEATURES = 4
 TOTAL = FEATURES * 50 + 50 + 50 * 50 + 50 + 50 + 1
@@ -24,12 +24,12 @@ def world():
     x = torch.randn(70, FEATURES, generator=generator, dtype=torch.float64)
     y = torch.sin(2 * x[:, :1])
     tables = Tables((x[:40], y[:40]), (x[40:50], y[40:50]), (x[50:], y[50:]))
-    return Problem(network(FEATURES, 1), Gaussian(1)), tables
+    return Problem(make_network(FEATURES, 1), Gaussian(1)), tables
 
 
 def chosen(by, percents=(2, 5), seed=0):
     problem, tables = world()
-    return list(subsets_by(problem, tables, by, percents, noise=0.01, seed=seed))
+    return list(choose_subsets(problem, tables, by, percents, noise=0.01, seed=seed))
 
 
 @pytest.mark.parametrize("by", get_args(By))

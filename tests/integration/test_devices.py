@@ -23,10 +23,10 @@ from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import load_classifier, load_with_head
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.run import resources_for
-from smidgen_studies.engine.study import Resources, read_study, shipped
-from smidgen_studies.engine.workers.base import Place, do_cell
+from smidgen_studies.engine.study import Resources, read_study, shipped_studies
+from smidgen_studies.engine.workers.base import Workspace, do_cell
 from smidgen_studies.engine.workers.local import LocalEngine, room_for
-from smidgen_studies.kinds import KINDS, on_processor
+from smidgen_studies.kinds import KINDS, find_kind
 
 # No machine has as many.
 ABSENT = "cuda:99"
@@ -95,13 +95,15 @@ def test_a_study_has_a_device_and_its_records_say_which(tmp_path, capsys):
     path = written(tmp_path)
     cell = read_study(str(path)).cells[0]
     assert read_study(str(path)).resources.device == "auto"
-    assert not do_cell(cell, Place(tmp_path / "here", device="auto")).error
+    assert not do_cell(cell, Workspace(tmp_path / "here", device="auto")).error
     config = Ledger(tmp_path / "here").record(cell).config
     assert config["device"] == str(find_device("auto"))
-    assert ABSENT in do_cell(cell, Place(tmp_path / "there", device=ABSENT)).error
+    assert ABSENT in do_cell(cell, Workspace(tmp_path / "there", device=ABSENT)).error
     with pytest.raises(ArgumentError, match=f"--device must be .*{ABSENT}"):
-        LocalEngine(Place(tmp_path), Resources(device=ABSENT))
-    assert LocalEngine(Place(tmp_path), Resources(device="cpu")).place.device == "cpu"
+        LocalEngine(Workspace(tmp_path), Resources(device=ABSENT))
+    assert (
+        LocalEngine(Workspace(tmp_path), Resources(device="cpu")).workspace.device == "cpu"
+    )
     path.write_text(path.read_text() + f'[resources]\ndevice = "{ABSENT}"\n')
     out = ("--out", tmp_path / "run")
     assert run("study", "run", path, *out, "--workers", 1) == 1
@@ -115,18 +117,18 @@ def test_cells_that_stay_on_the_processor_say_so(tmp_path, monkeypatch):
     jobs = []
     monkeypatch.setattr(study_kinds, "run", lambda job: jobs.append(job) or {})
     # Nobody looks for a device that the cell would not use.
-    assert not do_cell(cell, Place(tmp_path / "out", device=ABSENT)).error
+    assert not do_cell(cell, Workspace(tmp_path / "out", device=ABSENT)).error
     assert [job.device for job in jobs] == ["cpu"]
     assert Ledger(tmp_path / "out").record(cell).config["device"] == "cpu"
 
 
 def test_only_models_of_text_leave_the_processor():
-    staying = {name for name in KINDS if on_processor(name)}
+    staying = {name for name in KINDS if hasattr(find_kind(name), "ON_PROCESSOR")}
     tables = {"uci-map", "uci-laplace", "uci-swag"}
     assert staying == {"constant", "sparse-training", *tables}
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_studies())
 def test_a_gpu_leaves_room_for_as_many_cells_of_tables_as_ever(name, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
@@ -155,15 +157,15 @@ def test_a_run_asks_only_for_the_device_that_its_cells_use(tmp_path, monkeypatch
 
 def test_ray_gives_a_cell_a_gpu_only_if_one_is_used():
     pytest.importorskip("ray")
-    from smidgen_studies.engine.workers.ray_cluster import gpus_of_a_cell  # noqa: PLC0415
+    from smidgen_studies.engine.workers.ray_cluster import gpus_per_cell  # noqa: PLC0415
 
-    assert [gpus_of_a_cell("auto", there) for there in (0, 1, 4)] == [0, 1, 1]
-    assert [gpus_of_a_cell("cpu", there) for there in (0, 4)] == [0, 0]
-    assert gpus_of_a_cell("cuda", 2) == 1
+    assert [gpus_per_cell("auto", there) for there in (0, 1, 4)] == [0, 1, 1]
+    assert [gpus_per_cell("cpu", there) for there in (0, 4)] == [0, 0]
+    assert gpus_per_cell("cuda", 2) == 1
     with pytest.raises(ArgumentError, match="'cuda', and it has no GPU"):
-        gpus_of_a_cell("cuda", 0)
+        gpus_per_cell("cuda", 0)
     with pytest.raises(ArgumentError, match="Ray says which GPU a cell has"):
-        gpus_of_a_cell("cuda:1", 2)
+        gpus_per_cell("cuda:1", 2)
 
 
 MAY_DIFFER = (
@@ -202,7 +204,7 @@ def test_another_device_finds_what_the_processor_finds(tmp_path):
     found = json.loads((root / "found.json").read_text())
     here, there = found["cpu"], found["other"]
     for record in there["study"].values():
-        staying = on_processor(record["config"]["kind"])
+        staying = hasattr(find_kind(record["config"]["kind"]), "ON_PROCESSOR")
         assert record["config"]["device"] == ("cpu" if staying else NAME)
     for name in here:
         wanted = numbers(here[name])

@@ -12,10 +12,10 @@ import pytest
 from tests.integration.test_cli import run
 from tests.unit.test_studies import written
 
-from smidgen_studies.engine.ledger import Ledger, state_of
-from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.ledger import Ledger, read_state
+from smidgen_studies.engine.run import check_study, run_cells
 from smidgen_studies.engine.study import Resources, read_study
-from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.engine.workers.base import Workspace
 from smidgen_studies.engine.workers.local import LocalEngine
 
 pytest.importorskip("ray")
@@ -62,15 +62,16 @@ def test_ray_gives_the_records_of_this_machine_though_a_worker_is_killed(tmp_pat
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
     ledger = Ledger(tmp_path / "ray")
-    engine = RayEngine(Place(ledger.folder), Resources(), 2)
-    finished = run_study(study, ledger, engine)
+    engine = RayEngine(Workspace(ledger.folder), Resources(), 2)
+    finished = run_cells(check_study(study, ledger, None), ledger, engine)
     killer.join(timeout=10)
     assert killed
     assert len(finished.done) == 12
     assert not finished.failed
-    assert len(state_of(study.cells, ledger).done) == 12
+    assert len(read_state(study.cells, ledger).done) == 12
     here = Ledger(tmp_path / "here")
-    run_study(study, here, LocalEngine(Place(here.folder), Resources(), 2))
+    engine = LocalEngine(Workspace(here.folder), Resources(), 2)
+    run_cells(check_study(study, here, None), here, engine)
     assert plain(ledger.folder) == plain(here.folder)
 
 
@@ -93,4 +94,4 @@ def test_a_cluster_that_runs_is_joined_by_its_address_and_left_running(tmp_path)
         ray.shutdown()
         cluster.shutdown()
     ledger = Ledger(tmp_path / "out")
-    assert len(state_of(read_study(str(path)).cells, ledger).done) == 12
+    assert len(read_state(read_study(str(path)).cells, ledger).done) == 12

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from studies import ssvi_tables
+from docs.build import ssvi_tables
 from tests.integration.test_study_kinds import done, job, methods
 from tests.support.tolerances import EXACT, SINGLE
 
@@ -230,10 +230,10 @@ def test_images_of_a_seed_are_apart_and_standardised(squares):
 def test_needs_that_are_no_trials_or_all_fail_are_refused(squares):
     root, found, ledger = squares
     cell = found["ssvi", 1][0]
-    other = ledger.found(found["dense-vi", 1][0])
+    other = ledger.finished(found["dense-vi", 1][0])
     with pytest.raises(ArgumentError, match="needs must be trials"):
         sparse_training.run(job(cell, root, ledger, needs=(other,)))
-    failed = ledger.found(found["rate-1e+30", 0][0])
+    failed = ledger.finished(found["rate-1e+30", 0][0])
     with pytest.raises(ArgumentError, match="Try lower rates"):
         sparse_training.run(job(cell, root, ledger, needs=(failed,)))
 
@@ -246,7 +246,7 @@ def test_the_page_has_the_grid_the_scores_of_removal_and_the_edges(squares, caps
     said = " ".join(capsys.readouterr().out.split())
     assert left.value.code == 0
     assert "At an end of what was tried" in said
-    page = (ledger.folder / "report.html").read_text()
+    page = (ledger.folder / "study.html").read_text()
     assert "Trials on validation data" in page
     assert "first scale 0.01" in page
     assert "no finite loss" in page
@@ -272,8 +272,8 @@ def test_trials_are_laid_out_by_what_was_varied(squares):
 
 def test_tables_of_the_docs_are_made_of_such_records(squares, monkeypatch):
     records = tuple(record for _, record in squares[1].values())
-    monkeypatch.setattr(ssvi_tables, "records_of", lambda _: records)
-    monkeypatch.setattr(ssvi_tables, "across_of", lambda _: gather(records))
+    monkeypatch.setattr(ssvi_tables, "read_records", lambda _: records)
+    monkeypatch.setattr(ssvi_tables, "read_table", lambda _: gather(records))
     monkeypatch.setattr(ssvi_tables, "SPARSE", ("ssvi-20",))
     main_rows, costs = ssvi_tables.main_table(), ssvi_tables.costs_table()
     assert "| Dense VI, temperature |" in main_rows
@@ -300,7 +300,7 @@ def test_the_shipped_study_can_be_done_and_tests_nothing_twice():
             assert _told(cell).report == (cell.seed > 0)
             assert all(not need.settings.get("report", True) for need in cell.needs)
     names = [
-        (cell.data["name"], cell.seed, *sparse_training.names_of(_told(cell)))
+        (cell.data["name"], cell.seed, *sparse_training.name_method(_told(cell)))
         for cell in read_study("ssvi").cells
         if _told(cell).report
     ]

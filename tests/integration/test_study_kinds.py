@@ -9,8 +9,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from docs.build import tuning_tables
 from safetensors.torch import load_file
-from studies import tuning_tables
 from tests.integration.test_cli import rows
 from tests.support.inline_engine import InlineEngine
 from tests.support.tiny import saved_encoder
@@ -31,13 +31,13 @@ from smidgen_studies.data.text import draw
 from smidgen_studies.data.uci import read_tables
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.ledger import Ledger
-from smidgen_studies.engine.run import run_study
+from smidgen_studies.engine.run import check_cell, check_study, run_cells
 from smidgen_studies.engine.study import read_study
-from smidgen_studies.engine.workers.base import Place
-from smidgen_studies.kinds import KINDS, check_settings, tuning
-from smidgen_studies.methods.task_scores import scores_of
+from smidgen_studies.engine.workers.base import Workspace
+from smidgen_studies.kinds import KINDS, find_kind, tuning
+from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.tuning_methods import Method
-from smidgen_studies.statistics import outcomes_of, verdicts
+from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -143,7 +143,9 @@ def done(text, folder, data):
     path = folder / "study.toml"
     path.write_text(text)
     study, ledger = read_study(str(path)), Ledger(folder / "out")
-    finished = run_study(study, ledger, InlineEngine(Place(ledger.folder, data)))
+    missing = check_study(study, ledger, data)
+    engine = InlineEngine(Workspace(ledger.folder, data))
+    finished = run_cells(missing, ledger, engine)
     assert not finished.failed, [ledger.failure(each)["trace"] for each in finished.failed]
     return study, ledger
 
@@ -183,13 +185,14 @@ def methods(record):
     return {method["name"]: method for method in record.results["methods"]}
 
 
-def job(cell, root, ledger, **changes):
+def job(cell, root, ledger, *, data=None, settings=None, **changes):
+    cell = replace(cell, data=data or cell.data, settings=settings or cell.settings)
     given = {
-        "data": cell.data,
+        "data": cell.parsed_data,
         "seed": cell.seed,
-        "settings": cell.settings,
+        "settings": cell.parsed_settings,
         "root": root,
-        "needs": tuple(ledger.found(each) for each in cell.needs),
+        "needs": tuple(ledger.finished(each) for each in cell.needs),
         "artifact": root / "artifact",
         "work": root,
     }
@@ -362,7 +365,21 @@ def test_every_record_has_a_page_and_the_study_has_one(letters, waves, capsys):
         said = capsys.readouterr()
         assert left.value.code == 0, said.err
         assert "the lowest mean NLL" in " ".join(said.out.split())
-        assert "What we found" in (ledger.folder / "report.html").read_text()
+        assert "What we found" in (ledger.folder / "study.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("recipe", {}), ("weight-samples", {"examples": 20, "draws": 2, "test_draws": 3})],
+)
+def test_kinds_of_single_questions_report_the_methods_they_name(letters, kind, settings):
+    root, found, ledger = letters
+    base = found["map"][0]
+    cell = replace(base, name=kind, kind=kind, settings=settings, needs=(base,))
+    results = find_kind(kind).run(job(cell, root, ledger))
+    reported = [method["name"] for method in results["methods"]]
+    assert sorted(reported) == sorted(cell.reported_methods)
+    assert all(math.isfinite(each["scores"]["nll"]["value"]) for each in results["methods"])
 
 
 def test_every_kind_refuses_settings_it_does_not_have(letters):
@@ -370,21 +387,22 @@ def test_every_kind_refuses_settings_it_does_not_have(letters):
     for name in KINDS:
         strange = type(cell)("x", name, {}, 0, {"strange": 1})
         with pytest.raises(ArgumentError, match="no setting 'strange'"):
-            check_settings(strange)
+            check_cell(strange)
     text = dict(cell.data)
     strange = {**text, "train_sise": 3}
     with pytest.raises(ArgumentError, match="data 'letters'.*no setting 'train_sise'"):
-        check_settings(replace(cell, data=strange))
+        check_cell(replace(cell, data=strange))
     both = {**text, "validation": "validation.tsv", "validation_size": 10}
     with pytest.raises(ArgumentError, match="validation_size is for rows drawn from"):
-        check_settings(replace(cell, data=both))
+        check_cell(replace(cell, data=both))
     with pytest.raises(ArgumentError, match="kind must be one of"):
-        check_settings(type(cell)("x", "no-such-kind", {}, 0))
+        check_cell(type(cell)("x", "no-such-kind", {}, 0))
 
 
 TUNING = """
 title = "Which letters"
 baseline = "bayestune"
+pairwise = "bayestune"
 [[data]]
 name = "letters"
 train = "train.tsv"
@@ -538,7 +556,7 @@ def test_every_way_of_tuning_is_scored_on_the_same_rows(tuned):
             values = torch.tensor(results["outputs"], dtype=torch.float64)
             targets = torch.tensor(results["targets"], dtype=torch.float64)
             metric = "pearson" if name == "numbers" else "matthews"
-            assert noted == scores_of(metric, values, targets, results["noise"]), method
+            assert noted == score_task(metric, values, targets, results["noise"]), method
         sizes = {name: results["trained"] for name, (_, results) in found.items()}
         chosen = ("random", "magnitude", "gradient", "displacement", "bayestune")
         assert len({sizes[each] for each in chosen}) == 1
@@ -581,7 +599,7 @@ def test_tuning_says_what_it_is_missing(tuned):
         tuning.run(job(cell, root, ledger, settings=rated))
     with pytest.raises(ArgumentError, match="kind 'scales'"):
         tuning.run(job(cell, root, ledger, settings=rated, needs=()))
-    with pytest.raises(ArgumentError, match="method of tuning must be one of"):
+    with pytest.raises(ArgumentError, match="method of cells '.*' must be one of"):
         tuning.run(job(cell, root, ledger, settings={"method": "everything"}))
 
 
@@ -612,10 +630,10 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
         main(words)
     said = " ".join(capsys.readouterr().out.split())
     assert left.value.code == 0
-    found = outcomes_of(ledger.record(cell) for cell in study.cells)
-    for line in verdicts(found):
+    found = collect_outcomes(ledger.record(cell) for cell in study.cells)
+    for line in describe_verdicts(found):
         assert " ".join(line.split()) in said
-    page = (ledger.folder / "report.html").read_text()
+    page = (ledger.folder / "study.html").read_text()
     for words in ("own score", "Chains over the weights", "Trials on validation data"):
         assert words in page
     chains = [cell for cell in study.cells if cell.kind == "scales"]

@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from smidgen_studies.engine.cell import read_settings
-
 
 @dataclass(frozen=True)
 class Data:
@@ -28,7 +26,7 @@ class Settings:
 
 
 def run(job):
-    told = read_settings(Settings, job.settings, "test cell")
+    told = job.settings
     # The folder for notes has the name of the cell's record.
     note(told.diary, f"start {job.work.name}")
     time.sleep(told.seconds)
@@ -36,7 +34,7 @@ def run(job):
         raise ValueError("not yet")
     if told.leaves:
         job.artifact.mkdir()
-        (job.artifact / "left.txt").write_text(f"{job.data['name']} {job.seed}")
+        (job.artifact / "left.txt").write_text(f"{job.data.name} {job.seed}")
     if told.dies_without and not Path(told.dies_without).exists():
         Path(told.dies_without).touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -12,9 +12,8 @@ from smidgen.runtime.record import BASELINES
 from smidgen.workflows.method import Method, score_methods
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import SWAG_SCHEMES
-from smidgen_studies.engine.cell import read_settings
-from smidgen_studies.engine.study import profiles_of, read_study
-from smidgen_studies.kinds import finetune, laplace, swag
+from smidgen_studies.engine.study import list_profiles, read_study
+from smidgen_studies.kinds import swag
 from smidgen_studies.methods.mixtures import mixture_methods
 
 ROWS, CLASSES = 40, 3
@@ -68,18 +67,18 @@ def rows_of(cell):
     if kind == "constant":
         return scored(method("constant"))
     if kind == "finetune":
-        told = read_settings(finetune.Settings, cell.settings, kind)
+        told = cell.parsed_settings
         return scored(*map(method, BASELINES)) if told.report else []
     if kind == "laplace":
-        told = read_settings(laplace.Settings, cell.settings, kind)
+        told = cell.parsed_settings
         return scored(*map(method, told.schemes))
     if kind == "swag":
-        scheme = read_settings(swag.Settings, cell.settings, kind).scheme
+        scheme = cell.parsed_settings.scheme
         curves = {"points": [], "chosen": {}, "best": scheme}
         made = scored(*map(method, (*BASELINES, scheme)))
-        return swag.renamed({"methods": made, "ramp": curves, "data": {}, "seconds": {}})[
-            "methods"
-        ]
+        return swag.rename_schemes(
+            {"methods": made, "ramp": curves, "data": {}, "seconds": {}}
+        )["methods"]
     assert kind in ("dropout", "ensemble")
     return scored(*mixtures(kind))
 
@@ -94,7 +93,7 @@ def require_readable(name, label):
 
 def test_every_method_of_table_2_has_a_name_for_people():
     labels = {}
-    for profile in profiles_of("glue-table2"):
+    for profile in list_profiles("glue-table2"):
         cells = read_study("glue-table2", profile).cells
         for cell in {each.name: each for each in cells}.values():
             labels |= {row["name"]: row["label"] for row in rows_of(cell)}

@@ -14,7 +14,7 @@ from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_with_head
 from smidgen.weights.head import find_head
 from smidgen.weights.subset import Entries, Whole
-from smidgen_studies.methods.tuned_text import Start, chosen_by
+from smidgen_studies.methods.tuned_text import Start, choose_weights
 
 COURSE = {"steps": 6, "burn_in": 2, "thin": 2, "num_data": 12}
 
@@ -110,7 +110,7 @@ def test_studies_tune_all_of_a_new_head(family, method):
     loaded = load_with_head(folder, labels=2)
     problem = Problem(loaded.model)
     start = Start(problem, loaded.head, None, loaded.tokenizer, {"train": batches()}, 0)
-    parts = chosen_by(method, start, 0.01, None).subset.parts
+    parts = choose_weights(method, start, 0.01, None).subset.parts
     assert all(parts[name] == Whole() for name in loaded.head)
     assert (set(parts) == set(loaded.head)) == (method == "head")
 

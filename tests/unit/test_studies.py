@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,19 +15,23 @@ from pathlib import Path
 
 import pytest
 from tests.support import study_kinds
-from tests.support.inline_engine import InlineEngine
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
-from smidgen.runtime.record import Record
+from smidgen.runtime.packed_records import unpack_records
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.data_files import require_files
-from smidgen_studies.engine.ledger import Ledger, state_of
-from smidgen_studies.engine.run import missing_cells, run_study
-from smidgen_studies.engine.study import Resources, profiles_of, read_study, shipped
-from smidgen_studies.engine.workers.base import Place
+from smidgen_studies.engine.ledger import Ledger, read_state
+from smidgen_studies.engine.run import check_cell, check_study, missing_cells, run_cells
+from smidgen_studies.engine.study import (
+    Resources,
+    list_profiles,
+    read_study,
+    shipped_studies,
+)
+from smidgen_studies.engine.workers.base import Workspace
 from smidgen_studies.engine.workers.local import LocalEngine, room_for
-from smidgen_studies.kinds import KINDS, check_settings
+from smidgen_studies.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 FILE = """
@@ -75,8 +78,9 @@ def written(folder, *, seconds=0.0, wanted=""):
 
 def run(path, folder, workers=2, **changes):
     study, ledger = read_study(str(path)), Ledger(folder)
-    engine = LocalEngine(Place(folder), Resources(), workers)
-    return study, ledger, run_study(study, ledger, engine, **changes)
+    engine = LocalEngine(Workspace(folder), Resources(), workers)
+    missing = check_study(study, ledger, None)
+    return study, ledger, run_cells(missing, ledger, engine, **changes)
 
 
 def noted(folder, word):
@@ -95,7 +99,7 @@ def test_a_file_makes_cells_of_data_seeds_and_values(file):
     full = read_study(str(file), "full")
     assert len(full.cells) == 3 * (1 + 2) + 3
     assert {c.data["size"] for c in full.cells if c.data["name"] == "two"} == {5}
-    assert profiles_of(str(file)) == {"small": "", "full": "more"}
+    assert list_profiles(str(file)) == {"small": "", "full": "more"}
 
 
 def test_cells_of_one_seed_serve_all_seeds(file):
@@ -121,7 +125,7 @@ def test_records_of_other_data_are_not_gone_on_from(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(told)
     assert left.value.code == 0
-    found = [Record.load(each) for each in (tmp_path / "out" / "records").iterdir()]
+    found = list(unpack_records(tmp_path / "out" / "nothing.jsonl.gz").values())
     named = [list(each.config["files"]) for each in found]
     assert sorted(named) == [[]] * 6 + [["rows.csv"]] * 6
     # A folder that happens to have a data set's name is none of its files.
@@ -181,7 +185,7 @@ def test_records_of_other_defaults_are_not_gone_on_from(
     with pytest.raises(SystemExit) as left:
         main(told)
     assert left.value.code == 0
-    found = [Record.load(each) for each in (tmp_path / "out" / "records").iterdir()]
+    found = list(unpack_records(tmp_path / "out" / "nothing.jsonl.gz").values())
     assert {each.config["defaults"]["dies_without"] for each in found} == {""}
     assert not any("seconds" in each.config["defaults"] for each in found)
 
@@ -215,9 +219,9 @@ def test_keys_are_of_what_shapes_the_result_and_of_nothing_else(file):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("title", "titel", "means nothing"),
-        ('needs = ["base"]', 'needs = ["bass"]', "stand above"),
-        ('name = "two"', 'name = "one"', "names of their own"),
+        ("title", "titel", "unknown part, 'titel'"),
+        ('needs = ["base"]', 'needs = ["bass"]', "stand above them"),
+        ('name = "two"', 'name = "one"', "a name of its own"),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("cells.leaf.only", "cells.twig.only", "'twig', which is not there"),
         ("title =", "title", "must be TOML"),
@@ -236,37 +240,39 @@ def test_unknown_names_are_refused(file):
         read_study(str(file), "tiny")
     file.write_text(file.read_text().replace("leaves", "leave"))
     with pytest.raises(ArgumentError, match="no setting 'leave'"):
-        check_settings(read_study(str(file)).cells[0])
+        check_cell(read_study(str(file)).cells[0])
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_studies())
 def test_shipped_studies_can_be_read_and_their_settings_are_known(name):
-    for profile in profiles_of(name):
+    for profile in list_profiles(name):
         study = read_study(name, profile)
         for cell in {(c.kind, c.name): c for c in study.cells}.values():
-            check_settings(cell)
+            check_cell(cell)
 
 
 def test_every_kind_refuses_data_that_say_what_it_does_not_know():
-    cells = {cell.kind: cell for name in shipped() for cell in read_study(name).cells}
+    cells = {
+        cell.kind: cell for name in shipped_studies() for cell in read_study(name).cells
+    }
     assert cells.keys() == KINDS.keys()
     for cell in cells.values():
         misspelt = replace(cell, data={**cell.data, "train_sise": 3})
         with pytest.raises(ArgumentError, match="no setting 'train_sise'"):
-            check_settings(misspelt)
+            check_cell(misspelt)
 
 
 def test_a_kind_without_all_its_parts_is_refused(file, monkeypatch):
     monkeypatch.delattr(study_kinds, "Data")
     with pytest.raises(ArgumentError, match=r"Settings, Data and run\(job\), got no Data"):
-        check_settings(read_study(str(file)).cells[0])
+        check_cell(read_study(str(file)).cells[0])
 
 
 def test_the_keys_of_every_data_set_are_checked_before_any_cell(file, tmp_path):
     file.write_text(file.read_text().replace('name = "one"', 'name = "one"\nsise = 3'))
     study, ledger = read_study(str(file)), Ledger(tmp_path / "out")
     with pytest.raises(ArgumentError, match="data 'one' has no setting 'sise'"):
-        run_study(study, ledger, InlineEngine(Place(ledger.folder)))
+        check_study(study, ledger, None)
     assert not (tmp_path / "diary").exists()
 
 
@@ -295,7 +301,7 @@ def test_failed_cells_stop_no_others_and_are_tried_again(tmp_path):
     path = written(tmp_path, wanted=wanted)
     study, ledger, finished = run(path, tmp_path / "out")
     assert (len(finished.done), len(finished.failed)) == (4, 8)
-    state = state_of(study.cells, ledger)
+    state = read_state(study.cells, ledger)
     assert (len(state.done), len(state.failed), len(state.left)) == (4, 8, 0)
     failure = ledger.failure(state.failed[0])
     assert failure["error"] == "ValueError('not yet')"
@@ -308,7 +314,7 @@ def test_failed_cells_stop_no_others_and_are_tried_again(tmp_path):
     wanted.touch()
     _, _, finished = run(path, tmp_path / "out")
     assert (len(finished.done), len(finished.failed)) == (8, 0)
-    assert not state_of(study.cells, ledger).failed
+    assert not read_state(study.cells, ledger).failed
 
 
 @pytest.mark.slow
@@ -330,7 +336,7 @@ def test_what_another_run_is_at_comes_last(file, tmp_path):
     theirs = study.cells[0]
     told = []
     with ExitStack() as stack:
-        stack.enter_context(ledger.held(theirs))
+        stack.enter_context(ledger.lock(theirs))
         # They are done when all but their cell and its two leaves are, or never.
         late = threading.Timer(60, stack.close)
         late.start()
@@ -340,7 +346,7 @@ def test_what_another_run_is_at_comes_last(file, tmp_path):
             if len(told) == 9:
                 stack.close()
 
-        run(file, tmp_path / "out", workers=1, tell=tell)
+        run(file, tmp_path / "out", workers=1, on_end=tell)
         late.cancel()
     assert told.index(theirs.key) == 9
     assert len(told) == 12
@@ -390,7 +396,7 @@ def test_a_killed_study_goes_on_and_repeats_nothing(tmp_path):
     for wanted in (2, 7):
         deadline = time.monotonic() + 300
         with started(path, folder) as process:
-            while len(state_of(study.cells, ledger).done) < wanted:
+            while len(read_state(study.cells, ledger).done) < wanted:
                 assert time.monotonic() < deadline
                 assert process.poll() is None, process.stdout.read()
                 time.sleep(0.01)
@@ -400,27 +406,27 @@ def test_a_killed_study_goes_on_and_repeats_nothing(tmp_path):
         while any(alive(pid) for pid in workers):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        state = state_of(study.cells, ledger)
+        state = read_state(study.cells, ledger)
         assert not state.running
         assert not state.failed
         now = noted(tmp_path, "start")
         for cell in state.done:
-            record = ledger.record_path(cell)
-            kept.setdefault(record, record.read_bytes())
+            kept.setdefault(cell.slug, ledger.record(cell))
             starts.setdefault(cell.slug, now[cell.slug])
     assert len(kept) >= 7
     with started(path, folder) as process:
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    assert len(state_of(study.cells, ledger).done) == 12
+    assert len(read_state(study.cells, ledger).done) == 12
     # What had a record when the program was killed has not been started since.
     in_all = noted(tmp_path, "start")
     assert len(in_all) == 12
     assert {slug: in_all[slug] for slug in starts} == starts
-    for record, content in kept.items():
-        assert record.read_bytes() == content
-    records = [json.loads(p.read_text()) for p in (folder / "records").glob("*.json")]
+    # A study whose cells are all done has its records in one file.
+    records = unpack_records(ledger.pack_path(study.name))
     assert len(records) == 12
+    assert {slug: records[slug] for slug in kept} == kept
+    assert not list((folder / "records").iterdir())
 
 
 def test_status_and_list_tell_where_a_study_stands(file, tmp_path, capsys):
@@ -431,7 +437,7 @@ def test_status_and_list_tell_where_a_study_stands(file, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["study", "list"])
     said = capsys.readouterr().out
-    assert all(name in said for name in shipped())
+    assert all(name in said for name in shipped_studies())
     with pytest.raises(SystemExit) as left:
         main(["study", "run", str(file), "--data", str(tmp_path / "no")])
     assert left.value.code == 1

@@ -13,7 +13,7 @@ from smidgen.cli import main
 from smidgen.errors import how_to_install
 from smidgen.runtime.record import Record
 from smidgen_studies.engine.ledger import Ledger
-from smidgen_studies.engine.study import profiles_of, read_study, shipped
+from smidgen_studies.engine.study import list_profiles, read_study, shipped_studies
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,15 +39,15 @@ def said(stream):
     return " ".join(stream.split())
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_studies())
 def test_what_is_shown_is_the_study_to_the_letter(name, tmp_path, capsys):
     assert ended("show", name) == 0
     printed = capsys.readouterr()
     assert not printed.err
     mine = tmp_path / "mine.toml"
     mine.write_text(printed.out, encoding="utf-8")
-    assert list(profiles_of(str(mine))) == list(profiles_of(name))
-    for profile in profiles_of(name):
+    assert list(list_profiles(str(mine))) == list(list_profiles(name))
+    for profile in list_profiles(name):
         ours, theirs = read_study(str(mine), profile), read_study(name, profile)
         assert [cell.key for cell in ours.cells] == [cell.key for cell in theirs.cells]
         assert ours.paper == theirs.paper
@@ -70,7 +70,7 @@ def test_a_name_that_cannot_be_shown_is_refused_as_run_refuses_it(capsys):
         assert not printed.out
         line = said(printed.err)
         assert "NAME must be one of" in line
-        assert all(name in line for name in shipped())
+        assert all(name in line for name in shipped_studies())
         assert line.endswith("got 'glue-tabel2'. Did you mean 'glue-table2'?")
 
 
@@ -105,22 +105,22 @@ def test_an_engine_that_is_not_installed_is_refused_first(tmp_path, capsys, monk
     assert ended("run", str(nothing(tmp_path)), *out) == 1
     printed = capsys.readouterr()
     assert not printed.out
-    assert "--engine ray needs Ray, which is not there" in said(printed.err)
+    assert "--engine ray needs Ray, which is not installed" in said(printed.err)
 
 
 def test_an_interrupted_study_says_how_much_is_done(tmp_path, capsys, monkeypatch):
-    def interrupted(study, ledger, engine, *, tell):
+    def interrupted(missing, ledger, engine, *, on_end):
         engine.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen_studies.engine.run.run_study", interrupted)
+    monkeypatch.setattr("smidgen_studies.engine.run.run_cells", interrupted)
     out = ("--out", str(tmp_path / "out"), "--workers", "1")
     assert ended("run", str(nothing(tmp_path)), *out) == 130
     printed = capsys.readouterr()
     assert "1 cell to do" in printed.out
     told = "interrupted. 0 of 1 cells done, records in"
     assert told in said(printed.err)
-    assert "the same command goes on with the others." in said(printed.err)
+    assert "the same command continues with the others." in said(printed.err)
     assert "checkpoint" not in printed.err
 
 
@@ -140,21 +140,34 @@ def test_without_records_report_and_status_say_where_they_looked(
     assert not list(tmp_path.iterdir())
 
 
-def test_in_a_clone_they_name_the_records_that_it_has(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    out = ("--out", str(tmp_path))
-    assert ended("report", "uci", *out) == 1
-    assert "Pass --out results/uci, which has some" in said(capsys.readouterr().err)
-    # The clone has none of this profile.
-    assert ended("report", "uci", *out, "--profile", "full") == 1
-    assert "Pass --out FOLDER" in said(capsys.readouterr().err)
-    assert ended("status", "uci", "--out", "results/uci") == 0
-    assert "no records" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("uci", 405),
+        ("bridges", 765),
+        ("ssvi", 133),
+        ("bayestune", 320),
+        ("glue-ramp", 12),
+        ("glue-table2", 84),
+    ],
+)
+def test_no_cell_of_a_study_in_results_is_missing(name, count, capsys):
+    assert ended("status", name, "--out", str(ROOT / "results")) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split()[-5:] == ["all", str(count), "0", "0", "0"]
+    assert not printed.err
 
 
-def test_a_report_writes_over_no_file_that_was_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    command = ("report", "uci", "--out", "results/uci")
+def test_a_page_is_made_of_packed_records_too(tmp_path):
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as leaving:
+        main(["report", str(ROOT / "results" / "uci.jsonl.gz"), "--out", str(page)])
+    assert leaving.value.code == 0
+    assert "Yacht" in page.read_text()
+
+
+def test_a_report_writes_over_no_file_that_was_named(tmp_path, capsys):
+    command = ("report", "uci", "--out", str(ROOT / "results"))
     kept = {name: tmp_path / f"kept.{name}" for name in ("page", "json")}
     for name, file in kept.items():
         file.write_text("mine")
@@ -186,7 +199,7 @@ def test_failed_cells_are_summed_up_by_their_reasons(tmp_path, capsys):
         )
     assert ended("status", "uci", *out) == 0
     first, *others, last = capsys.readouterr().err.splitlines()
-    said = "13 cells, the first Boston, seed 0, layer, failed: the tables are empty."
+    said = "13 cells, the first Boston, seed 0, map, failed: the tables are empty."
     assert first == f"note: {said}"
     assert len(others) == 4
     assert others[0].startswith(

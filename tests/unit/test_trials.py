@@ -8,32 +8,34 @@ import pytest
 
 from smidgen.errors import ArgumentError
 from smidgen.runtime.record import Record
-from smidgen_studies.engine.cell import Done
+from smidgen_studies.engine.cell import FinishedCell
 from smidgen_studies.kinds import tuning
-from smidgen_studies.methods.trials import Choice, choose, trial
+from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
 
 
 def tried(rate, nll, method="full"):
     choice = Choice({"rate": rate})
-    told = trial(method, method, ["rate"], choice, nll)
+    told = describe_trial(method, method, ["rate"], choice, nll)
     results = {"trial": told, "choice": choice.to_dict()}
-    return Done(f"trial-{rate}", Record("cell", {}, results), Path("nowhere"))
+    return FinishedCell(f"trial-{rate}", Record("cell", {}, results), Path("nowhere"))
 
 
 def test_the_best_trial_is_taken_and_its_edge_known():
-    found = choose({"rate": None}, [tried(0.1, 2.0), tried(1.0, 1.0), tried(9.0, None)], {})
+    found = choose_values(
+        {"rate": None}, [tried(0.1, 2.0), tried(1.0, 1.0), tried(9.0, None)], {}
+    )
     assert found.values == {"rate": 1.0}
     assert found.tried == {"rate": (0.1, 1.0, 9.0)}
     assert found.at_edge == ()
-    assert choose({"rate": None}, [tried(0.1, 0.5), tried(1.0, 1.0)], {}).at_edge == (
-        "rate",
-    )
+    assert choose_values(
+        {"rate": None}, [tried(0.1, 0.5), tried(1.0, 1.0)], {}
+    ).at_edge == ("rate",)
 
 
 def test_what_is_told_needs_no_trial_that_learned():
-    assert choose({"rate": 3.0}, [tried(0.1, None)], {}).values == {"rate": 3.0}
+    assert choose_values({"rate": 3.0}, [tried(0.1, None)], {}).values == {"rate": 3.0}
     with pytest.raises(ArgumentError, match="finite validation NLL"):
-        choose({"rate": None}, [tried(0.1, None)], {})
+        choose_values({"rate": None}, [tried(0.1, None)], {})
 
 
 def test_rates_of_another_method_are_not_taken():

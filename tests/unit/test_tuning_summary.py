@@ -15,15 +15,15 @@ from smidgen.errors import DataError
 from smidgen.report import About, render_many
 from smidgen.report.many_records.aggregate import SeedMean
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.task_scores import accuracy, matthews, pearson, scores_of
+from smidgen_studies.methods.task_scores import accuracy, matthews, pearson, score_task
 from smidgen_studies.statistics import (
     Outcomes,
     TaskGap,
+    collect_outcomes,
+    describe_verdicts,
     on_tasks_like_these,
     on_these_tasks,
-    outcomes_of,
     paired_gap,
-    verdicts,
 )
 
 TASKS = ("STS-B", "MRPC", "CoLA", "RTE")
@@ -31,7 +31,7 @@ TASKS = ("STS-B", "MRPC", "CoLA", "RTE")
 
 def made(task, seed, method, outputs, targets, metric="accuracy"):
     values = [torch.tensor(each, dtype=torch.float64) for each in (outputs, targets)]
-    scores = scores_of(metric, *values, None)
+    scores = score_task(metric, *values, None)
     entry = {
         "name": method,
         "label": method,
@@ -80,11 +80,11 @@ def test_scores_are_the_usual_ones():
         torch.stack([pearson(values, targets), pearson(-values, targets)]),
         **EXACT,
     )
-    found = scores_of("accuracy", values, targets)
+    found = score_task("accuracy", values, targets)
     probs = torch.sigmoid(values)
     nll = -(targets * probs.log() + (1 - targets) * (1 - probs).log()).mean()
     assert found["nll"] == pytest.approx(float(nll), rel=EXACT["rtol"])
-    numbers = scores_of("pearson", values, targets, noise=0.5)
+    numbers = score_task("pearson", values, targets, noise=0.5)
     normal = torch.distributions.Normal(values, math.sqrt(0.5))
     assert numbers["nll"] == pytest.approx(
         -float(normal.log_prob(targets).mean()), rel=EXACT["rtol"]
@@ -167,7 +167,7 @@ def test_verdicts_say_better_worse_and_not_told_apart():
         },
         "head": {"MRPC": (0.45, 0.55)},
     }
-    lines = verdicts(outcomes_of(records_of(shares)))
+    lines = describe_verdicts(collect_outcomes(records_of(shares)))
     assert len(lines) == 5
     text = {name: next(line for line in lines if f"“{name}”" in line) for name in LABELLED}
     assert "is better than" in text["Random weights"]
@@ -180,7 +180,7 @@ def test_verdicts_say_better_worse_and_not_told_apart():
     assert "on MRPC alone: +0.225, +0.05" in text["Head only"]
     assert "Of 16 such comparisons" in lines[-1]
     del shares["bayestune"]
-    assert verdicts(outcomes_of(records_of(shares))) == []
+    assert describe_verdicts(collect_outcomes(records_of(shares))) == []
 
 
 LABELLED = ("Random weights", "All weights", "LoRA", "Head only")
@@ -188,7 +188,7 @@ LABELLED = ("Random weights", "All weights", "LoRA", "Head only")
 
 def test_only_seeds_that_both_have_are_compared():
     shares = {"bayestune": {"RTE": (0.7, 0.8)}, "random": {"RTE": (0.5, 0.5, 0.9)}}
-    found = outcomes_of(records_of(shares)).gap("RTE", "random")
+    found = collect_outcomes(records_of(shares)).gap("RTE", "random")
     assert found.count == 2
     assert found.value == pytest.approx(0.25)
 
@@ -197,12 +197,12 @@ def test_other_rows_are_refused_and_trials_are_passed_over():
     ours = made("RTE", 1, "bayestune", [1.0, -1.0], [1.0, 0.0])
     theirs = made("RTE", 1, "random", [1.0, -1.0], [0.0, 0.0])
     with pytest.raises(DataError, match="same rows of RTE"):
-        outcomes_of([ours, theirs]).gap("RTE", "random")
+        collect_outcomes([ours, theirs]).gap("RTE", "random")
     trial = Record(
         "cell", {"kind": "tuning", "data": {"name": "RTE"}}, {"validation_nll": 1.0}, seed=0
     )
     other = Record("cell", {"kind": "laplace", "data": {"name": "RTE"}}, {}, seed=1)
-    assert outcomes_of([trial, other]).tasks == Outcomes({}).tasks == []
+    assert collect_outcomes([trial, other]).tasks == Outcomes({}).tasks == []
 
 
 def test_the_page_tells_what_the_tasks_tell():
@@ -211,7 +211,7 @@ def test_the_page_tells_what_the_tasks_tell():
         "random": dict.fromkeys(TASKS, (0.45, 0.55)),
     }
     records = records_of(shares)
-    found = tuple(verdicts(outcomes_of(records)))
+    found = tuple(describe_verdicts(collect_outcomes(records)))
     page = render_many(records, About("Tuning", baseline="bayestune", found=found))
     assert all(str(escape(line)) in page for line in found)
     assert "Task&#39;s own score" in page

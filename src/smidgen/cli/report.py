@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def report(
     records: Annotated[
         list[Path],
-        typer.Argument(help="Record files, or folders of them.", metavar="RECORD..."),
+        typer.Argument(
+            help="Records, files of packed records, or folders of either.",
+            metavar="RECORD...",
+        ),
     ],
     page: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path(
         "report.html"
@@ -34,10 +37,9 @@ def report(
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write
-    from smidgen.runtime.record import Record
 
     refuse_taken_files(page, json_file, overwrite=overwrite)
-    loaded = [Record.load(path) for path in _list_files(records)]
+    loaded = _read(records)
     if len(loaded) > 1:
         show_many(loaded, page, json_file)
         return
@@ -76,15 +78,24 @@ def show_many(
     write_json(json_file, {"page": str(page), "findings": lines})
 
 
-def _list_files(paths: Sequence[Path]) -> list[Path]:
-    """List files, every record of a folder, and the records of a study's folder."""
+def _read(paths: Sequence[Path]) -> list[Record]:
+    """Read the records of files and folders; of a study's folder those in `records` too."""
     from smidgen.errors import ArgumentError
+    from smidgen.runtime.packed_records import SUFFIX, is_packed, unpack_records
+    from smidgen.runtime.record import Record
 
-    files: list[Path] = []
+    records: list[Record] = []
     for path in paths:
-        folder = path / "records" if (path / "records").is_dir() else path
-        inside = sorted(folder.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
-            raise ArgumentError(f"{path} must contain records (*.json), got none.")
-        files += inside
-    return files
+        files = [path]
+        if path.is_dir():
+            folder = path / "records" if (path / "records").is_dir() else path
+            files = [*sorted(folder.glob("*.json")), *sorted(path.glob(f"*{SUFFIX}"))]
+        if not files:
+            raise ArgumentError(
+                f"{path} must contain records (*.json, *{SUFFIX}), got none."
+            )
+        for file in files:
+            records += (
+                unpack_records(file).values() if is_packed(file) else [Record.load(file)]
+            )
+    return records

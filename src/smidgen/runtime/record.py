@@ -22,6 +22,10 @@ from smidgen.runtime.files import write_text
 SCHEMA = 1
 BASELINES = ("map", "temperature")
 """Methods that all others are compared with: the point estimate, and with a temperature."""
+_NOT_A_RECORD = (
+    "{} is not a smidgen record ({!r}). Make one with 'smidgen evaluate --json' or "
+    "'smidgen demo'."
+)
 _SOURCES = ("smidgen", "smidgen_studies")
 _PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
 
@@ -119,14 +123,30 @@ class Record:
             raise StoreError(f"{path} must be a record, got no such file.")
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StoreError(_NOT_A_RECORD.format(path, error)) from error
+        return cls.from_fields(fields, path)
+
+    @classmethod
+    def from_fields(cls, fields: Any, path: str | Path) -> Record:
+        """Make a record of what JSON holds of it.
+
+        Args:
+            fields: The values by name.
+            path: Where they were read, for errors.
+
+        Returns:
+            The record.
+
+        Raises:
+            StoreError: If that is not a record, or has another schema.
+        """
+        try:
             schema = fields["schema"]
             if schema == SCHEMA:
                 return cls(**fields)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{path} is not a smidgen record ({error!r}). Make one with 'smidgen "
-                "evaluate --json' or 'smidgen demo'."
-            ) from error
+        except (KeyError, TypeError) as error:
+            raise StoreError(_NOT_A_RECORD.format(path, error)) from error
         raise StoreError(
             f"{path} has record schema {schema}, this smidgen reads {SCHEMA}. Use the "
             "version that wrote it."

@@ -16,7 +16,7 @@ import torch
 
 from smidgen.errors import DataError
 from smidgen.integrations.arrays import ArrayBatches, Arrays, read_arrays, standardise
-from smidgen_studies.engine.cell import Job, located, read_settings
+from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count
 
 _SCORED_AT_ONCE = 1000
@@ -81,39 +81,38 @@ def read_images(job: Job) -> Images:
         The images. They are shared by the cells that a process does one after another.
 
     Raises:
-        DataError: If a file is missing or holds fewer images than are wanted.
+        DataError: If a file is missing or holds fewer images than are needed.
     """
-    told = json.dumps(dict(job.data), sort_keys=True)
-    return _read(job.root, told, job.seed)
+    return _read(job.root, json.dumps(vars(job.data)), job.seed)
 
 
-def scoring(arrays: Arrays) -> ArrayBatches:
-    """Batches to predict, in order."""
+def scoring_batches(arrays: Arrays) -> ArrayBatches:
+    """Make batches to predict, in order."""
     return ArrayBatches(arrays, _SCORED_AT_ONCE)
 
 
 # Reading and standardising takes seconds, and cells of a seed follow each other.
 @lru_cache(maxsize=1)
 def _read(root: Path | None, description: str, seed: int) -> Images:
-    told = read_settings(ImageData, json.loads(description), "data")
+    data = ImageData(**json.loads(description))
     generator = torch.Generator().manual_seed(seed)
-    train, held = _file(root, told, told.train).split(told.validation_size, generator)
-    size = len(train) if told.train_size is None else told.train_size
+    train, held = _file(root, data, data.train).split(data.validation_size, generator)
+    size = len(train) if data.train_size is None else data.train_size
     if not 0 < size <= len(train):
         raise DataError(
-            f"train_size of {told.name!r} must be 1 to {len(train)}, got {size}. Lower it."
+            f"train_size of {data.name!r} must be 1 to {len(train)}, got {size}. Lower it."
         )
     others = [
-        _file(root, told, path)[: told.test_size]
-        for path in (told.test, *told.outside.values())
+        _file(root, data, path)[: data.test_size]
+        for path in (data.test, *data.outside.values())
     ]
     train, held, test, *outside = standardise(train[:size], held, *others)
-    named = dict(zip(told.outside, outside, strict=True))
+    named = dict(zip(data.outside, outside, strict=True))
     return Images(train, held, test, named)
 
 
-def _file(root: Path | None, told: ImageData, name: str) -> Arrays:
-    path = located(name, root, told.name)
+def _file(root: Path | None, data: ImageData, name: str) -> Arrays:
+    path = locate(name, root, data.name)
     if not path.is_file():
         raise DataError(f"{path} is not there. Check --data, the folder it is under.")
     return read_arrays(path)

@@ -39,7 +39,7 @@ from smidgen.integrations.huggingface import make_text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.outputs.problem import model_outputs
 from smidgen.types import Batch, Forward
-from smidgen_studies.engine.cell import Job, located, read_settings
+from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count, Natural
 from smidgen_studies.methods.task_scores import Metric
 
@@ -85,7 +85,7 @@ class TextData:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TextSplit:
     """The rows of one seed; `classes` of the whole file, 1 if labels are numbers."""
 
     train: TextTable
@@ -110,6 +110,11 @@ class Drawn:
             if isinstance(table, TextTable)
         }
 
+    def take_validation(self, count: int) -> TextSplit:
+        """Keep only the first validation rows."""
+        rows = range(min(count, len(self.validation)))
+        return replace(self, validation=self.validation.take(rows))
+
     def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
         """Make training batches of a new order each time through."""
         size = self.about.batch_size
@@ -123,7 +128,7 @@ class Drawn:
         return make_text_loader(table, tokenizer, max_length=length, **how)
 
 
-def draw(job: Job) -> Drawn:
+def draw(job: Job) -> TextSplit:
     """Draw training, validation and test rows of a job's data, by its seed.
 
     Args:
@@ -136,13 +141,13 @@ def draw(job: Job) -> Drawn:
     Raises:
         DataError: If the files hold too few rows.
     """  # noqa: DOC502
-    about = read_settings(TextData, job.data, f"data {job.data.get('name')!r}")
+    about: TextData = job.data
     return _drawn(about, job.root, job.seed)
 
 
-def _drawn(about: TextData, root: Path | None, seed: int) -> Drawn:
+def _drawn(about: TextData, root: Path | None, seed: int) -> TextSplit:
     def read(name: str, **names: Any) -> TextTable:
-        return read_text(located(name, root, about.name), **columns, **names)
+        return read_text(locate(name, root, about.name), **columns, **names)
 
     columns: dict[str, Any] = {
         "text": about.text,
@@ -158,7 +163,7 @@ def _drawn(about: TextData, root: Path | None, seed: int) -> Drawn:
     if about.top_up and most > len(test):
         # Once for all seeds, so that no seed trains on or chooses by another's test rows.
         spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
-        test = joined(test, everything.take(spare))
+        test = join_tables(test, everything.take(spare))
         rows = sorted(set(rows) - set(spare))
     order = _shuffled(rows, seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
@@ -177,7 +182,7 @@ def _drawn(about: TextData, root: Path | None, seed: int) -> Drawn:
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)
     classes = 1 if about.numbers else everything.classes(f"label of {about.train}")
-    return Drawn(train, validation, test, about, classes)
+    return TextSplit(train, validation, test, about, classes)
 
 
 def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
@@ -216,7 +221,7 @@ def _distinct(table: TextTable, file: str) -> list[int]:
     return sorted(first.values())
 
 
-def joined(left: TextTable, right: TextTable) -> TextTable:
+def join_tables(left: TextTable, right: TextTable) -> TextTable:
     """The rows of a table, and those of another after them."""
     pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
     labels = (*(left.labels or ()), *(right.labels or ()))

@@ -23,7 +23,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
-from smidgen_studies.engine.cell import Job, located, read_settings
+from smidgen_studies.engine.cell import Job, locate
 
 _HELD_OUT = 0.1
 _HIDDEN = 50
@@ -48,7 +48,7 @@ class TableData:
         Raises:
             DataError: If there is no index of one.
         """
-        folder = located(self.folder, root, self.name)
+        folder = locate(self.folder, root, self.name)
         there = [path.name for path in folder.glob("index_*_*.txt")]
         for seed in seeds:
             lost = {f"index_train_{seed}.txt", f"index_test_{seed}.txt"}.difference(there)
@@ -94,8 +94,8 @@ def read_tables(job: Job) -> Tables:
     Raises:
         DataError: If a file is not there, or holds something else.
     """
-    about = read_settings(TableData, job.data, f"data {job.data.get('name')!r}")
-    folder = located(about.folder, job.root, about.name)
+    about: TableData = job.data
+    folder = locate(about.folder, job.root, about.name)
     try:
         values = np.loadtxt(folder / "data.txt")
         features, target, train, test = (
@@ -124,7 +124,7 @@ def _standardised(values: Any, rows: Any) -> Any:
     return (values - values[rows].mean(0)) / np.where(spread > 0, spread, 1.0)
 
 
-def network(features: int, seed: int) -> nn.Module:
+def make_network(features: int, seed: int) -> nn.Module:
     """Make the paper's network: two hidden layers of 50, leaky rectifiers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -144,7 +144,7 @@ def save_network(model: nn.Module, folder: Path) -> None:
     save_file(dict(model.state_dict()), folder / _WEIGHTS)
 
 
-def needed_problem(job: Job, tables: Tables) -> Problem:
+def load_needed_problem(job: Job, tables: Tables) -> Problem:
     """Load the network that a cell needs.
 
     Args:
@@ -161,12 +161,12 @@ def needed_problem(job: Job, tables: Tables) -> Problem:
         raise ArgumentError(
             "this kind of cell must need one of kind 'uci-map', got none. Add needs."
         )
-    model = network(tables.train[0].shape[1], 0)
+    model = make_network(tables.train[0].shape[1], 0)
     model.load_state_dict(load_file(job.needs[0].artifact / _WEIGHTS))
     return Problem(model.eval(), Gaussian(1))
 
 
-def needed_noise(job: Job) -> float:
+def read_needed_noise(job: Job) -> float:
     """The noise variance that validation data gave the network a cell needs."""
     noise: float = job.needs[0].record.results["methods"][0]["noise"]
     return noise

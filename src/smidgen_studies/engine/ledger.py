@@ -1,13 +1,14 @@
-"""`Ledger`: the folder of a study. What is there is done; all else can be made again.
+"""`Ledger`: the folder of a study. A cell that has a record there is done.
 
-    records/   one record for each cell that is done, written whole as it finishes
-    artifacts/ folders that cells left for others: models
-    failed/    why a cell failed, until it is done
-    work/      notes of cells that are being done, for a killed run to go on from
-    locks/     who is doing which cell
+    NAME.jsonl.gz  the records of a study all of whose cells are done, in one file
+    records/       one record for each cell that is done, written whole as it finishes
+    artifacts/     folders that cells left for others: models
+    failed/        why a cell failed, until it is done
+    work/          notes of cells that are running, from which a killed run goes on
+    locks/         which cells are running
 
-A cell that is being done holds a lock that the system takes back when its process ends,
-however it ends.
+A running cell holds a lock, which the system releases when its process ends, however it
+ends.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
+from smidgen.runtime.packed_records import SUFFIX, pack_records, unpack_records
 from smidgen.runtime.record import Record
-from smidgen_studies.engine.cell import Cell, Done
+from smidgen_studies.engine.cell import Cell, FinishedCell
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,57 @@ class Ledger:
     folder: Path
 
     def record_path(self, cell: Cell) -> Path:
-        """Where the record of a cell is, or will be."""
+        """Where a cell's record is written as it finishes."""
         return self.folder / "records" / f"{cell.slug}.json"
+
+    def pack_path(self, study: str) -> Path:
+        """Where the records of a study are once all its cells are done."""
+        return self.folder / f"{study}{SUFFIX}"
 
     def is_done(self, cell: Cell) -> bool:
         """Say whether a cell has its record."""
-        return self.record_path(cell).is_file()
+        return self.record_path(cell).is_file() or self._packed(cell) is not None
 
     def record(self, cell: Cell) -> Record:
-        """Read the record of a cell that is done."""
+        """Read the record of a cell that is done; a file of its own comes first.
+
+        Args:
+            cell: The cell.
+
+        Returns:
+            Its record.
+        """
+        if not self.record_path(cell).is_file():
+            # Another run may have packed it a moment ago.
+            packed = self._packed(cell)
+            if packed is not None:
+                return packed
         return Record.load(self.record_path(cell))
+
+    def pack(self, study: str, cells: Iterable[Cell]) -> None:
+        """Move the records of a study's cells into one file, beside those it has already.
+
+        Args:
+            study: The name of the study.
+            cells: Its cells, all of them done.
+        """
+        loose = {c.slug: c for c in cells if self.record_path(c).is_file()}
+        if not loose:
+            return
+        path = self.pack_path(study)
+        earlier = unpack_records(path) if path.is_file() else {}
+        records = {slug: self.record(cell) for slug, cell in loose.items()}
+        pack_records(path, {**earlier, **records})
+        for cell in loose.values():
+            self.record_path(cell).unlink(missing_ok=True)
+
+    def _packed(self, cell: Cell) -> Record | None:
+        """A cell's record in any of the folder's packed files: studies share cells."""
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            records = _unpack(path, path.stat().st_mtime_ns)
+            if cell.slug in records:
+                return records[cell.slug]
+        return None
 
     def artifact(self, cell: Cell) -> Path:
         """The folder that a cell leaves for others."""
@@ -57,28 +101,28 @@ class Ledger:
         left = self.record(cell).config.get("artifact")
         return not left or self.artifact(cell).is_dir()
 
-    def found(self, cell: Cell) -> Done:
-        """What a cell that is done left."""
-        return Done(cell.name, self.record(cell), self.artifact(cell))
+    def finished(self, cell: Cell) -> FinishedCell:
+        """What a cell that is done left for others."""
+        return FinishedCell(cell.name, self.record(cell), self.artifact(cell))
 
     def work(self, cell: Cell) -> Path:
-        """The folder for a cell's own notes, made if need be."""
+        """The folder for a cell's own notes; it is made if it is not there."""
         folder = self.folder / "work" / cell.slug
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def finish(self, cell: Cell, record: Record, made: Path) -> None:
-        """Put what a cell made in its place, and its record last of all.
+        """Keep what a cell made, its record last of all.
 
         Args:
             cell: The cell.
             record: Its record.
-            made: The folder it left for others, if it left one.
+            made: The folder it made for others, if it made one.
         """
         if made.is_dir():
             target = self.artifact(cell)
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Left by a run that was killed before it could write its record.
+            # A run that was killed before it wrote its record may have left one.
             shutil.rmtree(target, ignore_errors=True)
             os.replace(made, target)
         record.save(self.record_path(cell))
@@ -90,25 +134,25 @@ class Ledger:
         path = self._failure_path(cell)
         if self.is_done(cell) or not path.is_file():
             return None
-        found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-        return found
+        failure: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+        return failure
 
     def note_failure(self, cell: Cell, error: str, trace: str = "") -> None:
         """Note why a cell failed, and how often it has."""
-        before = self.failure(cell) or {"tries": 0}
-        noted = {
+        earlier = self.failure(cell) or {"tries": 0}
+        failure = {
             "cell": cell.name,
             "data": cell.data.get("name"),
             "seed": cell.seed,
             "error": error,
-            "tries": before["tries"] + 1,
+            "tries": earlier["tries"] + 1,
             "trace": trace,
         }
-        write_text(self._failure_path(cell), json.dumps(noted, indent=1) + "\n")
+        write_text(self._failure_path(cell), json.dumps(failure, indent=1) + "\n")
 
     @contextmanager
-    def held(self, cell: Cell) -> Iterator[None]:
-        """Hold a cell's lock, waiting for whoever has it.
+    def lock(self, cell: Cell) -> Iterator[None]:
+        """Hold a cell's lock; wait while another process has it.
 
         Args:
             cell: The cell.
@@ -135,7 +179,7 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a folder that cannot be one of a study.
+        """Refuse a folder that cannot hold a study.
 
         Raises:
             StoreError: If it is a file.
@@ -150,9 +194,15 @@ class Ledger:
         return self.folder / "locks" / cell.slug
 
 
+# A file that has been rewritten since is another file.
+@lru_cache(maxsize=16)
+def _unpack(path: Path, changed: int) -> Mapping[str, Record]:
+    return unpack_records(path)
+
+
 @dataclass(frozen=True)
 class State:
-    """Where each cell of a study stands; `left` are those nobody has tried yet."""
+    """The cells of a study by what has become of them; `left` have not been tried yet."""
 
     done: tuple[Cell, ...]
     running: tuple[Cell, ...]
@@ -160,16 +210,15 @@ class State:
     left: tuple[Cell, ...]
 
 
-def state_of(cells: tuple[Cell, ...], ledger: Ledger) -> State:
-    """Tell where each cell stands, from the folder alone."""
-    found: dict[str, list[Cell]] = {"done": [], "running": [], "failed": [], "left": []}
+def read_state(cells: tuple[Cell, ...], ledger: Ledger) -> State:
+    """Sort cells by what has become of them, from the folder alone."""
+    by_state: dict[str, list[Cell]] = {"done": [], "running": [], "failed": [], "left": []}
     for cell in cells:
         if ledger.is_done(cell):
-            found["done"].append(cell)
+            state = "done"
         elif ledger.is_running(cell):
-            found["running"].append(cell)
-        elif ledger.failure(cell):
-            found["failed"].append(cell)
+            state = "running"
         else:
-            found["left"].append(cell)
-    return State(*(tuple(each) for each in found.values()))
+            state = "failed" if ledger.failure(cell) else "left"
+        by_state[state].append(cell)
+    return State(**{state: tuple(some) for state, some in by_state.items()})

@@ -1,86 +1,120 @@
-"""Running a study: every cell that is missing, those that others need first."""
+"""Running a study: all missing cells, those that others need first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from smidgen.errors import ArgumentError, did_you_mean
 from smidgen_studies.engine.cell import Cell
+from smidgen_studies.engine.data_files import refuse_changed_files, require_files
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import Resources, Study
 from smidgen_studies.engine.workers.base import Engine
-from smidgen_studies.kinds import check_settings, defaults_of, methods_of, on_processor
 
-Told = Callable[[Cell, str], None]
+OnEnd = Callable[[Cell, str], None]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What a run came to: cells it did, that failed, and that wait for those."""
+class RunResult:
+    """The cells a run did, those that failed, and those that wait for failed ones."""
 
     done: tuple[Cell, ...]
     failed: tuple[Cell, ...]
     waiting: tuple[Cell, ...]
 
 
-def run_study(
-    study: Study, ledger: Ledger, engine: Engine, *, tell: Told = lambda *_: None
-) -> Finished:
-    """Do all cells that are missing; those that failed before are tried again.
+def check_study(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
+    """Refuse a study that cannot be run, before anything is written or started.
 
     Args:
         study: The study.
         ledger: Where its records are.
-        engine: What does the cells; it is closed at the end.
-        tell: Told of each cell that ended, and its error if it has one.
+        data: The folder of its data, if one was given.
 
     Returns:
-        What was done now.
+        The cells to do, those that others need first.
+
+    Raises:
+        ArgumentError: If a setting, the baseline or a default is not what it must be.
+        DataError: If files are missing, or are not those that records were made of.
+        StoreError: If the folder of the records is a file.
+    """  # noqa: DOC502
+    ledger.check()
+    missing = missing_cells(study, ledger)
+    for cell in missing:
+        check_cell(cell)
+    refuse_changed_files(study.cells, ledger, data)
+    refuse_changed_defaults(study, ledger)
+    refuse_unknown_baseline(study)
+    require_files(missing, data)
+    return missing
+
+
+def check_cell(cell: Cell) -> None:
+    """Refuse a cell whose kind does not know its settings or the description of its data."""
+    # Parsing checks them, and both are kept for the run.
+    _ = cell.parsed_settings, cell.parsed_data
+
+
+def run_cells(
+    missing: Sequence[Cell],
+    ledger: Ledger,
+    engine: Engine,
+    *,
+    on_end: OnEnd = lambda *_: None,
+) -> RunResult:
+    """Do the missing cells of a study.
+
+    Args:
+        missing: The cells, as `check_study` returns them.
+        ledger: Where their records go.
+        engine: What does the cells; it is closed at the end.
+        on_end: Called with each cell that has ended, and its error or "".
+
+    Returns:
+        What was done in this run.
     """
     try:
-        ledger.check()
-        missing = missing_cells(study, ledger)
-        check_all(missing)
-        return _run({cell.key: cell for cell in missing}, ledger, engine, tell)
+        return _run({cell.key: cell for cell in missing}, ledger, engine, on_end)
     finally:
         engine.close()
 
 
-def check_all(cells: Sequence[Cell]) -> None:
-    """Refuse cells that their kinds could not do; seeds differ in nothing that matters."""
-    for cell in {(c.kind, c.name, c.data.get("name")): c for c in cells}.values():
-        check_settings(cell)
+def pack_if_done(study: Study, ledger: Ledger) -> None:
+    """Move the records of a study into one file if all its cells are done."""
+    if all(map(ledger.is_done, study.cells)):
+        ledger.pack(study.name, study.cells)
 
 
-def refuse_strange_baseline(study: Study) -> None:
+def refuse_unknown_baseline(study: Study) -> None:
     """Refuse to compare with a method that no cell of a study reports.
 
     Args:
         study: The study.
 
     Raises:
-        ArgumentError: If it says so.
+        ArgumentError: If its baseline is such a method.
     """
-    known: dict[str, None] = {}
+    methods: dict[str, None] = {}
     for cell in study.cells if study.baseline else ():
-        found = methods_of(cell)
-        if found is None:
-            # Who knows what a kind of somebody's own reports.
+        if cell.reported_methods is None:
+            # A user's kind need not name its methods.
             return
-        known |= dict.fromkeys(found)
-    if known and study.baseline and study.baseline not in known:
+        methods |= dict.fromkeys(cell.reported_methods)
+    if methods and study.baseline and study.baseline not in methods:
         raise ArgumentError(
             f"baseline of {study.name!r} must be a method that its profile "
             f"{study.profile} reports, got {study.baseline!r}. There are "
-            f"{', '.join(known)}.{did_you_mean(study.baseline, known)}"
+            f"{', '.join(methods)}.{did_you_mean(study.baseline, methods)}"
         )
 
 
-def refuse_other_defaults(study: Study, ledger: Ledger) -> None:
-    """Refuse to go on with records that were made under other defaults of their kinds.
+def refuse_changed_defaults(study: Study, ledger: Ledger) -> None:
+    """Refuse to go on from records that were made under other defaults of their kinds.
 
-    A key is of what a study says; what it leaves to its kinds is in the records.
+    A key hashes what a study's file says; what it leaves to the kinds is in the records.
 
     Args:
         study: The study.
@@ -91,26 +125,26 @@ def refuse_other_defaults(study: Study, ledger: Ledger) -> None:
     """
     for cell in filter(ledger.is_done, study.cells):
         before = ledger.record(cell).config.get("defaults", {})
-        now = defaults_of(cell) if before else {}
+        now = cell.defaults if before else {}
         for name in sorted(before.keys() & now.keys()):
             if before[name] != now[name]:
                 raise ArgumentError(
-                    f"{name} of the cells {cell.name!r} was {before[name]!r} when "
-                    f"{ledger.record_path(cell)} was made and would be {now[name]!r} now. "
-                    "Say it in the study's file, remove the record, or pass another --out."
+                    f"{name} of the cells {cell.name!r} was {before[name]!r} when the "
+                    f"records in {ledger.folder} were made and would be {now[name]!r} now. "
+                    "Set it in the study's file, or pass another --out."
                 )
 
 
 def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
-    """List the cells to be done: without a record, or needed by those and lost."""
+    """List the cells to do: those without a record, and lost ones that these need."""
     missing: dict[str, Cell] = {}
 
     def visit(cell: Cell, *, used: bool) -> None:
         there = ledger.can_be_used(cell) if used else ledger.is_done(cell)
         if there or cell.key in missing:
             return
-        for each in cell.needs:
-            visit(each, used=True)
+        for need in cell.needs:
+            visit(need, used=True)
         missing[cell.key] = cell
 
     for cell in study.cells:
@@ -118,45 +152,47 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
     return list(missing.values())
 
 
-def resources_for(cells: Sequence[Cell], needed: Resources) -> Resources:
-    """What a worker needs to do some cells: no device if none of them leaves the processor.
+def resources_for(cells: Sequence[Cell], resources: Resources) -> Resources:
+    """What a worker needs for some cells: no device if all of them stay on the processor.
 
     Args:
         cells: The cells.
-        needed: What their study says, or who runs it.
+        resources: What their study, or the user, says.
 
     Returns:
-        The same, with the processor for a device that nobody would work on: an engine
-        does one cell at a time for each of those.
+        The same, or with the processor as the device: an engine runs one cell at a time on
+        every other device.
     """
-    if all(on_processor(cell.kind) for cell in cells):
-        return replace(needed, device="cpu")
-    return needed
+    if all(cell.on_processor for cell in cells):
+        return replace(resources, device="cpu")
+    return resources
 
 
-def _run(missing: dict[str, Cell], ledger: Ledger, engine: Engine, tell: Told) -> Finished:
+def _run(
+    missing: dict[str, Cell], ledger: Ledger, engine: Engine, on_end: OnEnd
+) -> RunResult:
     left, running = dict(missing), 0
-    done: list[Cell] = []
+    done: dict[str, Cell] = {}
     failed: list[Cell] = []
-    ended: set[str] = set()
     while True:
         ready = [
             cell
             for cell in left.values()
-            if all(each.key in ended or each.key not in missing for each in cell.needs)
+            if all(need.key in done or need.key not in missing for need in cell.needs)
         ]
-        # Another run on this folder may be at some of them: whoever takes those only waits.
+        # Cells that another run on this folder is doing come last: taking one means waiting.
         for cell in sorted(ready, key=ledger.is_running):
             if not engine.has_room():
                 break
             engine.start(left.pop(cell.key))
             running += 1
         if not running:
-            return Finished(tuple(done), tuple(failed), tuple(left.values()))
+            return RunResult(tuple(done.values()), tuple(failed), tuple(left.values()))
         for outcome in engine.wait():
             running -= 1
             cell = missing[outcome.key]
-            (failed if outcome.error else done).append(cell)
-            if not outcome.error:
-                ended.add(outcome.key)
-            tell(cell, outcome.error)
+            if outcome.error:
+                failed.append(cell)
+            else:
+                done[cell.key] = cell
+            on_end(cell, outcome.error)

@@ -1,4 +1,4 @@
-"""The constant predictor: the share of each class among the training labels."""
+"""The constant predictor: the frequency of each class among the training labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON_PROCESSOR = True
 
 @dataclass(frozen=True)
 class Settings:
-    """Nothing can be told."""
+    """Nothing can be settings."""
 
     reported_methods = ("constant",)
 

@@ -9,10 +9,10 @@ from typing import Any
 from smidgen.prediction import dropout_outputs, point_outputs
 from smidgen.workflows.method import score_methods
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Several
 from smidgen_studies.methods.mixtures import mixture_methods
-from smidgen_studies.methods.text_models import needed_model
+from smidgen_studies.methods.text_models import load_needed_model
 
 Data = TextData
 
@@ -27,14 +27,14 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Average passes with dropout left on."""
-    told = read_settings(Settings, job.settings, "dropout")
-    model, tokenizer = needed_model(job)
+    settings: Settings = job.settings
+    model, tokenizer = load_needed_model(job)
     loaders = draw(job).loaders(tokenizer)
     outputs, labels = {}, {}
     for place, name in enumerate(("validation", "test")):
         _, labels[name] = point_outputs(model, loaders[name])
         outputs[name] = dropout_outputs(
-            model, loaders[name], samples=told.samples, seed=2 * job.seed + place
+            model, loaders[name], samples=settings.samples, seed=2 * job.seed + place
         )
     held, targets = labels["validation"], labels["test"]
     assert held is not None
@@ -44,6 +44,6 @@ def run(job: Job) -> Mapping[str, Any]:
         (outputs["validation"], held),
         outputs["test"],
         floats=0,
-        settings={"samples": told.samples},
+        settings={"samples": settings.samples},
     )
     return score_methods(methods, targets)

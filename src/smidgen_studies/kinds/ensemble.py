@@ -25,7 +25,7 @@ Data = TextData
 
 @dataclass(frozen=True)
 class Settings:
-    """Nothing can be told; the members are what it needs."""
+    """None: the members are the cells it needs."""
 
     reported_methods = ("ensemble", "ensemble-temperature")
 
@@ -52,10 +52,10 @@ def run(job: Job) -> Mapping[str, Any]:
     for member in job.needs:
         model, tokenizer = load_classifier(member.artifact, device=job.device)
         loaders = data.loaders(tokenizer)
-        size = sum(each.numel() for each in model.parameters())
-        for name, found in outputs.items():
+        size = sum(parameter.numel() for parameter in model.parameters())
+        for name, members in outputs.items():
             logits, labels[name] = point_outputs(model, loaders[name])
-            found.append(logits)
+            members.append(logits)
     held, targets = labels["validation"], labels["test"]
     assert held is not None
     assert targets is not None

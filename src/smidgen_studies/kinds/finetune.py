@@ -18,9 +18,9 @@ from smidgen.prediction import point_outputs
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.method import predict_point, read_examples, score_methods
 from smidgen_studies.data.text import Loader, TextData, draw
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
-from smidgen_studies.methods.text_models import base_of
+from smidgen_studies.methods.text_models import find_base
 
 # Members of an ensemble differ in head, order and dropout; seeds of studies are small.
 _APART = 1000
@@ -49,11 +49,11 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Fine-tune, save the model and report the baselines."""
-    told = read_settings(Settings, job.settings, "finetune")
+    settings: Settings = job.settings
     data = draw(job)
-    seed = job.seed + _APART * told.member
+    seed = job.seed + _APART * settings.member
     base, tokenizer = load_classifier(
-        base_of(told.base), labels=data.classes, seed=seed, device=job.device
+        find_base(settings.base), labels=data.classes, seed=seed, device=job.device
     )
     name_classes(base, data.train.label_names)
     loaders = data.loaders(tokenizer)
@@ -63,17 +63,17 @@ def run(job: Job) -> Mapping[str, Any]:
         validation=loaders["validation"],
         seed=seed,
         settings=fit.FinetuneSettings(
-            epochs=told.epochs,
-            patience=told.patience,
-            learning_rate=told.learning_rate,
-            weight_decay=told.weight_decay,
-            stop_on=told.stop_on,
+            epochs=settings.epochs,
+            patience=settings.patience,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            stop_on=settings.stop_on,
         ),
     )
     save_model(tuned.model, tokenizer, job.artifact)
     sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": sizes}
-    if not told.report:
+    if not settings.report:
         return results
     return {**_reported(Problem(tuned.model), loaders), **results}
 

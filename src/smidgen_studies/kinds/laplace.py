@@ -14,9 +14,9 @@ from smidgen.runtime.record import BASELINES
 from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings, ramp
 from smidgen.workflows.ramp.schemes import SCHEMES, Scheme
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Fraction, Percents, Rule
-from smidgen_studies.methods.text_models import needed_model
+from smidgen_studies.methods.text_models import load_needed_model
 
 Data = TextData
 _SOME = Rule(f"some of {', '.join(SCHEMES)}", bool)
@@ -40,11 +40,11 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Run the ramping study."""
-    told = read_settings(Settings, job.settings, "laplace")
-    model, tokenizer = needed_model(job)
+    settings: Settings = job.settings
+    model, tokenizer = load_needed_model(job)
     loaders = draw(job).loaders(tokenizer)
     sets = (loaders["train"], loaders["validation"], loaders["test"])
-    record = ramp(model, *sets, RampSettings(**vars(told), seed=job.seed)).record
+    record = ramp(model, *sets, RampSettings(**vars(settings), seed=job.seed)).record
     results = dict(record.results)
     results["methods"] = [m for m in results["methods"] if m["name"] not in BASELINES]
     return results

@@ -21,9 +21,9 @@ from smidgen.fit.bayestune.langevin import (
     schedule_chain,
 )
 from smidgen_studies.data.text import TextData
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Fraction, Positive, Several, Unsigned
-from smidgen_studies.methods.tuned_text import start_of
+from smidgen_studies.methods.tuned_text import load_start
 
 Data = TextData
 
@@ -49,14 +49,20 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Run the chain and leave what it chooses."""
-    told = read_settings(Settings, job.settings, "scales")
-    start = start_of(job, told.base)
+    settings: Settings = job.settings
+    start = load_start(job, settings.base)
     train = start.shuffled()
-    course = asdict(schedule_chain(told.epochs * len(train), told.samples))
-    ours = told.update == "langevin"
-    how: dict[str, Any] = {"update": told.update, "learning_rate": told.learning_rate}
+    course = asdict(schedule_chain(settings.epochs * len(train), settings.samples))
+    ours = settings.update == "langevin"
+    how: dict[str, Any] = {
+        "update": settings.update,
+        "learning_rate": settings.learning_rate,
+    }
     if ours:
-        how |= {"temperature": told.temperature, "noise_discount": told.noise_discount}
+        how |= {
+            "temperature": settings.temperature,
+            "noise_discount": settings.noise_discount,
+        }
     started = time.process_time()
     found = fit.langevin(
         start.problem,
@@ -68,7 +74,7 @@ def run(job: Job) -> Mapping[str, Any]:
     scores = {"bayestune" if ours else "published": found.means}
     if found.displacement is not None:
         scores["displacement"] = dict(found.displacement)
-    rule: dict[str, Any] = {"fraction": told.fraction, "head": start.head}
+    rule: dict[str, Any] = {"fraction": settings.fraction, "head": start.head}
     chosen = {
         name: select.bayestune(start.model, each, **rule) for name, each in scores.items()
     }
@@ -77,7 +83,7 @@ def run(job: Job) -> Mapping[str, Any]:
     for name, subset in chosen.items():
         subset.to_file(job.artifact / f"{name}.safetensors")
     return {
-        "fraction": told.fraction,
+        "fraction": settings.fraction,
         "cpu_seconds": seconds,
         "course": course,
         "chain": found.to_dict(),

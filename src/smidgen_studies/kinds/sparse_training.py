@@ -28,12 +28,12 @@ from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.prune import PruningScore
 from smidgen.workflows.method import Method, score_methods
-from smidgen_studies.data.images import ImageData, Images, read_images, scoring
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.data.images import ImageData, Images, read_images, scoring_batches
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
 from smidgen_studies.methods.mixtures import mixture_methods
 from smidgen_studies.methods.sparse_costs import costs, stored_bytes
-from smidgen_studies.methods.trials import Choice, choose, trial
+from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
 
 _DEFAULTS = {
     "learning_rate": SsviSettings.learning_rate,
@@ -94,7 +94,7 @@ class Settings:
         """Names of the methods that its record has."""
         if not self.report:
             return ()
-        name, _ = names_of(self)
+        name, _ = name_method(self)
         own = [name, *(f"{name}-pruned-{100 * each:g}" for each in self.pruned)]
         scaled = [f"{each}-temperature" for each in own] if self.scaled else []
         return (*own, *scaled)
@@ -130,14 +130,14 @@ def run(job: Job) -> Mapping[str, Any]:
     Raises:
         DivergedError: If the loss is not finite; of a trial that is a result.
     """
-    told = read_settings(Settings, job.settings, "sparse-training")
+    settings: Settings = job.settings
     data = read_images(job)
-    given = {name: getattr(told, name) for name in _DEFAULTS}
-    choice = choose(given, job.needs, _DEFAULTS)
-    model = _model(told, data, job.seed)
-    network = _network(told, model, choice.values["scale"], job.seed)
-    training = told.training(choice.values)
-    batches = data.shuffled(told.batch, job.seed, told.images)
+    given = {name: getattr(settings, name) for name in _DEFAULTS}
+    choice = choose_values(given, job.needs, _DEFAULTS)
+    model = _model(settings, data, job.seed)
+    network = _network(settings, model, choice.values["scale"], job.seed)
+    training = settings.training(choice.values)
+    batches = data.shuffled(settings.batch, job.seed, settings.images)
     noted: dict[str, Any] = {"choice": choice.to_dict()}
     try:
         found = fit.ssvi(
@@ -149,9 +149,9 @@ def run(job: Job) -> Mapping[str, Any]:
             progress=False,
         )
     except DivergedError:
-        if told.report:
+        if settings.report:
             raise
-        return {**noted, "trial": _trial(told, choice)}
+        return {**noted, "trial": _trial(settings, choice)}
     noted["training"] = {
         **{
             name: value for name, value in vars(training).items() if name not in _OF_NETWORK
@@ -162,51 +162,56 @@ def run(job: Job) -> Mapping[str, Any]:
         "seconds": sum(epoch.seconds for epoch in found.history),
         "median_scale": _median_scale(found.network, choice.values["scale"]),
     }
-    held = _outputs(found.network, data.validation, told)
-    if not told.report:
+    held = _outputs(found.network, data.validation, settings)
+    if not settings.report:
         scores = _validation(held, data.validation.labels)
         scale = noted["training"]["median_scale"]
-        return {**noted, "trial": _trial(told, choice, *scores, scale=scale)}
+        return {**noted, "trial": _trial(settings, choice, *scores, scale=scale)}
     twin = make_sparse(model, density=1.0, seed=job.seed)
-    return {**noted, **_reported(told, found.network, twin, held, data, training)}
+    return {**noted, **_reported(settings, found.network, twin, held, data, training)}
 
 
-def _network(told: Settings, model: nn.Module, scale: float, seed: int) -> SparseNetwork:
+def _network(
+    settings: Settings, model: nn.Module, scale: float, seed: int
+) -> SparseNetwork:
     return make_sparse(
         model,
-        density=told.density,
-        start=told.start,
+        density=settings.density,
+        start=settings.start,
         settings=SparseSettings(
-            budget=told.budget, scale=scale, deterministic=told.deterministic
+            budget=settings.budget, scale=scale, deterministic=settings.deterministic
         ),
         seed=seed,
     )
 
 
-def _model(told: Settings, data: Images, seed: int) -> nn.Module:
+def _model(settings: Settings, data: Images, seed: int) -> nn.Module:
     shape = tuple(data.train.inputs.shape[1:])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if told.network == "resnet":
-            return small_resnet(shape, data.train.classes, width=told.width)
-        return mlp(shape, data.train.classes, hidden=told.hidden)
+        if settings.network == "resnet":
+            return small_resnet(shape, data.train.classes, width=settings.width)
+        return mlp(shape, data.train.classes, hidden=settings.hidden)
 
 
-def _outputs(network: SparseNetwork, arrays: Arrays, told: Settings) -> Tensor:
+def _outputs(network: SparseNetwork, arrays: Arrays, settings: Settings) -> Tensor:
     """Outputs of every draw, (S, N, C)."""
     # Outputs are taken as they are, whatever the labels: of other data these may be none.
     likelihood = Categorical(max(2, arrays.classes))
     posterior = SparsePosterior(network=network, likelihood=likelihood)
-    problem, batches = Problem(network, likelihood), scoring(arrays)
-    runs = sampled_outputs(problem, posterior, batches, samples=told.samples)
+    problem, batches = Problem(network, likelihood), scoring_batches(arrays)
+    runs = sampled_outputs(problem, posterior, batches, samples=settings.samples)
     return torch.cat([outputs for _, outputs in runs], 1)
 
 
 def _trial(
-    told: Settings, choice: Choice, *scores: float, scale: float | None = None
+    settings: Settings, choice: Choice, *scores: float, scale: float | None = None
 ) -> dict[str, Any]:
-    given = [each for each in _DEFAULTS if getattr(told, each) is not None]
-    return {**trial(*names_of(told), given, choice, *scores), "median_scale": scale}
+    given = [each for each in _DEFAULTS if getattr(settings, each) is not None]
+    return {
+        **describe_trial(*name_method(settings), given, choice, *scores),
+        "median_scale": scale,
+    }
 
 
 def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -217,7 +222,7 @@ def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def _reported(
-    told: Settings,
+    settings: Settings,
     network: SparseNetwork,
     twin: SparseNetwork,
     held: Tensor,
@@ -225,25 +230,25 @@ def _reported(
     training: SsviSettings,
 ) -> dict[str, Any]:
     """The rows of a network, and of what is left of it after pruning."""
-    name, label = names_of(told)
-    batch = (data.train.inputs[: told.batch], data.train.labels[: told.batch])
+    name, label = name_method(settings)
+    batch = (data.train.inputs[: settings.batch], data.train.labels[: settings.batch])
     measured = costs(network, twin, batch, training)
     whole = stored_bytes(twin)
     networks = {name: (label, network, held, measured)}
-    for density in told.pruned:
+    for density in settings.pruned:
         # By the budget that SSVI has, so that only the way there differs.
-        cut = prune_network(network, density, by=told.score, budget=told.budget)
+        cut = prune_network(network, density, by=settings.score, budget=settings.budget)
         percent = f"{100 * density:g}"
         networks[f"{name}-pruned-{percent}"] = (
             f"{label}, pruned to {percent} %",
             cut,
-            _outputs(cut, data.validation, told),
+            _outputs(cut, data.validation, settings),
             {},
         )
     methods: list[Method] = []
     extras: dict[str, dict[str, Any]] = {}
     for own, (words, each, outputs, cost) in networks.items():
-        made = _methods(own, each, outputs, data, told)
+        made = _methods(own, each, outputs, data, settings)
         methods += made
         stored = stored_bytes(each)
         common = {
@@ -263,7 +268,7 @@ def _reported(
 
 
 def _methods(
-    name: str, network: SparseNetwork, held: Tensor, data: Images, told: Settings
+    name: str, network: SparseNetwork, held: Tensor, data: Images, settings: Settings
 ) -> list[Method]:
     """One row as it is, and one with a temperature, if it is asked for."""
     likelihood = Categorical(held.shape[-1])
@@ -271,15 +276,15 @@ def _methods(
     rows = mixture_methods(
         name,
         (held, data.validation.labels),
-        _outputs(network, data.test, told),
+        _outputs(network, data.test, settings),
         floats=values,
-        settings={"samples": told.samples},
+        settings={"samples": settings.samples},
     )
     outside = {
-        other: _outputs(network, arrays, told) for other, arrays in data.outside.items()
+        other: _outputs(network, arrays, settings) for other, arrays in data.outside.items()
     }
     found = []
-    for row in rows if told.scaled else rows[:1]:
+    for row in rows if settings.scaled else rows[:1]:
         divisor = row.settings["temperature"]
         assert divisor is not None
         shifted = {
@@ -308,17 +313,19 @@ def _median_scale(network: SparseNetwork, scale: float) -> float | None:
     return float(torch.cat(ratios).median()) if ratios else None
 
 
-def names_of(told: Settings) -> tuple[str, str]:
+def name_method(settings: Settings) -> tuple[str, str]:
     """The name of a method in records, and for people."""
-    percent = f"{100 * told.density:g}"
-    if told.density == 1:
-        name, label = ("dense", "Dense") if told.deterministic else ("dense-vi", "Dense VI")
-    elif told.deterministic:
+    percent = f"{100 * settings.density:g}"
+    if settings.density == 1:
+        name, label = (
+            ("dense", "Dense") if settings.deterministic else ("dense-vi", "Dense VI")
+        )
+    elif settings.deterministic:
         name, label = f"sparse-{percent}", f"Sparse {percent} %"
     else:
         name, label = f"ssvi-{percent}", f"SSVI {percent} %"
-    if told.score != _REMOVAL[told.deterministic]:
-        name, label = f"{name}-{told.score}", f"{label}, removal by {told.score}"
-    if told.budget != _BUDGET:
-        name, label = f"{name}-{told.budget}", f"{label}, budget {told.budget}"
+    if settings.score != _REMOVAL[settings.deterministic]:
+        name, label = f"{name}-{settings.score}", f"{label}, removal by {settings.score}"
+    if settings.budget != _BUDGET:
+        name, label = f"{name}-{settings.budget}", f"{label}, budget {settings.budget}"
     return name, label

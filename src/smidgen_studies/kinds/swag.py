@@ -14,20 +14,20 @@ from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.ramp.swag import SwagRampSettings, SwagScheme, swag_ramp
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import Job, read_settings
-from smidgen_studies.engine.settings import Rates, Several, Shares
-from smidgen_studies.methods.text_models import needed_model
+from smidgen_studies.engine.cell import Job
+from smidgen_studies.engine.settings import Fractions, Rates, Several
+from smidgen_studies.methods.text_models import load_needed_model
 
 Data = TextData
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SwagOptions):
-    """Which scheme, and what of `SwagRampSettings` is told otherwise."""
+    """Which scheme, and the settings of `SwagRampSettings` that may differ."""
 
     scheme: SwagScheme
     rates: Rates | None = None
-    fractions: Shares = SwagRampSettings.fractions
+    fractions: Fractions = SwagRampSettings.fractions
     trial_samples: Several = SwagRampSettings.trial_samples
 
     @property
@@ -38,21 +38,21 @@ class Settings(SwagOptions):
 
 def run(job: Job) -> Mapping[str, Any]:
     """Collect the scheme's posteriors and report the best of them."""
-    told = read_settings(Settings, job.settings, "swag")
-    model, tokenizer = needed_model(job)
+    settings: Settings = job.settings
+    model, tokenizer = load_needed_model(job)
     data = draw(job)
     loaders = data.loaders(tokenizer)
-    own = {name: value for name, value in vars(told).items() if name != "scheme"}
-    settings = SwagRampSettings(schemes=(told.scheme,), **own, seed=job.seed)
+    others = {name: value for name, value in vars(settings).items() if name != "scheme"}
+    ramp = SwagRampSettings(schemes=(settings.scheme,), **others, seed=job.seed)
     train = data.shuffled(tokenizer, job.seed)
     record = swag_ramp(
-        model, train, loaders["validation"], loaders["test"], job.work / "points", settings
+        model, train, loaders["validation"], loaders["test"], job.work / "points", ramp
     )
-    return renamed(record.results)
+    return rename_schemes(record.results)
 
 
-def renamed(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell SWAG's schemes from those of the Laplace family, which have the same names."""
+def rename_schemes(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark SWAG's schemes: those of the Laplace family have the same names."""
     methods = [
         {
             **method,
@@ -63,8 +63,12 @@ def renamed(results: Mapping[str, Any]) -> dict[str, Any]:
         if method["name"] not in BASELINES
     ]
     ramp = results["ramp"]
-    points = [{**each, "scheme": f"swag-{each['scheme']}"} for each in ramp["points"]]
-    chosen = {f"swag-{name}": place for name, place in ramp["chosen"].items()}
+    points = [{**point, "scheme": f"swag-{point['scheme']}"} for point in ramp["points"]]
+    chosen = {f"swag-{name}": index for name, index in ramp["chosen"].items()}
     curves = {**ramp, "points": points, "chosen": chosen, "best": f"swag-{ramp['best']}"}
-    kept = {name: results[name] for name in ("data", "seconds")}
-    return {"methods": methods, "ramp": curves, **kept}
+    return {
+        "methods": methods,
+        "ramp": curves,
+        "data": results["data"],
+        "seconds": results["seconds"],
+    }

@@ -1,6 +1,6 @@
 """One way of fine-tuning a text model, scored by its task's own metric.
 
-Which weights move is the `method`. Its learning rate is told, or it is the one of lowest
+Which weights move is the `method`. Its learning rate is set, or it is the one of lowest
 validation NLL among the cells of this kind that it needs: those are trials, with
 `report = false`, and never look at test rows. "displacement", "published" and "bayestune"
 need a cell of kind `scales` besides. Outputs are kept to three digits, in the order of the
@@ -20,12 +20,12 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DivergedError
 from smidgen.report.names import label_method
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import Done, Job, read_settings
+from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
-from smidgen_studies.methods.task_scores import scores_of
-from smidgen_studies.methods.trials import Choice, choose, trial
-from smidgen_studies.methods.tuned_text import start_of, tune
-from smidgen_studies.methods.tuning_methods import Method, plain
+from smidgen_studies.methods.task_scores import score_task
+from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.tuned_text import load_start, tune
+from smidgen_studies.methods.tuning_methods import Method, base_method
 
 _DIGITS = 3
 
@@ -66,35 +66,35 @@ def run(job: Job) -> Mapping[str, Any]:
         ArgumentError: If it has no learning rate, and no trial to take one from.
         DivergedError: If the loss is not finite; of a trial that is a result.
     """
-    told = read_settings(Settings, job.settings, "tuning")
-    if told.method == "constant":
+    settings: Settings = job.settings
+    if settings.method == "constant":
         return _constant(job)
-    trials = [need for need in job.needs if _tries(need, told.method)]
-    choice = choose({"learning_rate": told.learning_rate}, trials, {})
+    trials = [need for need in job.needs if _tries(need, settings.method)]
+    choice = choose_values({"learning_rate": settings.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
-            f"method {told.method!r} must have a learning_rate, or need trials: cells of "
+            f"method {settings.method!r} must have a learning_rate, or need trials: cells of "
             "kind 'tuning' with report = false. Got neither. Add one."
         )
     noted: dict[str, Any] = {"choice": choice.to_dict()}
-    start = start_of(job, told.base)
+    start = load_start(job, settings.base)
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
     try:
         tuned = tune(
-            plain(told.method),
+            base_method(settings.method),
             start,
-            fraction=told.fraction,
-            rank=told.rank,
+            fraction=settings.fraction,
+            rank=settings.rank,
             scales=next(scales, None),
             work=job.work,
-            epochs=told.epochs,
+            epochs=settings.epochs,
             **choice.values,
         )
     except DivergedError:
-        if told.report:
+        if settings.report:
             raise
         # Of a trial that is a result: this rate is too high.
-        return {**noted, "trial": _trial(told, choice)}
+        return {**noted, "trial": _trial(settings, choice)}
     results: dict[str, Any] = {
         **noted,
         "validation": [asdict(epoch) for epoch in tuned.history],
@@ -102,12 +102,12 @@ def run(job: Job) -> Mapping[str, Any]:
         "delta_bytes": tuned.delta_bytes,
         "cpu_seconds": {"choosing": tuned.choosing_seconds, "tuning": tuned.tuning_seconds},
     }
-    if not told.report:
+    if not settings.report:
         best = tuned.best
-        return {**results, "trial": _trial(told, choice, best.nll, best.accuracy)}
+        return {**results, "trial": _trial(settings, choice, best.nll, best.accuracy)}
     about = start.data.about
     scored = _scored(
-        told.method,
+        settings.method,
         about,
         *start.predicted(tuned.model),
         noise=tuned.noise if about.numbers else None,
@@ -116,15 +116,19 @@ def run(job: Job) -> Mapping[str, Any]:
     return {**results, **scored}
 
 
-def _tries(need: Done, method: Method) -> bool:
+def _tries(need: FinishedCell, method: Method) -> bool:
     """Whether it is a trial of this method, for as long or shorter."""
     trial = need.record.results.get("trial")
-    return trial is not None and trial["method"] in (method, plain(method))
+    return trial is not None and trial["method"] in (method, base_method(method))
 
 
-def _trial(told: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
-    return trial(
-        told.method, label_method(told.method, "tuning"), ["learning_rate"], choice, *scores
+def _trial(settings: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
+    return describe_trial(
+        settings.method,
+        label_method(settings.method, "tuning"),
+        ["learning_rate"],
+        choice,
+        *scores,
     )
 
 
@@ -159,7 +163,7 @@ def _scored(
 ) -> dict[str, Any]:
     """Scores of what is kept, so that they can be found again from the record."""
     values, targets = (each.double().round(decimals=_DIGITS) for each in (values, targets))
-    scores = scores_of(about.metric, values, targets, noise)
+    scores = score_task(about.metric, values, targets, noise)
     entry = {
         "name": method,
         "label": label_method(method, "tuning"),

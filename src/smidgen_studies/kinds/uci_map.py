@@ -17,11 +17,11 @@ from smidgen_studies.data.uci import (
     Level,
     TableData,
     level_results,
-    network,
+    make_network,
     read_tables,
     save_network,
 )
-from smidgen_studies.engine.cell import Job, read_settings
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Positive, Unsigned
 
 Data = TableData
@@ -41,19 +41,19 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Train, save the network and report it."""
-    told = read_settings(Settings, job.settings, "uci-map")
+    settings: Settings = job.settings
     tables = read_tables(job)
-    start = network(tables.train[0].shape[1], job.seed)
+    start = make_network(tables.train[0].shape[1], job.seed)
     tuned = fit.finetune(
         Problem(start, Gaussian(1)),
         tables.shuffled(job.seed),
         validation=tables.loader("validation"),
         seed=job.seed,
         settings=fit.FinetuneSettings(
-            epochs=told.epochs,
-            patience=told.patience,
-            learning_rate=told.learning_rate,
-            weight_decay=told.weight_decay,
+            epochs=settings.epochs,
+            patience=settings.patience,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
         ),
     )
     save_network(tuned.model, job.artifact)

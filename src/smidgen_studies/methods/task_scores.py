@@ -40,7 +40,7 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor], Tensor]] = {
 """Scores by name; higher is better."""
 
 
-def scores_of(
+def score_task(
     metric: Metric, values: Tensor, targets: Tensor, noise: float | None = None
 ) -> dict[str, float]:
     """Score predictions: the task's own metric, what else is usual, and the mean NLL.

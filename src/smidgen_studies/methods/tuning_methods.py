@@ -21,7 +21,7 @@ Method = Literal[
 ]
 
 
-def plain(method: Method) -> Method:
+def base_method(method: Method) -> Method:
     """What a method does: "longer" is the same for more epochs."""
     known: dict[Method, Method] = {"full-longer": "full", "lora-longer": "lora"}
     return known.get(method, method)

@@ -37,7 +37,7 @@ By = Literal[
     "ssvi",
 ]
 _CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
-HOW: Mapping[By, Mapping[str, Any]] = {
+SEARCH_SETTINGS: Mapping[By, Mapping[str, Any]] = {
     "bayestune": {**_CHAIN, "temperature": 1e-5},
     "bayestune-warm": {**_CHAIN, "temperature": 1.0},
     "ssvi": {"epochs": 50, "learning_rate": 3e-3},
@@ -49,7 +49,7 @@ Choose = Callable[[float], Subset]
 """Chooses a share of all weights."""
 
 
-def subsets_by(
+def choose_subsets(
     problem: Problem,
     tables: Tables,
     by: By,
@@ -101,7 +101,7 @@ def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int
             scores = marginal_variances(problem, tables.loader("train"))
         case "bayestune" | "bayestune-warm":
             batches = tables.shuffled(seed)
-            settings = fit.LangevinSettings(**HOW[by], head="none")
+            settings = fit.LangevinSettings(**SEARCH_SETTINGS[by], head="none")
             scores = fit.langevin(
                 noisy, batches, settings=settings, seed=seed, progress=False
             ).means
@@ -123,7 +123,7 @@ def _active(problem: Problem, tables: Tables, seed: int, share: float) -> Subset
     found = fit.ssvi(
         replace(problem, model=network),
         batches,
-        settings=SsviSettings(**HOW["ssvi"], every=2 * len(batches)),
+        settings=SsviSettings(**SEARCH_SETTINGS["ssvi"], every=2 * len(batches)),
         seed=seed,
         progress=False,
     )

@@ -14,12 +14,12 @@ from smidgen_studies.data.uci import (
     Level,
     Tables,
     level_results,
-    needed_noise,
-    needed_problem,
+    load_needed_problem,
+    read_needed_noise,
     read_tables,
 )
 from smidgen_studies.engine.cell import Job
-from smidgen_studies.methods.uci_choices import HOW, By, subsets_by
+from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, By, choose_subsets
 
 Fit = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
@@ -29,7 +29,7 @@ PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
 _WHOLE = (100.0,)
 
 
-def ramped(
+def run_ramp(
     job: Job, method: str, by: By, percents: Sequence[float], fitted: Fit
 ) -> dict[str, Any]:
     """Fit a posterior for each percentage of a regression's weights, and score them.
@@ -45,10 +45,10 @@ def ramped(
         The results of a record: every level, and the one validation data choose.
     """
     tables = read_tables(job)
-    problem = needed_problem(job, tables)
+    problem = load_needed_problem(job, tables)
     test = tables.loader("test")
-    chosen = subsets_by(
-        problem, tables, by, percents, noise=needed_noise(job), seed=job.seed
+    chosen = choose_subsets(
+        problem, tables, by, percents, noise=read_needed_noise(job), seed=job.seed
     )
     levels = []
     for percent, subset in chosen:
@@ -67,11 +67,11 @@ def ramped(
                 settings={**settings, "noise": posterior.likelihood.scale},
             )
         )
-    results = level_results(*names_of(method, by, percents), levels, tables.test[1])
-    return {**results, "chosen_by": {"name": by, **HOW.get(by, {})}}
+    results = level_results(*name_scheme(method, by, percents), levels, tables.test[1])
+    return {**results, "chosen_by": {"name": by, **SEARCH_SETTINGS.get(by, {})}}
 
 
-def names_of(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
+def name_scheme(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
     """Name a scheme for records and for people."""
     if tuple(percents) == _WHOLE:
         return f"{method}-full", label_method("full", "uci", family=method)

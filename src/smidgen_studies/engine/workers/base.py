@@ -1,4 +1,4 @@
-"""What an engine is: something that does cells, several at once, and tells how it went."""
+"""What an engine is: it does cells, several at once, and says how each of them ended."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.integrations.devices import find_device
 from smidgen.runtime.record import Record
 from smidgen_studies.engine.cell import Cell, Job
-from smidgen_studies.engine.data_files import digests
+from smidgen_studies.engine.data_files import file_digests
 from smidgen_studies.engine.ledger import Ledger
-from smidgen_studies.kinds import defaults_of, kind_of, on_processor
+from smidgen_studies.kinds import find_kind
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell went: `error` is empty if it is done."""
+    """How a cell ended: `error` is empty if it is done."""
 
     key: str
     error: str = ""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where cells find their data, leave their records, and have their models."""
+class Workspace:
+    """Where cells find their data, leave their records and put their models."""
 
     folder: Path
     data: Path | None = None
@@ -48,7 +48,7 @@ class Engine(Protocol):
         ...
 
     def wait(self) -> Sequence[Outcome]:
-        """Wait until a cell has ended, well or not."""
+        """Wait until a cell has ended, done or failed."""
         ...
 
     def close(self) -> None:
@@ -56,42 +56,42 @@ class Engine(Protocol):
         ...
 
 
-def do_cell(cell: Cell, place: Place) -> Outcome:
-    """Do a cell in this process, and leave its record or why there is none.
+def do_cell(cell: Cell, workspace: Workspace) -> Outcome:
+    """Do a cell in this process, and leave its record or the reason why it failed.
 
     Args:
-        cell: The cell; one that is done by now is left alone.
-        place: Where its data are and its record goes.
+        cell: The cell; one that has been done by now is left alone.
+        workspace: Where its data are and its record goes.
 
     Returns:
-        How it went; errors are noted, not raised.
+        How it ended; errors are noted, not raised.
     """
-    ledger = Ledger(place.folder)
-    with ledger.held(cell):
+    ledger = Ledger(workspace.folder)
+    with ledger.lock(cell):
         if ledger.can_be_used(cell):
             return Outcome(cell.key)
         try:
-            _do(cell, ledger, place)
+            _do(cell, ledger, workspace)
         except Exception as error:
-            said = str(error) if isinstance(error, SmidgenError) else repr(error)
-            ledger.note_failure(cell, said, traceback.format_exc())
-            return Outcome(cell.key, said)
+            reason = str(error) if isinstance(error, SmidgenError) else repr(error)
+            ledger.note_failure(cell, reason, traceback.format_exc())
+            return Outcome(cell.key, reason)
     return Outcome(cell.key)
 
 
-def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
+def _do(cell: Cell, ledger: Ledger, workspace: Workspace) -> None:
     work = ledger.work(cell)
     made = work / "artifact"
-    # A try that ended before its record was written may have left one.
+    # An earlier try that ended before its record was written may have left one.
     shutil.rmtree(made, ignore_errors=True)
-    # Here and not before: only who does the cell knows which devices there are.
-    device = "cpu" if on_processor(cell.kind) else str(find_device(place.device))
+    # Only the process that does the cell knows which devices there are.
+    device = "cpu" if cell.on_processor else str(find_device(workspace.device))
     job = Job(
-        data=cell.data,
+        data=cell.parsed_data,
         seed=cell.seed,
-        settings=cell.settings,
-        root=place.data,
-        needs=tuple(ledger.found(each) for each in cell.needs),
+        settings=cell.parsed_settings,
+        root=workspace.data,
+        needs=tuple(ledger.finished(need) for need in cell.needs),
         artifact=made,
         work=work,
         device=device,
@@ -99,8 +99,8 @@ def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", SmidgenWarning)
-        results = kind_of(cell.kind)(job)
-    notes = dict.fromkeys(str(each.message) for each in caught)
+        results = find_kind(cell.kind).run(job)
+    notes = dict.fromkeys(str(warning.message) for warning in caught)
     config = {
         "title": f"{cell.data.get('name')}, seed {cell.seed}: {cell.name}",
         "cell": cell.name,
@@ -108,10 +108,10 @@ def _do(cell: Cell, ledger: Ledger, place: Place) -> None:
         "key": cell.key,
         "data": dict(cell.data),
         **({"test_to_train": cell.test_to_train} if cell.test_to_train else {}),
-        "files": digests(cell.data, place.data),
+        "files": file_digests(cell.data, workspace.data),
         "settings": dict(cell.settings),
-        "defaults": defaults_of(cell),
-        "needs": [each.key for each in cell.needs],
+        "defaults": cell.defaults,
+        "needs": [need.key for need in cell.needs],
         "artifact": made.is_dir(),
         "device": device,
     }

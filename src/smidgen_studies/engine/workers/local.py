@@ -1,8 +1,8 @@
-"""Cells in processes of this machine, no more than its cores and its memory hold.
+"""Cells in processes of this machine, no more than its cores and its memory allow.
 
-Workers live on from cell to cell. One that dies takes its cell with it: that is tried once
-more, in case the system had run out of memory, and then noted as failed. All end when the
-program does, even if it was killed.
+A worker does one cell after another. If it dies, its cell is tried once more, in case the
+system had run out of memory, and is then noted as failed. All workers end with the program,
+even if that was killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from smidgen.runtime.progress import SWITCH
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import Resources
-from smidgen_studies.engine.workers.base import Outcome, Place, do_cell
+from smidgen_studies.engine.workers.base import Outcome, Workspace, do_cell
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MOST_DEATHS = 2
@@ -43,16 +43,16 @@ class LocalEngine:
     """Processes of this machine.
 
     Args:
-        place: Where data are and records go.
+        workspace: Where data are and records go.
         resources: What a worker needs.
-        workers: How many there may be; as many as cores and memory hold if left out.
+        workers: How many there may be; by default as many as cores and memory allow.
     """
 
     def __init__(
-        self, place: Place, resources: Resources, workers: int | None = None
+        self, workspace: Workspace, resources: Resources, workers: int | None = None
     ) -> None:
         find_device(resources.device, "--device")
-        self.place = replace(place, device=resources.device)
+        self.workspace = replace(workspace, device=resources.device)
         self.resources = resources
         self.most = workers or room_for(resources)
         if self.most < 1:
@@ -63,10 +63,10 @@ class LocalEngine:
     @property
     def busy(self) -> list[_Worker]:
         """The workers that have a cell."""
-        return [each for each in self.workers if each.cell is not None]
+        return [worker for worker in self.workers if worker.cell is not None]
 
     def has_room(self) -> bool:
-        """Say whether a worker is free, and memory for what it would do."""
+        """Say whether a worker is free, and memory for its cell."""
         busy = len(self.busy)
         if not busy or busy >= self.most:
             return not busy
@@ -75,31 +75,31 @@ class LocalEngine:
 
     def start(self, cell: Cell) -> None:
         """Give a cell to a worker that has none, or to a new one."""
-        free = next((each for each in self.workers if each.cell is None), None)
-        if free is None:
-            free = self._hired()
-            self.workers.append(free)
-        free.cell = cell
+        worker = next((worker for worker in self.workers if worker.cell is None), None)
+        if worker is None:
+            worker = self._start_worker()
+            self.workers.append(worker)
+        worker.cell = cell
         try:
-            free.pipe.send(cell)
+            worker.pipe.send(cell)
         except BrokenPipeError:
-            # It died with nothing to do; `wait` will see and hire another.
+            # It died while it had nothing to do; `wait` will notice and start another.
             return
 
     def wait(self) -> Sequence[Outcome]:
         """Wait for an outcome; a cell whose worker died is started again once."""
-        found: list[Outcome] = []
-        while not found:
-            ready = wait([each.pipe for each in self.busy])
-            for worker in [each for each in self.workers if each.pipe in ready]:
+        outcomes: list[Outcome] = []
+        while not outcomes:
+            ready = wait([worker.pipe for worker in self.busy])
+            for worker in [worker for worker in self.workers if worker.pipe in ready]:
                 cell = worker.cell
                 assert cell is not None
                 try:
-                    found.append(worker.pipe.recv())
+                    outcomes.append(worker.pipe.recv())
                     worker.cell = None
                 except (EOFError, ConnectionResetError):
-                    found += self._buried(worker, cell)
-        return found
+                    outcomes += self._replace_dead(worker, cell)
+        return outcomes
 
     def close(self) -> None:
         """End all workers."""
@@ -109,7 +109,7 @@ class LocalEngine:
             worker.pipe.close()
         self.workers = []
 
-    def _buried(self, worker: _Worker, cell: Cell) -> list[Outcome]:
+    def _replace_dead(self, worker: _Worker, cell: Cell) -> list[Outcome]:
         worker.process.join()
         worker.pipe.close()
         self.workers.remove(worker)
@@ -117,18 +117,18 @@ class LocalEngine:
         if deaths < _MOST_DEATHS:
             self.start(cell)
             return []
-        said = (
-            f"its process ended {deaths} times without a word (exit code "
-            f"{worker.process.exitcode}). If that was for want of memory, give --workers 1."
+        reason = (
+            f"its process was killed {deaths} times (exit code {worker.process.exitcode}). "
+            "If the system ran out of memory, pass --workers 1."
         )
-        Ledger(self.place.folder).note_failure(cell, said)
-        return [Outcome(cell.key, said)]
+        Ledger(self.workspace.folder).note_failure(cell, reason)
+        return [Outcome(cell.key, reason)]
 
-    def _hired(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = self.resources.threads
-        process = context.Process(target=_serve, args=(theirs, self.place, threads))
+        process = context.Process(target=_serve, args=(theirs, self.workspace, threads))
         with _environment(threads):
             process.start()
         theirs.close()
@@ -136,8 +136,8 @@ class LocalEngine:
 
 
 def room_for(resources: Resources) -> int:
-    """Tell how many workers this machine's cores and free memory hold; one at least."""
-    # Nobody knows how much of another device's memory a cell takes: one worker has it.
+    """Say how many workers this machine's cores and free memory allow; at least one."""
+    # How much of a GPU's memory a cell takes is not known: one worker has it alone.
     if find_device(resources.device).type != "cpu":
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -148,10 +148,10 @@ def room_for(resources: Resources) -> int:
 
 @contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """What a process must find when it starts, before it imports anything."""
-    wanted = {**dict.fromkeys(_THREADS, str(threads)), SWITCH: "0"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    """Set what a process must find when it starts, before it imports anything."""
+    variables = {**dict.fromkeys(_THREADS, str(threads)), SWITCH: "0"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -162,9 +162,9 @@ def _environment(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(pipe: Connection, place: Place, threads: int) -> None:
-    """Do cells until the pipe is closed: the life of a worker."""
-    # Ctrl-C is for the program, which then ends its workers.
+def _serve(pipe: Connection, workspace: Workspace, threads: int) -> None:
+    """Do cells until the pipe is closed: all that a worker does."""
+    # Ctrl-C is meant for the program, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
@@ -173,7 +173,7 @@ def _serve(pipe: Connection, place: Place, threads: int) -> None:
             cell = pipe.recv()
         except EOFError:
             return
-        pipe.send(do_cell(cell, place))
+        pipe.send(do_cell(cell, workspace))
 
 
 def _end_with_parent() -> None:

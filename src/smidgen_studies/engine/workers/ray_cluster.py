@@ -1,8 +1,8 @@
-"""Cells on a Ray cluster: one that is there already, by its address, or a local one.
+"""Cells on a Ray cluster: a running one by its address, or one started on this machine.
 
 Every worker must see the folders of the data and of the records under the same path, as on
-a shared file system: cells write their records themselves, so what was done stays done
-whatever becomes of the cluster. A worker that dies has its cell done by another.
+a shared file system: cells write their own records, so what is done stays done whatever
+happens to the cluster. If a worker dies, another does its cell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smidgen.runtime.progress import SWITCH
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import Resources
-from smidgen_studies.engine.workers.base import Outcome, Place, do_cell
+from smidgen_studies.engine.workers.base import Outcome, Workspace, do_cell
 from smidgen_studies.engine.workers.local import room_for
 
 _TRIES_AFTER_DEATH = 3
@@ -33,42 +33,42 @@ class RayEngine:
     """Tasks of a Ray cluster.
 
     Args:
-        place: Where data are and records go; the same for every worker.
+        workspace: Where data are and records go; the same for every worker.
         resources: What a cell needs.
-        workers: How many cells at once; what the cluster's cores hold if left out.
-        address: The cluster; one is started on this machine if left out.
+        workers: How many cells at once; by default as many as the cluster's cores allow.
+        address: The cluster; by default one is started on this machine.
     """
 
     def __init__(
         self,
-        place: Place,
+        workspace: Workspace,
         resources: Resources,
         workers: int | None = None,
         *,
         address: str | None = None,
     ) -> None:
-        self.place = replace(place, device=resources.device)
-        self.own = not ray.is_initialized()
-        if self.own:
+        self.workspace = replace(workspace, device=resources.device)
+        self.started = not ray.is_initialized()
+        if self.started:
             _join(resources, workers, address)
         self.running: dict[Any, Cell] = {}
-        there = ray.cluster_resources()
-        cores, gpus = int(there.get("CPU", 1)), int(there.get("GPU", 0))
+        available = ray.cluster_resources()
+        cores, gpus = int(available.get("CPU", 1)), int(available.get("GPU", 0))
         try:
-            own_gpu = gpus_of_a_cell(resources.device, gpus)
+            gpus_each = gpus_per_cell(resources.device, gpus)
         except ArgumentError:
             self.close()
             raise
         self.most = workers or max(1, cores // resources.threads)
-        if own_gpu:
+        if gpus_each:
             self.most = min(self.most, gpus)
         self.task = ray.remote(
             num_cpus=resources.threads,
-            num_gpus=own_gpu,
-            # A worker that dies is the cluster's affair; an error of ours is an outcome.
+            num_gpus=gpus_each,
+            # Ray retries after a worker's death; an error in a cell is an outcome.
             max_retries=_TRIES_AFTER_DEATH,
             max_calls=0,
-        )(_done)
+        )(_do_cell)
         self.threads = resources.threads
 
     def has_room(self) -> bool:
@@ -77,58 +77,58 @@ class RayEngine:
 
     def start(self, cell: Cell) -> None:
         """Send a cell to the cluster."""
-        self.running[self.task.remote(cell, self.place, self.threads)] = cell
+        self.running[self.task.remote(cell, self.workspace, self.threads)] = cell
 
     def wait(self) -> Sequence[Outcome]:
         """Wait until a cell has ended."""
         ended, _ = ray.wait(list(self.running), num_returns=1)
-        return [self._outcome(each, self.running.pop(each)) for each in ended]
+        return [self._outcome(task, self.running.pop(task)) for task in ended]
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        for each in self.running:
-            ray.cancel(each, force=True)
+        for task in self.running:
+            ray.cancel(task, force=True)
         self.running = {}
-        if self.own:
+        if self.started:
             ray.shutdown()
 
     def _outcome(self, task: Any, cell: Cell) -> Outcome:
         try:
-            found: Outcome = ray.get(task)
-            return found
+            outcome: Outcome = ray.get(task)
+            return outcome
         except RayError as error:
-            said = f"its workers ended without a word ({type(error).__name__})."
-            Ledger(self.place.folder).note_failure(cell, said)
-            return Outcome(cell.key, said)
+            reason = f"its workers died ({type(error).__name__})."
+            Ledger(self.workspace.folder).note_failure(cell, reason)
+            return Outcome(cell.key, reason)
 
 
-def gpus_of_a_cell(device: str, there: int) -> int:
-    """Tell how many of a cluster's GPUs a cell is to have for itself.
+def gpus_per_cell(device: str, available: int) -> int:
+    """Say how many of a cluster's GPUs each cell has for itself.
 
     Args:
         device: The device of a study's resources.
-        there: How many GPUs the cluster has.
+        available: How many GPUs the cluster has.
 
     Returns:
         One or none; a task that asks Ray for none sees none.
 
     Raises:
-        ArgumentError: If it must be one that is not there, or one by its number.
+        ArgumentError: If the device is not there, or is named by its number.
     """
     if device == AUTO:
-        return min(1, there)
+        return min(1, available)
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return 0
     if index:
         raise ArgumentError(
             f"--device must be auto, cuda or cpu with --engine ray, got {device!r}. Ray "
-            "says which GPU a cell has: take cuda."
+            "chooses the GPU of a cell: pass cuda."
         )
-    if not there:
+    if not available:
         raise ArgumentError(
             f"--device must be a device of the Ray cluster, got {device!r}, and it has no "
-            "GPU. Leave it out, or take cpu."
+            "GPU. Leave it out, or pass cpu."
         )
     return 1
 
@@ -139,7 +139,7 @@ def _join(resources: Resources, workers: int | None, address: str | None) -> Non
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         SWITCH: "0",
-        # Kinds of the user's own must be found where the program finds them.
+        # Workers must find a user's own kinds where the program finds them.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     common: dict[str, Any] = {
@@ -148,7 +148,7 @@ def _join(resources: Resources, workers: int | None, address: str | None) -> Non
         "configure_logging": False,
     }
     if address is None:
-        # GPUs are counted by Ray itself.
+        # Ray counts GPUs itself.
         cores = (workers or room_for(replace(resources, device="cpu"))) * resources.threads
         # A busy machine takes longer to start Ray's own processes than Ray waits for them.
         os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
@@ -163,6 +163,6 @@ def _join(resources: Resources, workers: int | None, address: str | None) -> Non
         ) from error
 
 
-def _done(cell: Cell, place: Place, threads: int) -> Outcome:
+def _do_cell(cell: Cell, workspace: Workspace, threads: int) -> Outcome:
     torch.set_num_threads(threads)
-    return do_cell(cell, place)
+    return do_cell(cell, workspace)

@@ -1,0 +1,1 @@
+"""Scripts that write the README's tables, the docs' tables and the pictures from records."""

@@ -1,0 +1,183 @@
+"""What the records say of the papers' claims: the generated parts of docs/findings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import mean
+from typing import get_args
+
+from docs.build.committed import note_missing, read_table, recipe_records
+
+from smidgen.report.formats import format_nll, format_signed
+from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
+from smidgen.report.many_records.findings import findings
+from smidgen.report.names import FAMILIES, label_method, label_within
+from smidgen.runtime.record import Record
+from smidgen_studies.methods.uci_choices import By
+
+_FAMILIES = ("laplace", "swag")
+
+
+def found_by(study: str, baseline: str) -> Callable[[], str]:
+    """What a study's page says it found, as a list."""
+
+    def text() -> str:
+        found = read_table(study)
+        if found is None:
+            return note_missing(study)
+        return "\n".join(f"- {line}" for line in findings(found, baseline))
+
+    return text
+
+
+def _committed(study: str) -> RecordTable:
+    found = read_table(study)
+    assert found is not None, f"no record of {study} in results/ has scores"
+    return found
+
+
+def temperature_claim() -> str:
+    """Laplace on a tenth of the rows and columns against temperature scaling."""
+    return _recipe_gap("10 %, joint, by group", "temperature")
+
+
+def last_layer_claim() -> str:
+    """Sparse-KFAC against the last layer alone."""
+    return _recipe_gap("10 %, joint, by group", "last layer, joint")
+
+
+def _recipe_gap(first: str, second: str) -> str:
+    by_task = recipe_records()
+    gaps = {
+        score: [
+            [_gap(each, first, second, score) for each in own] for own in by_task.values()
+        ]
+        for score in ("nll", "ece")
+    }
+    means = zip(by_task, map(mean, gaps["nll"]), strict=True)
+    found = {score: stratified(own) for score, own in gaps.items()}
+    return (
+        f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
+        f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; ECE "
+        f"{_interval(found['ece'])}. 95 % intervals over {found['nll'].count} pairs of "
+        "task and seed, tasks counting alike; seeds of a task share test rows, all or some."
+    )
+
+
+def _gap(record: Record, first: str, second: str, score: str) -> float:
+    scored = record.results["recipes"]
+    return float(scored[first][score] - scored[second][score])
+
+
+def _interval(gap: SeedMean) -> str:
+    if gap.low is None or gap.high is None:
+        return format_signed(gap.value)
+    return f"{format_signed(gap.value)} ({format_signed(gap.low)} to {format_signed(gap.high)})"
+
+
+def table2() -> str:
+    """Every method of Table 2: NLL by task, and its differences to temperature scaling."""
+    across = read_table("glue-table2")
+    if across is None:
+        return note_missing("glue-table2")
+    seeds = len(across.seeds(across.data[0]))
+    whole = across.ranks("nll")
+    left = [f"“{across.labels[m]}”" for m in across.methods if m not in whole]
+    more = f"; not yet done on every split: {', '.join(left)}" if left else ""
+    lines = [
+        f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and ECE less "
+        "those of temperature scaling, with 95 % intervals, bold where zero is "
+        f"outside{more}:",
+        "",
+        f"| | {' | '.join(across.data)} | NLL − temperature | ECE − temperature |",
+        "|---" * (len(across.data) + 3) + "|",
+    ]
+    for method in whole:
+        means = (across.values(data, method, "nll") for data in across.data)
+        cells = [format_nll(mean(each)) for each in means]
+        for score in ("nll", "ece_equal_mass"):
+            gap = across.difference(method, "temperature", score)
+            cells.append("" if gap is None else _marked(gap, _interval(gap)))
+        lines.append(f"| {across.labels[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def uci_table() -> str:
+    """Five percent of the weights less all of them, by both posteriors, by data set."""
+    across = _committed("uci")
+    level = 5
+    lines = [
+        f"Mean test NLL of {level} % of the weights less that of all of them, "
+        f"{len(across.seeds(across.data[0]))} splits; bold where the 95 % interval, "
+        "widened for overlapping splits, leaves zero out:",
+        "",
+        f"| | {' | '.join(across.data)} |",
+        "|---" * (len(across.data) + 1) + "|",
+    ]
+    for family in _FAMILIES:
+        for by in ("magnitude", "variance", "random"):
+            cells = [_less_all(across, data, family, by, level) for data in across.data]
+            lines.append(
+                f"| {label_method(by, 'uci', family=family)} | {' | '.join(cells)} |"
+            )
+    return "\n".join(lines)
+
+
+def _less_all(across: RecordTable, data: str, family: str, by: str, level: int) -> str:
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for record in across.records_of(data):
+        for each in record.results.get("levels") or ():
+            own = found.setdefault((each["scheme"], each["level"]), {})
+            own[record.seed or 0] = each["scores"]["nll"]["value"]
+    some, whole = found[f"{family}-{by}", level], found[f"{family}-full", 100]
+    gaps = [some[seed] - whole[seed] for seed in whole]
+    return _marked(spread(gaps, across.test_to_train[data]))
+
+
+def bridges_table() -> str:
+    """Every choice of weights less random ones, for both posteriors, by data set."""
+    across = _committed("bridges")
+    columns = [(family, data) for family in _FAMILIES for data in across.data]
+    headings = (f"{FAMILIES[family]}, {data}" for family, data in columns)
+    lines = [
+        f"Mean test NLL over {len(across.seeds(across.data[0]))} splits, less that of "
+        "random weights; below zero is better, bold where the 95 % interval, widened for "
+        "overlapping splits, leaves zero out:",
+        "",
+        f"| chosen | weights | {' | '.join(headings)} |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for by in get_args(By):
+        label = label_within(by, "uci")
+        shares = [
+            found.value
+            for data in across.data
+            if (found := across.mean(data, f"laplace-{by}", "fraction"))
+        ]
+        if by != "random" and shares:
+            cells = [_less_random(across, family, by, data) for family, data in columns]
+            lines.append(f"| {label} | {100 * mean(shares):.2g} % | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _less_random(across: RecordTable, family: str, by: str, data: str) -> str:
+    gap = across.difference(f"{family}-{by}", f"{family}-random", "nll", data)
+    return "" if gap is None else _marked(gap)
+
+
+def _marked(gap: SeedMean, text: str | None = None) -> str:
+    """A difference, bold where its interval leaves zero out."""
+    text = text or format_signed(gap.value)
+    return f"**{text}**" if gap.above_zero or gap.below_zero else text
+
+
+TABLES = {
+    "bridges-short": bridges_table,
+    "claim-uci": uci_table,
+    "claim-temperature": temperature_claim,
+    "claim-last-layer": last_layer_claim,
+    "claim-table2": table2,
+    "found-glue-ramp": found_by("glue-ramp", "temperature"),
+    "found-uci": found_by("uci", "map"),
+    "found-bridges": found_by("bridges", "map"),
+}

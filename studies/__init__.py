@@ -1,1 +1,0 @@
-"""Studies: runs whose records are committed under results/."""

@@ -692,8 +692,18 @@ def test_star_ratings_get_no_class_zero(world, tmp_path, capsys, command):
     assert not (tmp_path / "out").exists()
 
 
-def test_finetune_sends_decimal_labels_to_tune(world, tmp_path, capsys):
+def test_finetune_sends_decimal_labels_to_bayestune(world, tmp_path, capsys):
     data = write(tmp_path / "n.tsv", "sentence\tscore\na b\t0.5\nc\t1.5\n")
     files = ("--train", data, "--val", data, "--text", "sentence", "--label", "score")
     assert run("finetune", world / "encoder", *files, "--out", tmp_path / "out") == 1
-    assert "smidgen tune" in capsys.readouterr().err
+    assert "smidgen bayestune" in capsys.readouterr().err
+
+
+def test_ssvi_is_fitted_predicts_and_is_evaluated(world, tmp_path, capsys):
+    folder, record = tmp_path / "ssvi", tmp_path / "e.json"
+    assert fit_with(world, folder, method="ssvi") == 0
+    assert evaluate(world, folder, "map", "--json", record) == 0
+    names = [row["name"] for row in Record.load(record).results["methods"]]
+    assert names == ["map", "temperature", "ssvi"]
+    assert fit_with(world, tmp_path / "p", method="ssvi", rate="0.1") == 1
+    assert "--rate is not for --method ssvi" in capsys.readouterr().err

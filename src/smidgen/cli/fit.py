@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,27 +73,7 @@ def fit(
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
-    # What each method's fit and its calibration take; the others have their defaults.
-    swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
-    arguments: dict[str, dict[str, Any]] = {
-        "laplace": {
-            "structure": selection.choose_structure(structure),
-            "settings": smidgen.fit.LaplaceSettings(approximation=approximation),
-        },
-        "swag": {"settings": swag.settings(checkpoint_every=CHECKPOINT_EVERY)},
-    }
-    precision = smidgen.fit.CalibrationSettings(what=calibrate, scope=scope)
-    calibration: dict[str, dict[str, Any]] = {
-        "laplace": {"settings": precision},
-        "swag": {"samples": samples},
-    }
-    choices = FitChoices(
-        method,
-        folder,
-        {"seed": seed, **arguments.get(method, {})},
-        calibration.get(method, {}),
-        overwrite,
-    )
+    choices = FitChoices(method, folder, *_read_choices(locals(), selection), overwrite)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.find_label_names(network))
@@ -102,13 +83,42 @@ def fit(
     subset = selection.choose(network, seen, say)
     if trains(method):
         seen = texts.make_batches(tables[0], tokenizer, *lengths, shuffle=True, seed=seed)
-    kept = choices.arguments.get("structure")
-    structured = "" if kept is None else f" with structure {kept}"
-    say(f"Fitting {method} to {selecting.describe_subset(subset)}{structured}")
+    say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
     posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     names = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**names, **posterior.summary()})
+
+
+def _read_choices(
+    options: Mapping[str, Any], selection: selecting.Selection
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what a method's fit and its calibration take; other methods use defaults."""
+    names = ("steps", "every", "rank", "rates", "trial_steps", "samples")
+    swag = methods.read_swag_options(*(options[name] for name in names))
+    structure = selection.choose_structure(options["structure"])
+    arguments: dict[str, dict[str, Any]] = {
+        "laplace": {
+            "structure": structure,
+            "settings": smidgen.fit.LaplaceSettings(approximation=options["approximation"]),
+        },
+        "swag": {"settings": swag.settings(checkpoint_every=CHECKPOINT_EVERY)},
+    }
+    precision = smidgen.fit.CalibrationSettings(
+        what=options["calibrate"], scope=options["scope"]
+    )
+    calibration: dict[str, dict[str, Any]] = {
+        "laplace": {"settings": precision},
+        "swag": {"samples": options["samples"]},
+    }
+    method = options["method"]
+    chosen = {"seed": options["seed"], **arguments.get(method, {})}
+    return chosen, calibration.get(method, {})
+
+
+def _describe(choices: FitChoices) -> str:
+    structure = choices.arguments.get("structure")
+    return "" if structure is None else f" with structure {structure}"
 
 
 def show_posterior(posterior: Posterior) -> None:

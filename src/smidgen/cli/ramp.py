@@ -34,6 +34,9 @@ _BEST = "best"
 _WRITTEN = ("record.json", "report.html", "posterior")
 
 
+HeldOut = Annotated[
+    Path, typer.Option(help="Held-out data to choose sizes and calibrate on.")
+]
 Test = Annotated[Path, typer.Option(help="Labelled test data; nothing is chosen on them.")]
 Folder = Annotated[
     Path, typer.Option("--out", help="Folder for record.json and report.html.")
@@ -131,9 +134,7 @@ def ramp(
     context: typer.Context,
     model: texts.Model,
     train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
-    val: Annotated[
-        Path, typer.Option(help="Held-out data to choose sizes and calibrate on.")
-    ],
+    val: HeldOut,
     test: Test,
     folder: Folder,
     text: texts.Text = "text",
@@ -168,11 +169,8 @@ def ramp(
     refuse_taken_files(*written, json_file, overwrite=overwrite)
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
-        _show(
-            _ramp_swag(inputs, schemes, fractions, options, seed, folder),
-            written,
-            json_file,
-        )
+        record = _ramp_swag(inputs, schemes, fractions, options, seed, folder)
+        _show(record, written, json_file)
         return
     from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings
 

@@ -46,18 +46,7 @@ class Arrays:
         return int(self.labels.max()) + 1
 
     def split(self, count: int, generator: torch.Generator) -> tuple[Arrays, Arrays]:
-        """Divide at random: all but `count` examples, and those.
-
-        Args:
-            count: Size of the second part.
-            generator: Source of the order.
-
-        Returns:
-            Both parts.
-
-        Raises:
-            ArgumentError: If one of them would be empty.
-        """
+        """Divide at random: all but `count` examples, and those `count`."""
         if not 0 < count < len(self):
             raise ArgumentError(
                 f"the held-out part must have 1 to {len(self) - 1} examples, got {count}."
@@ -67,14 +56,7 @@ class Arrays:
 
 
 class ArrayBatches:
-    """Batches of arrays held in memory; a new order every time if shuffled.
-
-    Args:
-        arrays: The examples.
-        size: Examples in a batch.
-        shuffle: Whether to draw an order each time.
-        seed: Seed of the orders; a checkpoint finds their state in `generator`.
-    """
+    """Batches of arrays held in memory, in a new order every time if shuffled."""
 
     def __init__(
         self, arrays: Arrays, size: int, *, shuffle: bool = False, seed: int = 0
@@ -140,18 +122,7 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
 
 
 def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
-    """Join the examples of several files.
-
-    Args:
-        parts: The examples of each file.
-        names: The files.
-
-    Returns:
-        All of them, in that order.
-
-    Raises:
-        DataError: If their shapes differ.
-    """
+    """Join the examples of several files, whose names are for errors."""
     shape = parts[0].inputs.shape[1:]
     for arrays, name in zip(parts, names, strict=True):
         if arrays.inputs.shape[1:] != shape:
@@ -175,15 +146,7 @@ def measure_moments(train: Arrays) -> tuple[Tensor, Tensor]:
 
 
 def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
-    """Shift and scale features or channels by the moments of the training data.
-
-    Args:
-        train: The training data.
-        others: Further examples, shifted and scaled by the same numbers.
-
-    Returns:
-        All of them, in that order.
-    """
+    """Standardise features or channels by the moments of the training data."""
     mean, deviation = measure_moments(train)
     return tuple(
         Arrays((arrays.inputs - mean) / deviation, arrays.labels)

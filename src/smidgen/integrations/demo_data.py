@@ -196,11 +196,7 @@ def _describe_cache_error(error: OSError) -> str:
 
 
 def _download(work: Path) -> None:
-    """Let pip fetch the file, with the index, proxy and certificates it is set up with.
-
-    Raises:
-        DataError: If pip cannot.
-    """
+    """Let pip fetch the file, with the index, proxy and certificates it is set up with."""
     requirements = work / "requirements.txt"
     requirements.write_text(f"{_PACKAGE} --hash=sha256:{_SHA256}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]

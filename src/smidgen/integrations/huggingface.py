@@ -49,14 +49,7 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, SafetensorError)
 
 @dataclass(frozen=True, eq=False)
 class NewClassifier:
-    """A pretrained model, its tokenizer, and which weights of it are new.
-
-    Args:
-        model: The model, in evaluation mode.
-        tokenizer: Its tokenizer.
-        head: Names of the parameters that the folder lacks, drawn from the seed; "last",
-            the last affine layer, if it has them all.
-    """
+    """A pretrained model in evaluation mode, its tokenizer, and which weights are new."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -266,20 +259,7 @@ def save_model(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write a model and its tokenizer whole or not at all, as safetensors.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        folder: The folder to write, created if necessary.
-        overwrite: Replace a model that is there.
-
-    Returns:
-        The folder.
-
-    Raises:
-        StoreError: If something is there that must not be replaced.
-    """  # noqa: DOC502
+    """Write a model and its tokenizer as safetensors, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
     with new_folder(folder) as work, _silence():

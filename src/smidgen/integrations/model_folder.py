@@ -32,34 +32,14 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def find_model_folder(name: str) -> Path:
-    """Find a model's folder, with weights and a tokenizer that can be loaded.
-
-    Args:
-        name: A folder made by `save_pretrained`, or a model id on the hub.
-
-    Returns:
-        The folder itself, or the one the hub's files are fetched into.
-
-    Raises:
-        ArgumentError: If there is none, its weights are pickled, or a part is missing.
-    """  # noqa: DOC502
+    """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
     folder = _find_or_fetch(name)
     _check_files(folder, name)
     return folder
 
 
 def find_config_file(name: str) -> Path:
-    """Find a model's config.json; weights need not be there.
-
-    Args:
-        name: A model folder, the file itself, or a model id on the hub.
-
-    Returns:
-        The file, or the one it would be; from the hub it alone is fetched.
-
-    Raises:
-        ArgumentError: If there is none here and none on the hub.
-    """  # noqa: DOC502
+    """Find a model's config.json, or fetch it alone; weights need not be there."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path / CONFIG

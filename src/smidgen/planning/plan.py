@@ -166,14 +166,7 @@ class PlanSettings:
     max_length: int = 128
 
     def check(self, method: str) -> None:
-        """Refuse values that cannot be right, or are for another method.
-
-        Args:
-            method: The method.
-
-        Raises:
-            ArgumentError: If there is one.
-        """
+        """Refuse values that are out of range or meant for another method."""
         least = {"rank": 2, "top": 2}
         for name, number in asdict(self).items():
             if number is not None and number < least.get(name, 1):

@@ -85,16 +85,7 @@ def bayestune(
 def refuse_several_rules(
     fraction: float | None, threshold: float | None, elbow: bool
 ) -> None:
-    """Refuse more than one rule of how many weights are chosen.
-
-    Args:
-        fraction: The fraction, if one is given.
-        threshold: The threshold, if one is given.
-        elbow: Whether it is the elbow.
-
-    Raises:
-        ArgumentError: If more than one is given.
-    """
+    """Refuse more than one rule for how many weights to choose."""
     rules = {"fraction": fraction, "threshold": threshold, "elbow": elbow or None}
     names = [name for name, value in rules.items() if value is not None]
     if len(names) > 1:
@@ -123,20 +114,7 @@ def _check_scores(scores: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> 
 
 
 def _count_before_elbow(scores: Mapping[str, Tensor]) -> int:
-    """Count the scales before the elbow of their sorted curve.
-
-    That is the point furthest below the chord of scale against rank, which a histogram
-    with bins of equal ratio gives without sorting.
-
-    Args:
-        scores: Scales by parameter name.
-
-    Returns:
-        The count.
-
-    Raises:
-        ArgumentError: If the scales do not differ.
-    """
+    """Count the scales before the elbow of their sorted curve."""
     high = max(float(score.max()) for score in scores.values())
     low = max(min(float(score.min()) for score in scores.values()), high * 1e-12)
     if not 0 < low < high:

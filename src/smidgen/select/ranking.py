@@ -22,20 +22,7 @@ By = str | Mapping[str, Tensor]
 
 
 def iterate_scores(model: nn.Module, by: By, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Go through the scores of one affine parameter after another.
-
-    Args:
-        model: The trained model; it is only read.
-        by: "magnitude", "random", or scores by parameter name.
-        seed: Seed of random scores.
-
-    Returns:
-        Names and scores of the parameter's shape, fp64 on the CPU, in the model's order;
-        where scores are passed, of their parameters only.
-
-    Raises:
-        ArgumentError: If the score is unknown, or the scores do not fit the model.
-    """
+    """Yield each affine parameter's name and scores, fp64 on the CPU, in the model's order."""
     if isinstance(by, Mapping):
         return _check_scores(require_coverage(model).universe, by)
     if by == "magnitude":
@@ -56,15 +43,7 @@ def describe_ranking(by: By, seed: int) -> dict[str, Json]:
 
 
 def pick_largest(scores: Tensor, fraction: float) -> Tensor:
-    """Pick the largest of a vector of scores, at least one.
-
-    Args:
-        scores: The scores, (n,).
-        fraction: The fraction to pick, in (0, 1].
-
-    Returns:
-        Their indices, ascending, on the CPU.
-    """
+    """Pick a fraction of a vector of scores, at least one; indices ascend, on the CPU."""
     count = ceil_fraction(scores.numel(), fraction)
     order = scores.double().sort(descending=True, stable=True).indices
     return order[:count].sort().values.to("cpu", torch.int64)

@@ -70,14 +70,7 @@ class Selector:
         return self.size == "fraction"
 
     def check_size(self, size: float | None) -> None:
-        """Refuse a size that cannot be right for any model, before work is done.
-
-        Args:
-            size: The size, or None.
-
-        Raises:
-            ArgumentError: If it is missing, out of range, or not for this selector.
-        """
+        """Refuse a size that is missing, out of range or not for this selector, before any work."""
         if self.size is None and size is not None:
             raise ArgumentError(
                 f"size must be left out for the selector {self.name!r}, got {size!r}: it "

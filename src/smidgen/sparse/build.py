@@ -145,17 +145,7 @@ def assemble_network(
     budget: Budget,
     generator: torch.Generator,
 ) -> SparseNetwork:
-    """Put Gaussian layers with these weights into a copy of a model.
-
-    Args:
-        model: The caller's model; never changed.
-        weights: The active weights of each layer to replace.
-        budget: Whether layers may exchange active weights.
-        generator: Source of all noise.
-
-    Returns:
-        The network, in training mode.
-    """
+    """Put Gaussian layers with these weights into a copy of a model, in training mode."""
     frames = _find_layers(model, list(weights))
     copy = deepcopy(model)
     layers = {}

@@ -86,17 +86,7 @@ class GaussianLayer(nn.Module, ABC):
     def set_weights(
         self, pattern: Pattern, means: Tensor, log_scales: Tensor | None
     ) -> None:
-        """Take another active set and its values, in the pattern's order.
-
-        Args:
-            pattern: The active set.
-            means: μ, (k,).
-            log_scales: log σ, (k,), if this layer has scales. Parameters stay the same
-                objects unless k changes.
-
-        Raises:
-            StructureError: If there are scales for a layer without, or none for one with.
-        """
+        """Take another active set; parameters stay the same objects unless k changes."""
         if (log_scales is None) != (self.log_scales is None):
             needed, got = ("None", "some") if self.log_scales is None else ("given", "none")
             raise StructureError(
@@ -108,15 +98,7 @@ class GaussianLayer(nn.Module, ABC):
         self.pattern = pattern
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the outputs, with the noise this layer is set to.
-
-        Args:
-            inputs: What the dense layer would take.
-
-        Returns:
-            What it would return. In evaluation mode those of the means, or of
-            `current_draw` if there is one.
-        """
+        """Compute the outputs: with noise in training, those of the means in evaluation."""
         # Evaluation changes nothing of a network, not even how it computes.
         if self.path == "auto" and self.training:
             self.path = find_faster_path(self, inputs)
@@ -209,18 +191,7 @@ class GaussianConv2d(GaussianLayer):
 
     @classmethod
     def like(cls, module: nn.Conv2d, *values: object) -> GaussianConv2d:
-        """Make one with the geometry of a convolution.
-
-        Args:
-            module: The convolution.
-            values: The arguments of `GaussianLayer`.
-
-        Returns:
-            The layer.
-
-        Raises:
-            ArgumentError: If the convolution has groups.
-        """
+        """Make one with the geometry of a convolution, from the values of a `GaussianLayer`."""
         if module.groups != 1:
             raise ArgumentError(
                 f"a sparse convolution must have 1 group, got {module.groups}. Leave it "
@@ -280,15 +251,7 @@ class GaussianConv2d(GaussianLayer):
 
 
 def find_faster_path(layer: GaussianLayer, inputs: Tensor) -> Path:
-    """Time both paths forward and backward on these inputs.
-
-    Args:
-        layer: A layer; its values are not changed.
-        inputs: A batch as it will be in training.
-
-    Returns:
-        The faster path; dense if the sparse one cannot run.
-    """
+    """Time both paths forward and backward; dense if the sparse one cannot run."""
     if layer.pattern.indices is None:
         return "dense"
     seconds: dict[Path, float] = {}

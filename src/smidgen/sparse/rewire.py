@@ -202,13 +202,7 @@ class Rewiring:
 def change_active_set(
     layer: GaussianLayer, indices: Tensor, optimiser: torch.optim.Optimizer | None = None
 ) -> None:
-    """Give a layer another active set; weights in both keep value and momentum.
-
-    Args:
-        layer: The layer.
-        indices: The new active set.
-        optimiser: Its state of this layer's parameters follows.
-    """
+    """Give a layer another active set; weights in both keep value and momentum."""
     old = layer.pattern.list_indices(layer.means.device)
     pattern = replace(layer.pattern, indices=indices)
     new = pattern.list_indices(layer.means.device)
@@ -237,15 +231,7 @@ def replace_weights(
     log_scales: Tensor | None,
     optimiser: torch.optim.Optimizer | None,
 ) -> None:
-    """Give a layer other weights; its optimiser goes on with the new parameters.
-
-    Args:
-        layer: The layer.
-        pattern: The active set.
-        means: Its means.
-        log_scales: Its log-scales, if the layer has any.
-        optimiser: Holds the layer's parameters and, in the new size, their state.
-    """
+    """Give a layer other weights; its optimiser goes on with the new parameters."""
     before = (layer.means, layer.log_scales)
     layer.set_weights(pattern, means, log_scales)
     for old, new in zip(before, (layer.means, layer.log_scales), strict=True):

@@ -54,18 +54,7 @@ def pack_tensors(network: SparseNetwork) -> dict[str, Tensor]:
 def unpack_weights(
     tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> dict[str, ActiveWeights]:
-    """Read and check the active weights of every layer.
-
-    Args:
-        tensors: What `pack_tensors` listed.
-        header: What `describe_layers` listed.
-
-    Returns:
-        Weights by layer, on the CPU.
-
-    Raises:
-        StoreError: If a tensor has the wrong shape.
-    """
+    """Read and check what `pack_tensors` and `describe_layers` wrote of every layer."""
     weights = {}
     for name, entry in header["maps"].items():
         rows, columns = matrix_shape(tuple(entry["shape"]))
@@ -86,16 +75,7 @@ def unpack_weights(
 def restore_rest(
     network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
-    """Copy everything that is no value of a Gaussian layer into a network.
-
-    Args:
-        network: The network.
-        tensors: What `pack_tensors` listed.
-        header: What `describe_layers` listed.
-
-    Raises:
-        StoreError: If a tensor has the wrong shape.
-    """
+    """Copy everything that is no value of a Gaussian layer into a network."""
     for name, layer in network.layers.items():
         entry = header["maps"][name]
         layer.path, layer.noise = entry["path"], entry["noise"]

@@ -32,17 +32,7 @@ Visit = Callable[
 def score_layers(
     model: nn.Module | Problem, batches: Iterable[Batch], visit: Visit, *, progress: bool
 ) -> dict[str, Tensor]:
-    """Run one pass over the data and make scores of what it finds.
-
-    Args:
-        model: The trained model, or a `Problem` that says how to read its batches.
-        batches: Any iterable of batches, read once.
-        visit: The pass.
-        progress: Draw a progress bar; in a log, a line a minute.
-
-    Returns:
-        Scores of every parameter of the affine layers.
-    """
+    """Score every parameter of the affine layers in one pass over the data."""
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})
@@ -77,16 +67,7 @@ def run_pass(
 def scatter_scores(
     model: nn.Module, blocks: Sequence[LayerBlock], values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Write a number for each weight of some blocks into parameters, zero elsewhere.
-
-    Args:
-        model: The model.
-        blocks: The blocks.
-        values: Numbers for each block, in the order of its weights, by layer name.
-
-    Returns:
-        A tensor for every parameter of the affine layers, fp64 on the CPU.
-    """
+    """Write values by weight of each block into fp64 parameters on the CPU, zero elsewhere."""
     universe = require_coverage(model).universe
     scores = {n: torch.zeros(shape, dtype=torch.float64) for n, shape in universe.items()}
     for block in blocks:

@@ -24,15 +24,7 @@ def random(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
 
 
 def draw_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Draw scores for one parameter after another.
-
-    Args:
-        model: The trained model; only its shapes are read.
-        seed: Seed of the numbers.
-
-    Yields:
-        A parameter's name and its scores.
-    """
+    """Draw scores for one parameter after another."""
     generator = torch.Generator().manual_seed(seed)
     for name, shape in require_coverage(model).universe.items():
         # fp64: among millions of fp32 numbers many would be equal.

@@ -16,28 +16,27 @@ from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
 
-Ranking = Literal["operator_norm", "random"]
 Order = Literal["max", "min"]
-Choice = Literal["attention", "mlp", "all"]
+LayerGroup = Literal["attention", "mlp", "all"]
 
 
 def modules(
     model: nn.Module,
     *,
     count: int,
-    by: Ranking = "operator_norm",
+    by: Literal["operator_norm", "random"] = "operator_norm",
     order: Order = "max",
-    group: Choice = "all",
+    group: LayerGroup = "all",
     seed: int = 0,
 ) -> Subset:
     """Choose whole affine layers.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
         count: How many layers.
         by: "operator_norm" or "random".
         order: Largest norms first ("max") or smallest ("min").
-        group: Of which layers: "attention", "mlp" (all others) or "all".
+        group: Which layers to choose from: "attention", "mlp" (all others) or "all".
         seed: Seed of a random choice.
 
     Returns:
@@ -47,8 +46,8 @@ def modules(
         ArgumentError: If an argument has a value that is not allowed.
     """
     coverage = require_coverage(model)
-    if group not in get_args(Choice):
-        raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
+    if group not in get_args(LayerGroup):
+        raise ArgumentError(f"group must be one of {get_args(LayerGroup)}, got {group!r}.")
     layers = [layer for layer in coverage.layers if group in ("all", layer.group)]
     if not layers:
         raise ArgumentError(

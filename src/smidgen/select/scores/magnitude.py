@@ -14,7 +14,7 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
     """Score every weight and bias by its absolute value.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
 
     Returns:
         Scores by parameter name.

@@ -1,7 +1,7 @@
 """How scores are made from data: one pass over the batches, scattered into parameters.
 
-Layers that no posterior could treat, because they mix the examples of a batch, score zero: a
-warning names them. So do layers that never run.
+Layers that mix the examples of a batch, which no posterior can treat, score zero, and a
+warning names them. Layers that never run score zero, too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def score_layers(
     whole = Subset(universe, {name: Whole() for name in universe})
     blocks = find_blocks(problem.model, whole)
     with preserve_model(problem.model):
-        shown = track(batches, "scoring", show=progress)
-        settled, first, everything = problem.settle(shown)
+        tracked = track(batches, "scoring", show=progress)
+        settled, first, all_batches = problem.settle(tracked)
         mixing = find_mixing_layers(settled, first, blocks)
         if mixing:
             warnings.warn(
@@ -49,7 +49,7 @@ def score_layers(
                 stacklevel=3,
             )
         blocks = tuple(block for block in blocks if block.layer.name not in mixing)
-        values = visit(settled, blocks, everything)
+        values = visit(settled, blocks, all_batches)
     return scatter_scores(problem.model, blocks, values)
 
 

@@ -14,16 +14,16 @@ def random(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
     """Score every weight and bias by a random number.
 
     Args:
-        model: The trained model; only its shapes are read.
+        model: The trained model; only its shapes matter.
         seed: Seed of the numbers.
 
     Returns:
         Scores by parameter name, the same for the same seed.
     """
-    return dict(draw_scores(model, seed))
+    return dict(iterate_random_scores(model, seed))
 
 
-def draw_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
+def iterate_random_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Draw scores for one parameter after another."""
     generator = torch.Generator().manual_seed(seed)
     for name, shape in require_coverage(model).universe.items():

@@ -87,6 +87,5 @@ def check_scores(
             )
         if score.isnan().any():
             raise ArgumentError(
-                f"{argument} must hold numbers, got NaN in the scores of {name!r}. Score "
-                "the weights again."
+                f"{argument} must hold numbers, got NaN for {name!r}. Score the weights again."
             )

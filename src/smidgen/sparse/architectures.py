@@ -20,7 +20,11 @@ from smidgen.types import Shape
 
 @dataclass(frozen=True)
 class PlainNetwork:
-    """How to build a plain model that standardises its inputs first."""
+    """How to build a plain model that standardises its inputs first.
+
+    `shape` is that of one example, (features,) or (channels, height, width); an MLP has
+    `hidden` units in each layer, a residual network `width` channels in its first stage.
+    """
 
     kind: Literal["mlp", "resnet"]
     shape: Shape

@@ -45,7 +45,7 @@ class GaussianLayer(nn.Module, ABC):
     """
 
     channel: ClassVar[int]
-    """The axis of the outputs that the rows of the weight make, counted from the end."""
+    """The axis of the outputs that belongs to the rows of the weight, from the end."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class GaussianLayer(nn.Module, ABC):
         pattern: Pattern,
         means: Tensor,
         log_scales: Tensor | None,
-        bias: Tensor | None,
+        bias: nn.Parameter | None,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -61,11 +61,10 @@ class GaussianLayer(nn.Module, ABC):
         self.pattern = pattern
         self.means = nn.Parameter(means)
         self.log_scales = None if log_scales is None else nn.Parameter(log_scales)
-        self.bias = None if bias is None else nn.Parameter(bias)
+        self.bias = bias
         self.generator = generator
         self.noise: NoiseKind = "none" if log_scales is None else "local"
         self.path: Path | Literal["auto"] = "auto"
-        self.current_draw: Tensor | None = None
 
     @property
     def scales(self) -> Tensor:
@@ -88,10 +87,10 @@ class GaussianLayer(nn.Module, ABC):
     ) -> None:
         """Take another active set; parameters stay the same objects unless k changes."""
         if (log_scales is None) != (self.log_scales is None):
-            needed, got = ("None", "some") if self.log_scales is None else ("given", "none")
-            raise StructureError(
-                f"log_scales must be {needed}, as in the layer so far, got {got}."
+            allowed, got = (
+                ("None", "some") if self.log_scales is None else ("given", "none")
             )
+            raise StructureError(f"log_scales must be {allowed} for this layer, got {got}.")
         self.means = _set_values(self.means, means)
         if self.log_scales is not None and log_scales is not None:
             self.log_scales = _set_values(self.log_scales, log_scales)
@@ -99,14 +98,19 @@ class GaussianLayer(nn.Module, ABC):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the outputs: with noise in training, those of the means in evaluation."""
-        # Evaluation changes nothing of a network, not even how it computes.
+        # Evaluation leaves a network as it is, even how it computes.
         if self.path == "auto" and self.training:
             self.path = find_faster_path(self, inputs)
-        if self.current_draw is not None:
-            return self._add_bias(self.apply_values(inputs, self.current_draw))
         noise = self.noise if self.training else "none"
-        if noise != "none":
-            _refuse_recomputed_noise()
+        if noise != "none" and is_recomputing():
+            # `torch.utils.checkpoint` restores torch's global random state only, so the
+            # gradient would be that of another sample than the loss.
+            raise StructureError(
+                "a layer with noise cannot be recomputed in the backward pass: its noise "
+                "would be different. Switch activation checkpointing off (Hugging Face: "
+                "model.gradient_checkpointing_disable()), or leave these layers out of "
+                "layers."
+            )
         if noise == "weights":
             return self._add_bias(self.apply_values(inputs, self.draw(self.generator)))
         mean = self._add_bias(self.apply_values(inputs, self.means))
@@ -198,8 +202,7 @@ class GaussianConv2d(GaussianLayer):
                 "out of layers."
             )
         layer = cls(*values)  # type: ignore[arg-type]
-        layer.stride = _as_pair(module.stride)
-        layer.dilation = _as_pair(module.dilation)
+        layer.stride, layer.dilation = _as_pair(module.stride), _as_pair(module.dilation)
         layer.padding_sides = _find_padding(module)
         layer.padding_mode = module.padding_mode
         return layer
@@ -280,33 +283,22 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
     return shape[0], prod(shape[1:])
 
 
-def _refuse_recomputed_noise() -> None:
-    # `torch.utils.checkpoint` restores torch's global random state only, so the gradient
-    # would be that of another sample than the loss.
-    if is_recomputing():
-        raise StructureError(
-            "a layer with noise cannot be recomputed in the backward pass: its noise would "
-            "be different. Switch activation checkpointing off (Hugging Face: "
-            "model.gradient_checkpointing_disable()), or leave these layers out of layers."
-        )
-
-
 def _time_pass(layer: GaussianLayer, inputs: Tensor) -> float:
     inputs = inputs.detach().requires_grad_()
     values = layer.means.detach().requires_grad_()
+
+    def wait() -> None:
+        # A GPU works in the background.
+        if inputs.is_cuda:
+            torch.cuda.synchronize(inputs.device)
+
     with torch.enable_grad():
-        _synchronise(inputs)
+        wait()
         started = time.perf_counter()
         outputs = layer.apply_values(inputs, values)
         torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
-        _synchronise(inputs)
+        wait()
         return time.perf_counter() - started
-
-
-def _synchronise(inputs: Tensor) -> None:
-    # A GPU is timed at its work, not at being given it.
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
 
 
 def _set_values(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
@@ -327,8 +319,7 @@ def _draw_normals(like: Tensor, generator: torch.Generator, channel: int) -> Ten
     return normals.normal_(generator=generator).movedim(0, channel).to(like.device)
 
 
-def _as_pair(value: tuple[int, ...] | str) -> tuple[int, int]:
-    assert not isinstance(value, str)
+def _as_pair(value: tuple[int, ...]) -> tuple[int, int]:
     return value[0], value[-1]
 
 
@@ -336,12 +327,9 @@ def _find_padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
     """Padding left, right, above and below; "same" may be uneven."""
     if module.padding == "valid":
         return 0, 0, 0, 0
-    if module.padding == "same":
-        spans = [
-            dilation * (kernel - 1)
-            for dilation, kernel in zip(module.dilation, module.kernel_size, strict=True)
-        ]
-        (top, bottom), (left, right) = ((s // 2, s - s // 2) for s in spans)
-        return left, right, top, bottom
-    top, left = _as_pair(module.padding)
-    return left, left, top, top
+    if not isinstance(module.padding, str):
+        vertical, horizontal = _as_pair(module.padding)
+        return horizontal, horizontal, vertical, vertical
+    sizes = zip(module.dilation, module.kernel_size, strict=True)
+    height, width = (dilation * (kernel - 1) for dilation, kernel in sizes)
+    return width // 2, width - width // 2, height // 2, height - height // 2

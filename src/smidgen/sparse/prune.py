@@ -138,14 +138,6 @@ def _log(size: Tensor) -> Tensor:
     return size.clamp_min(_LEAST).log()
 
 
-def _magnitude(size: Tensor, _: Tensor) -> Tensor:
-    return _log(size)
-
-
-def _snr(size: Tensor, logs: Tensor) -> Tensor:
-    return _log(size) - logs
-
-
 def _expected(size: Tensor, logs: Tensor) -> Tensor:
     ratio = (size * (-logs).exp()).clamp_max(_FAR)
     return torch.where(ratio < _FAR, logs + _folded_mean(ratio).log(), _log(size))
@@ -198,8 +190,8 @@ def _bell(ratio: Tensor) -> Tensor:
 
 
 PRUNING_SCORES: dict[PruningScore, Callable[[Tensor, Tensor], Tensor]] = {
-    "magnitude": _magnitude,
-    "snr": _snr,
+    "magnitude": lambda size, logs: _log(size),
+    "snr": lambda size, logs: _log(size) - logs,
     "expected": _expected,
     "exponential": _exponential,
     "exponential-snr": _exponential_snr,

@@ -20,12 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.grow import (
-    GradientTap,
-    Loss,
-    find_largest_gradients,
-    tap_gradients,
-)
+from smidgen.sparse.grow import GradientTap, Loss, find_largest_gradients, tap_gradients
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
@@ -141,11 +136,9 @@ class Rewiring:
             layers = {n: x for n, x in layers.items() if x.pattern.indices is not None}
         surviving = self._find_survivors(layers, fraction)
         pruned = {n: x.pattern.count - len(surviving[n]) for n, x in layers.items()}
-        if not any(pruned.values()):
-            return None
-        passes = list(losses())
+        # Without a loss there is no gradient to choose by.
+        passes = list(losses()) if any(pruned.values()) else []
         if not passes:
-            # Without a loss there is no gradient to choose by.
             return None
         taps = tap_gradients(self.network.model, layers, passes)
         grown = self._find_growth(layers, taps, surviving, pruned)
@@ -164,10 +157,11 @@ class Rewiring:
         }
         sizes = {name: score.numel() for name, score in scores.items()}
         counts: int | dict[str, int]
-        counts = {name: size - floor(fraction * size) for name, size in sizes.items()}
         if self.network.budget == "global":
             total = sum(sizes.values())
             counts = total - floor(fraction * total)
+        else:
+            counts = {name: size - floor(fraction * size) for name, size in sizes.items()}
         return {
             name: layers[name].pattern.list_indices(mask.device)[mask]
             for name, mask in mark_survivors(scores, counts).items()

@@ -160,25 +160,11 @@ def make_text_loader(
     shuffle: bool = False,
     seed: int = 0,
 ) -> DataLoader[dict[str, Tensor]]:
-    """Tokenise once and yield batches padded to their longest text.
-
-    Args:
-        table: The texts, with labels or without.
-        tokenizer: The tokenizer of the model.
-        batch_size: Texts in a batch.
-        max_length: Tokens kept of a text or a pair.
-        shuffle: Draw a new order for every epoch. Texts of similar length share a batch,
-            which saves up to half the padding.
-        seed: Fixes the orders; the global generator is never used.
-
-    Returns:
-        A loader of dicts: input_ids, attention_mask (B, T), token_type_ids where the
-        tokenizer gives them, and labels (B,) where the table has them.
-
-    Raises:
-        ArgumentError: If batch_size or max_length is out of range.
-        DataError: If the table is empty.
-    """
+    """Tokenise once and yield batches as dicts, padded to their longest text."""
+    # input_ids and attention_mask (B, T), token_type_ids where the tokenizer gives them,
+    # labels (B,) where the table has them. A shuffled loader draws a new order for every
+    # epoch, never from the global generator; texts of similar length share a batch, which
+    # saves up to half the padding.
     if batch_size < 1:
         raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1

@@ -35,13 +35,9 @@ _ROUNDS = 3
 class GaussianLayer(nn.Module, ABC):
     """An affine layer with Gaussian weights on an active set.
 
-    Args:
-        shape: The shape of the dense weight this layer stands for.
-        pattern: The active set, in the weight flattened to n rows and m columns.
-        means: μ, (k,).
-        log_scales: log σ, (k,); None for a layer without noise.
-        bias: The deterministic bias, (n,).
-        generator: Source of the noise, shared by the layers of a network.
+    `shape` is that of the dense weight, and `pattern` the active set in that weight
+    flattened to n × m. Means and log-scales are (k,); a layer without noise has no
+    log-scales. The bias (n,) is deterministic. All layers of a network share a generator.
     """
 
     channel: ClassVar[int]
@@ -135,10 +131,6 @@ class GaussianLayer(nn.Module, ABC):
         self, inputs: Tensor, deltas: Tensor, start: int, stop: int
     ) -> Tensor:
         """Compute Σ δ xᵀ of some rows, (stop − start, m), for weights active or not."""
-
-    def count_positions(self, outputs: Tensor) -> int:
-        """Count how often each weight was used: examples, tokens or pixels of a batch."""
-        return outputs.numel() // self.pattern.rows
 
     def _add_bias(self, outputs: Tensor) -> Tensor:
         if self.bias is None:

@@ -72,7 +72,7 @@ def load_classifier(
         name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
         labels: The number of classes (1 for regression). A model without a head gets a
             new one of this size. With None the model must have a trained head.
-        seed: Fixes the weights of a new head; the global generator is left as it was.
+        seed: Fixes the weights of a new head; the global generator is not used.
         device: Where the model goes: "auto" for a CUDA device if there is one, or what
             `torch.device` takes; the CPU by default.
 
@@ -97,7 +97,7 @@ def load_with_head(
 ) -> NewClassifier:
     """Load a model to fine-tune as `load_classifier` does, and list its new weights."""
     model, tokenizer, missing = _load(name_or_folder, labels, seed, device)
-    # Buffers may be missing, too; they are not learnt.
+    # Buffers may be missing, too, but they are not trained.
     new = tuple(name for name, _ in model.named_parameters() if name in missing)
     return NewClassifier(model, tokenizer, new or "last")
 

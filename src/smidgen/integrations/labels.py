@@ -60,7 +60,7 @@ def _parse_label(value: Any, row: int, path: Path) -> Any:
         return int(value)
     if value is None or value == "":
         raise DataError(
-            f"label must be there in every row, got none in row {row} of {path}. Label "
+            f"label must be given in every row, got none in row {row} of {path}. Label "
             "or remove the row, or give label=None to read texts only."
         )
     finite = not isinstance(value, float) or math.isfinite(value)

@@ -79,8 +79,9 @@ def _check_files(folder: Path, name: str) -> None:
     if not (folder / CONFIG).is_file():
         # What 'smidgen bayestune' writes has its model one folder further down.
         inside = folder / "model"
-        there = (inside / CONFIG).is_file()
-        hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"
+        hint = "a folder made by save_pretrained"
+        if (inside / CONFIG).is_file():
+            hint = f"{inside}, which is one"
         raise ArgumentError(
             f"model must be a transformers model, got {name!r} without a config.json. "
             f"Give {hint}."

@@ -309,7 +309,7 @@ def _measure_rate(
     trace: ActivationTrace,
     columns: int,
 ) -> float:
-    """Time a pass over one batch, the second of two: multiplications a second."""
+    """Time the second of two passes over a batch, in multiplications per second."""
     seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
     coverage = require_coverage(problem.model)
     parts = {n: Whole() for m in coverage.layers if m.name in layers for n in m.shapes}
@@ -318,9 +318,9 @@ def _measure_rate(
         for _ in range(2):
             started = time.perf_counter()
             run = taps.run(batch)
-            for left in reversed(range(columns)):
-                deltas = run.deltas(torch.ones_like(run.outputs), more=left > 0)
-            # Waits for a device that runs ahead.
+            for remaining in reversed(range(columns)):
+                deltas = run.deltas(torch.ones_like(run.outputs), more=remaining > 0)
+            # A device may run ahead: reading a number waits for it.
             float(next(iter(deltas.values())).sum())
             seconds = time.perf_counter() - started
     return trace.work(layers, columns) / seconds

@@ -61,14 +61,14 @@ def modules(
         )
     if by == "random":
         generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randperm(len(layers), generator=generator)[:count]
-        chosen = [layers[i] for i in drawn]
+        permutation = torch.randperm(len(layers), generator=generator)
+        chosen = [layers[i] for i in permutation[:count]]
         group_setting = {} if group == "all" else {"group": group}
         origin = Origin("random-modules", {"count": count, "seed": seed, **group_setting})
     elif by == "operator_norm" and order in ("max", "min"):
         sign = -1 if order == "max" else 1
-        chosen = sorted(layers, key=lambda layer: sign * operator_norm(model, layer))
-        chosen = chosen[:count]
+        ranked = sorted(layers, key=lambda layer: sign * operator_norm(model, layer))
+        chosen = ranked[:count]
         origin = Origin(f"{order}-{group}", {"count": count})
     else:
         raise ArgumentError(

@@ -83,11 +83,11 @@ class Selector:
             check_fraction(size)
 
 
-def _by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
+def _choose_by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
     return weights(model, fraction=fraction, by=scores)
 
 
-def _by_pass(
+def _select_by_data(
     name: str,
     score: Callable[[Problem, Iterable[Batch]], dict[str, Tensor]],
     select: Callable[..., Subset],
@@ -101,12 +101,12 @@ def _by_pass(
     return Selector(name, choose, frozenset({"batches"}), size)
 
 
-def _by_norm(group: LayerGroup, order: Order) -> Selector:
+def _select_by_norm(group: LayerGroup, order: Order) -> Selector:
     choose = partial(modules, order=order, group=group)
     return Selector(f"{order}-{group}", choose, size="count")
 
 
-def _at_random(name: str, select: Callable[..., Subset], size: Size) -> Selector:
+def _select_at_random(name: str, select: Callable[..., Subset], size: Size) -> Selector:
     return Selector(name, partial(select, by="random"), size=size, random=True)
 
 
@@ -116,21 +116,21 @@ SELECTORS: dict[str, Selector] = {
     selector.name: selector
     for selector in (
         Selector("sparse-kfac", sparse_kfac, size="percent"),
-        _at_random("sparse-kfac-random", sparse_kfac, "percent"),
-        _by_pass("sparse-kfac-activation", activation, sparse_kfac, "percent"),
-        _by_pass("sparse-kfac-curvature", curvature, sparse_kfac, "percent"),
+        _select_at_random("sparse-kfac-random", sparse_kfac, "percent"),
+        _select_by_data("sparse-kfac-activation", activation, sparse_kfac, "percent"),
+        _select_by_data("sparse-kfac-curvature", curvature, sparse_kfac, "percent"),
         Selector("last-layer", last_layer),
         *(
-            _by_norm(group, order)
+            _select_by_norm(group, order)
             for group in get_args(LayerGroup)
             for order in get_args(Order)
         ),
-        _at_random("random-modules", modules, "count"),
+        _select_at_random("random-modules", modules, "count"),
         Selector("magnitude", weights, size="fraction"),
-        _at_random("random-weights", weights, "fraction"),
-        Selector("variance", _by_scores, _SCORES, "fraction"),
+        _select_at_random("random-weights", weights, "fraction"),
+        Selector("variance", _choose_by_scores, _SCORES, "fraction"),
         Selector("bayestune", partial(bayestune, head="none"), _SCORES, "fraction"),
-        _by_pass("squared-gradient", squared_gradient, weights, "fraction"),
+        _select_by_data("squared-gradient", squared_gradient, weights, "fraction"),
         Selector("named", named, frozenset({"patterns"})),
     )
 }

@@ -42,8 +42,8 @@ def _erk_quotas(
     whole: set[str] = set()
     while True:
         others = [name for name in sizes if name not in whole]
-        left = total - sum(sizes[name] for name in whole)
-        factor = left / max(sum(raw[name] * sizes[name] for name in others), 1e-300)
+        remaining = total - sum(sizes[name] for name in whole)
+        factor = remaining / max(sum(raw[name] * sizes[name] for name in others), 1e-300)
         full = {name for name in others if factor * raw[name] >= 1}
         if not full:
             break

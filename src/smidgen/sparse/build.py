@@ -161,7 +161,7 @@ def assemble_network(
         # Tied weights: several modules run the layer, each perhaps under several paths.
         tied = [copy.get_submodule(path) for path in frame.modules]
         for path in [path for module in tied for path in find_paths(copy, module)]:
-            copy = _put(copy, path, layers[name])
+            copy = _replace_module(copy, path, layers[name])
     priors = {name: weights[name].prior for name in frames}
     universe = require_coverage(model).universe
     network = SparseNetwork(copy, layers, frames, priors, universe, budget, generator)
@@ -283,7 +283,7 @@ def _make_layer(
     return GaussianLinear(*values, generator)
 
 
-def _put(model: nn.Module, path: str, layer: GaussianLayer) -> nn.Module:
+def _replace_module(model: nn.Module, path: str, layer: GaussianLayer) -> nn.Module:
     """Replace a module of the copy; the model itself may be that module."""
     if not path:
         return layer

@@ -102,7 +102,7 @@ def find_largest_gradients(
         if scores.numel() < count:
             above = sizes.topk(min(count, sizes.numel())).indices
         else:
-            # Nothing below the least so far can be among the largest.
+            # Below the smallest candidate nothing can be among the largest.
             above = (sizes > scores.min()).nonzero().flatten()
         scores = torch.cat([scores, sizes[above]])
         indices = torch.cat([indices, above.to(excluded) + start * columns])

@@ -250,7 +250,7 @@ def test_maps_that_cannot_be_treated_score_zero(score):
         ({"0.weight": torch.zeros(3)}, r"got '0.weight' of shape \(3,\)"),
         ({"9.weight": torch.zeros(3)}, "got '9.weight'"),
         ({"0.bias": [1.0]}, "got a list for '0.bias'"),
-        ({"0.bias": torch.full((7,), torch.nan)}, "NaN in the scores of '0.bias'"),
+        ({"0.bias": torch.full((7,), torch.nan)}, "NaN for '0.bias'"),
         ("best", "got 'best'"),
         (None, "got None"),
     ],

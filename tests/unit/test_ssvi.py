@@ -370,8 +370,9 @@ def test_predictions_are_a_mixture_of_draws(image):
     probs = []
     with torch.no_grad():
         for seed in seeds.tolist():
-            with found.network.using_draw(torch.Generator().manual_seed(seed)):
-                probs.append(found.network(x).double().softmax(-1))
+            [values] = found.sampler(found.network)([torch.Generator().manual_seed(seed)])
+            outputs = torch.func.functional_call(found.network.model, values, x)
+            probs.append(outputs.double().softmax(-1))
     torch.testing.assert_close(predictive.probs, torch.stack(probs).mean(0), **EXACT)
     point = smidgen.predict(found, found.network, x, samples=0)
     expected = found.network(x).detach().double().softmax(-1)
@@ -433,7 +434,6 @@ def test_predicting_and_counting_leave_the_network_as_it_was(unchanged):
         posterior = posterior_of(network)
         smidgen.predict_batches(posterior, network, loader, samples=2)
         count_step_flops(network, inputs)
-    assert all(part.current_draw is None for part in network.layers.values())
     # Which path is faster is a question of training batches.
     assert all(part.path == "auto" for part in network.layers.values())
 

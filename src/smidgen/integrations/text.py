@@ -80,18 +80,7 @@ class TextTable:
         )
 
     def classes(self, where: str) -> int:
-        """Count the classes; every number up to the largest must have a text or a name.
-
-        Args:
-            where: Where the labels are from, for errors.
-
-        Returns:
-            How many there are.
-
-        Raises:
-            DataError: If there are no labels, they are of a regression, or a number below
-                the largest has no text.
-        """
+        """Count the classes; every number up to the largest must have a text or a name."""
         if not self.labels:
             raise DataError(f"{where} must be a class for each text, got none. Add them.")
         if self.is_regression:

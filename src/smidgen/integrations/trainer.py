@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.outputs.likelihood import Likelihood
@@ -52,11 +52,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         self.collector: SwagCollector | None = None
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any
     ) -> None:
         """Start afresh, even if the callback was used before."""
         self.collector = None
@@ -69,11 +65,7 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
             )
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any
     ) -> None:
         """Take a snapshot if it is time."""
         model: nn.Module = kwargs["model"]
@@ -81,8 +73,8 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
             self.collector = SwagCollector(
                 model, self.subset, rank=self.rank, covariance=self.covariance
             )
-        past = state.global_step - self.start
-        if past > 0 and past % self.every == 0:
+        steps = state.global_step - self.start
+        if steps > 0 and steps % self.every == 0:
             self.collector.collect()
 
     def posterior(self, likelihood: Likelihood, *, num_data: int = 0) -> SwagPosterior:

@@ -18,11 +18,10 @@ from torch import nn
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
-from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
+from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.cost import (
     LAST_LAYER,
-    Candidate,
     Cost,
     CostModel,
     Setting,
@@ -42,11 +41,7 @@ from smidgen.weights.subset import Subset, Whole
 _METHODS: Mapping[str, CostModel] = {
     method: kind.costs for method, kind in POSTERIORS.items() if kind.costs is not None
 }
-_TRIALS = (
-    "Time is for {:,} steps of SGD. Where validation data choose the learning rate, every "
-    "rate that is tried takes further steps."
-)
-# Backward passes of the batch that is timed; of more classes the rest follows from these.
+# Backward passes of the timed batch; time for more classes is extrapolated from these.
 _TIMED_COLUMNS = 4
 _HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
 
@@ -109,28 +104,25 @@ class Plan:
         return [headings, *(_cells(row, timed) for row in shown)]
 
     def remarks(self) -> list[str]:
-        """Write the remarks below the table."""
+        """List the remarks below the table."""
         lines = ["Peaks of fit, tune and predict come on top of the model."]
         if not self.chosen.fits:
-            lines.append(self._objection())
-        left = [row for row in self.rows if not row.fits and not row.chosen]
-        if left:
-            names = (
-                f"{row.subset} {row.structure} ({format_bytes(row.peak_bytes)})"
-                for row in left
-            )
-            lines.append(f"Would not fit: {', '.join(names)}.")
+            activations = self.chosen.cost.activation_bytes
+            objection = f"it takes {format_bytes(self.chosen.peak_bytes)}. Choose another"
+            if activations > (self.available_bytes or 0):
+                objection = (
+                    f"activations of one batch alone take {format_bytes(activations)}. Use "
+                    "smaller batches"
+                )
+            lines.append(f"The choice does not fit: {objection}.")
+        too_large = [
+            f"{row.subset} {row.structure} ({format_bytes(row.peak_bytes)})"
+            for row in self.rows
+            if not row.fits and not row.chosen
+        ]
+        if too_large:
+            lines.append(f"Would not fit: {', '.join(too_large)}.")
         return [*lines, *self.notes]
-
-    def _objection(self) -> str:
-        peak, activations = self.chosen.peak_bytes, self.chosen.cost.activation_bytes
-        assert self.available_bytes is not None
-        if activations > self.available_bytes:
-            return (
-                f"The choice does not fit: activations of one batch alone take "
-                f"{format_bytes(activations)}. Use smaller batches."
-            )
-        return f"The choice does not fit: it takes {format_bytes(peak)}. Choose another."
 
     def heading(self) -> str:
         """Say what the table is about."""
@@ -166,22 +158,14 @@ class PlanSettings:
     max_length: int = 128
 
     def check(self, method: str) -> None:
-        """Refuse values that cannot be right, or are for another method.
-
-        Args:
-            method: The method.
-
-        Raises:
-            ArgumentError: If there is one.
-        """
+        """Refuse values that are out of range or meant for another method."""
         least = {"rank": 2, "top": 2}
         for name, number in asdict(self).items():
             if number is not None and number < least.get(name, 1):
                 raise ArgumentError(
                     f"{name} must be {least.get(name, 1)} or more, got {number}."
                 )
-        for name in ("fisher_draws", "top"):
-            value = getattr(self, name)
+        for name, value in {"fisher_draws": self.fisher_draws, "top": self.top}.items():
             if method != "laplace" and value is not None:
                 raise ArgumentError(
                     f"{name} is for method 'laplace', got {value} with {method!r}. Leave it "
@@ -204,12 +188,12 @@ def plan(
 
     Args:
         model: The model, or its `Problem`; its weights may be on the meta device.
-        subset: The weights to make stochastic; left out, Sparse-KFAC's.
+        subset: The weights to make stochastic; Sparse-KFAC's by default.
         percent: Percent of rows and of columns if no subset is given.
         method: Which posterior: "laplace" or "swag".
-        structure: How Laplace keeps the curvature ("kron" if left out), or the covariance
-            of SWAG ("low-rank" if left out).
-        batch: A training batch. Left out, a Hugging Face model gets one of tokens.
+        structure: How Laplace stores the curvature ("kron" by default), or the covariance
+            of SWAG ("low-rank" by default).
+        batch: A training batch. By default a Hugging Face model gets one of tokens.
         examples: Training examples to estimate the time for.
         settings: Further numbers.
 
@@ -230,26 +214,25 @@ def plan(
     if batch is None:
         batch = _make_tokens(problem.model, settings.batch_size, settings.max_length)
     trace, notes = _trace(problem, batch, settings.batch_size)
-    settled = problem.with_likelihood(
-        problem.likelihood or _guess_likelihood(trace.outputs or settings.top)
-    )
+    outputs = trace.outputs or settings.top
+    guess = Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
+    settled = problem.with_likelihood(problem.likelihood or guess)
     setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)
     available = available_bytes(problem.device)
     candidates = list(list_candidates(costs, problem.model, name, subset, structure))
-    rows = [
-        _make_row(
-            candidate,
-            costs.label.format(candidate.form),
-            costs.cost(problem.model, candidate.subset, candidate.form, trace, setting),
-            available,
-        )
-        for candidate in candidates
-    ]
+    rows = []
+    for candidate in candidates:
+        form, label = candidate.form, costs.label.format(candidate.form)
+        cost = costs.cost(problem.model, candidate.subset, form, trace, setting)
+        row = PlanRow(candidate.name, label, cost, None, True, candidate.chosen)
+        rows.append(replace(row, fits=available is None or row.peak_bytes <= available))
     reason = _reason_without_time(settled, trace, rows[0])
     if reason is None:
         columns = setting.columns if method == "laplace" else 1
         batches = -(-examples // trace.examples) if method == "laplace" else settings.steps
-        layers = [set(touched_layers(problem.model, each.subset)) for each in candidates]
+        layers = [
+            set(touched_layers(problem.model, candidate.subset)) for candidate in candidates
+        ]
         rate = _measure_rate(settled, batch, layers[0], trace, columns)
         for index, row in enumerate(rows):
             pass_work = trace.work(layers[index], columns) + row.cost.pass_work
@@ -260,7 +243,10 @@ def plan(
     if method == "swag":
         passes = -(-settings.steps * trace.examples // examples)
         rows = [replace(row, cost=replace(row.cost, passes=passes)) for row in rows]
-        notes.append(_TRIALS.format(settings.steps))
+        notes.append(
+            f"Time is for {settings.steps:,} steps of SGD. Where validation data choose the "
+            "learning rate, every rate that is tried takes further steps."
+        )
     name = type(problem.model).__name__
     return Plan(name, _shape(trace), examples, available, tuple(rows), tuple(notes))
 
@@ -316,17 +302,6 @@ def _trace(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, 
     return ActivationTrace(size, 0), [f"Activations are not counted: {reason}"]
 
 
-def _guess_likelihood(outputs: int | None) -> Likelihood:
-    return Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
-
-
-def _make_row(
-    candidate: Candidate, structure: str, cost: Cost, available: int | None
-) -> PlanRow:
-    row = PlanRow(candidate.name, structure, cost, None, True, candidate.chosen)
-    return replace(row, fits=available is None or row.peak_bytes <= available)
-
-
 def _measure_rate(
     problem: SettledProblem,
     batch: Batch,
@@ -334,7 +309,7 @@ def _measure_rate(
     trace: ActivationTrace,
     columns: int,
 ) -> float:
-    """Time a pass over one batch, the second of two: multiplications a second."""
+    """Time the second of two passes over a batch, in multiplications per second."""
     seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
     coverage = require_coverage(problem.model)
     parts = {n: Whole() for m in coverage.layers if m.name in layers for n in m.shapes}
@@ -343,9 +318,9 @@ def _measure_rate(
         for _ in range(2):
             started = time.perf_counter()
             run = taps.run(batch)
-            for left in reversed(range(columns)):
-                deltas = run.deltas(torch.ones_like(run.outputs), more=left > 0)
-            # Waits for a device that runs ahead.
+            for remaining in reversed(range(columns)):
+                deltas = run.deltas(torch.ones_like(run.outputs), more=remaining > 0)
+            # A device may run ahead: reading a number waits for it.
             float(next(iter(deltas.values())).sum())
             seconds = time.perf_counter() - started
     return trace.work(layers, columns) / seconds
@@ -371,18 +346,13 @@ def _shape(trace: ActivationTrace) -> str:
 
 def _cells(row: PlanRow, timed: bool) -> tuple[str, ...]:
     cost = row.cost
-    sizes = (
-        cost.stored_bytes,
-        cost.fit_peak_bytes,
-        cost.tune_peak_bytes,
-        cost.predict_peak_bytes,
-    )
+    peaks = (cost.fit_peak_bytes, cost.tune_peak_bytes, cost.predict_peak_bytes)
     return (
         "→" if row.chosen else "",
         row.subset,
         row.structure,
         f"{cost.weights:,}",
-        *map(format_bytes, sizes),
+        *map(format_bytes, (cost.stored_bytes, *peaks)),
         str(cost.passes),
         *([_duration(row.seconds)] if timed else []),
     )

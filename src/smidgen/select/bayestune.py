@@ -1,7 +1,6 @@
 """BayesTune's choice: the weights whose prior must be widest, and the head.
 
-The scores are mean scales as `smidgen.fit.langevin` finds them. The threshold is found by
-counting, so that no vector of all scores is sorted or copied; ties go to the lower index.
+The scores are mean scales as `smidgen.fit.langevin` finds them. Ties go to the lower index.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.select.ranking import check_fraction
-from smidgen.types import Json, Shape
+from smidgen.select.ranking import check_fraction, check_scores
+from smidgen.types import Json
 from smidgen.weights.affine import ceil_fraction, coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.origin import Origin
@@ -38,12 +37,12 @@ def bayestune(
     """Choose the weights with the largest scales, over the whole model.
 
     Args:
-        model: The pretrained model; it is only looked at.
+        model: The pretrained model.
         scores: Scales by parameter name: `fit.langevin(...).means`.
         fraction: Fraction of the scored weights; 0.005 if no rule is given.
         threshold: Choose all scales above this instead.
         elbow: Choose up to the elbow of the sorted scales instead.
-        head: New weights, chosen besides; they do not count towards the fraction: a
+        head: New weights that are chosen too, without counting towards the fraction: a
             subset, names of modules, "last" for the last affine layer, or "none".
 
     Returns:
@@ -56,7 +55,12 @@ def bayestune(
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     free = find_head(model, head)
     ranked = {name: score for name, score in scores.items() if name not in free}
-    _check_scores(ranked, shapes)
+    if not ranked:
+        raise ArgumentError(
+            "scores must hold at least one parameter outside the head, got none. Make "
+            "them with smidgen.fit.langevin(...).means."
+        )
+    check_scores("scores", ranked, shapes)
     settings: dict[str, Json]
     if threshold is not None:
         count = sum(int((score > threshold).sum()) for score in ranked.values())
@@ -73,10 +77,8 @@ def bayestune(
         raise ArgumentError(f"threshold must leave a weight, got {threshold}. Lower it.")
     parts: dict[str, Part] = {n: Entries(i) for n, i in top_k(ranked, count).items()}
     parts.update({name: Whole() for name in free})
-    universe = {
-        **coverage(model).universe,
-        **{name: shapes[name] for name in (*ranked, *free)},
-    }
+    chosen_shapes = {name: shapes[name] for name in (*ranked, *free)}
+    universe = {**coverage(model).universe, **chosen_shapes}
     if free:
         settings["head"] = list(free)
     return Subset(universe, parts, Origin("bayestune", settings))
@@ -85,16 +87,7 @@ def bayestune(
 def refuse_several_rules(
     fraction: float | None, threshold: float | None, elbow: bool
 ) -> None:
-    """Refuse more than one rule of how many weights are chosen.
-
-    Args:
-        fraction: The fraction, if one is given.
-        threshold: The threshold, if one is given.
-        elbow: Whether it is the elbow.
-
-    Raises:
-        ArgumentError: If more than one is given.
-    """
+    """Refuse more than one rule for how many weights to choose."""
     rules = {"fraction": fraction, "threshold": threshold, "elbow": elbow or None}
     names = [name for name, value in rules.items() if value is not None]
     if len(names) > 1:
@@ -104,51 +97,21 @@ def refuse_several_rules(
         )
 
 
-def _check_scores(scores: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> None:
-    if not scores:
-        raise ArgumentError(
-            "scores must hold at least one parameter outside the head, got none. Make "
-            "them with smidgen.fit.langevin(...).means."
-        )
-    for name, score in scores.items():
-        if shapes.get(name) != tuple(score.shape):
-            raise ArgumentError(
-                f"scores must map parameter names to scores of their shape, got {name!r} "
-                f"of shape {tuple(score.shape)}. Score this model's weights."
-            )
-        if score.isnan().any():
-            raise ArgumentError(
-                f"scores must hold numbers, got NaN for {name!r}. Score the weights again."
-            )
-
-
 def _count_before_elbow(scores: Mapping[str, Tensor]) -> int:
-    """Count the scales before the elbow of their sorted curve.
-
-    That is the point furthest below the chord of scale against rank, which a histogram
-    with bins of equal ratio gives without sorting.
-
-    Args:
-        scores: Scales by parameter name.
-
-    Returns:
-        The count.
-
-    Raises:
-        ArgumentError: If the scales do not differ.
-    """
+    """Count the scales before the elbow of their sorted curve."""
+    # The elbow is furthest below the chord of scale against rank; a histogram with bins
+    # of equal ratio finds it without sorting.
     high = max(float(score.max()) for score in scores.values())
     low = max(min(float(score.min()) for score in scores.values()), high * 1e-12)
     if not 0 < low < high:
         raise ArgumentError("elbow needs positive scores that differ. Give a fraction.")
     counts = torch.zeros(_BINS, dtype=torch.float64)
-    ends = torch.tensor([low, high], dtype=torch.float64).log()
+    first, last = torch.tensor([low, high], dtype=torch.float64).log().tolist()
     for score in scores.values():
         logs = score.detach().flatten().double().clamp(min=low).log()
-        counts += torch.histc(logs, _BINS, min=float(ends[0]), max=float(ends[1])).cpu()
-    ranks = counts.flip(0).cumsum(0)
+        counts += torch.histc(logs, _BINS, min=first, max=last).cpu()
     # The lower edge of each bin, largest first, and how many scales lie above it.
-    first, last = ends.tolist()
+    ranks = counts.flip(0).cumsum(0)
     edges = torch.linspace(last, first, _BINS + 1, dtype=torch.float64)[1:].exp()
     across = ranks / ranks[-1]
     down = (edges - edges[-1]) / (edges[0] - edges[-1])

@@ -13,7 +13,7 @@ def last_layer(model: nn.Module) -> Subset:
     """Choose all weights of the last affine layer.
 
     Args:
-        model: The trained model; it is only looked at.
+        model: The trained model.
 
     Returns:
         The whole weight and bias of the last layer, in the order of the modules.

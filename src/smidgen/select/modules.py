@@ -16,28 +16,27 @@ from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
 
-Ranking = Literal["operator_norm", "random"]
 Order = Literal["max", "min"]
-Choice = Literal["attention", "mlp", "all"]
+LayerGroup = Literal["attention", "mlp", "all"]
 
 
 def modules(
     model: nn.Module,
     *,
     count: int,
-    by: Ranking = "operator_norm",
+    by: Literal["operator_norm", "random"] = "operator_norm",
     order: Order = "max",
-    group: Choice = "all",
+    group: LayerGroup = "all",
     seed: int = 0,
 ) -> Subset:
     """Choose whole affine layers.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
         count: How many layers.
         by: "operator_norm" or "random".
         order: Largest norms first ("max") or smallest ("min").
-        group: Of which layers: "attention", "mlp" (all others) or "all".
+        group: Which layers to choose from: "attention", "mlp" (all others) or "all".
         seed: Seed of a random choice.
 
     Returns:
@@ -47,8 +46,8 @@ def modules(
         ArgumentError: If an argument has a value that is not allowed.
     """
     coverage = require_coverage(model)
-    if group not in get_args(Choice):
-        raise ArgumentError(f"group must be one of {get_args(Choice)}, got {group!r}.")
+    if group not in get_args(LayerGroup):
+        raise ArgumentError(f"group must be one of {get_args(LayerGroup)}, got {group!r}.")
     layers = [layer for layer in coverage.layers if group in ("all", layer.group)]
     if not layers:
         raise ArgumentError(
@@ -62,14 +61,14 @@ def modules(
         )
     if by == "random":
         generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randperm(len(layers), generator=generator)[:count]
-        chosen = [layers[i] for i in drawn]
+        permutation = torch.randperm(len(layers), generator=generator)
+        chosen = [layers[i] for i in permutation[:count]]
         group_setting = {} if group == "all" else {"group": group}
         origin = Origin("random-modules", {"count": count, "seed": seed, **group_setting})
     elif by == "operator_norm" and order in ("max", "min"):
         sign = -1 if order == "max" else 1
-        chosen = sorted(layers, key=lambda layer: sign * operator_norm(model, layer))
-        chosen = chosen[:count]
+        ranked = sorted(layers, key=lambda layer: sign * operator_norm(model, layer))
+        chosen = ranked[:count]
         origin = Origin(f"{order}-{group}", {"count": count})
     else:
         raise ArgumentError(

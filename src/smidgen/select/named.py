@@ -17,7 +17,7 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
     """Choose whole parameters whose names match any of the patterns.
 
     Args:
-        model: The trained model; it is only looked at.
+        model: The trained model.
         patterns: One shell pattern or several, matched against parameter names.
 
     Returns:

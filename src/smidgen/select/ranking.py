@@ -1,4 +1,4 @@
-"""How selectors rank: which score they go by, and how many of the largest they take.
+"""How selectors rank: which score they use, and how many of the largest they choose.
 
 Ties go to the lower index. Single weights are picked by the same rule, in
 `weights.top_k`.
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.select.scores.magnitude import iterate_magnitudes
-from smidgen.select.scores.random import draw_scores
+from smidgen.select.scores.random import iterate_random_scores
 from smidgen.types import Json, Shape
 from smidgen.weights.affine import ceil_fraction, require_coverage
 
@@ -22,26 +22,16 @@ By = str | Mapping[str, Tensor]
 
 
 def iterate_scores(model: nn.Module, by: By, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Go through the scores of one affine parameter after another.
-
-    Args:
-        model: The trained model; it is only read.
-        by: "magnitude", "random", or scores by parameter name.
-        seed: Seed of random scores.
-
-    Returns:
-        Names and scores of the parameter's shape, fp64 on the CPU, in the model's order;
-        where scores are passed, of their parameters only.
-
-    Raises:
-        ArgumentError: If the score is unknown, or the scores do not fit the model.
-    """
+    """Yield each affine parameter's name and scores, fp64 on the CPU, in the model's order."""
     if isinstance(by, Mapping):
-        return _check_scores(require_coverage(model).universe, by)
+        universe = require_coverage(model).universe
+        check_scores("by", by, universe)
+        names = (name for name in universe if name in by)
+        return ((name, by[name].detach().double().cpu()) for name in names)
     if by == "magnitude":
         return iterate_magnitudes(model)
     if by == "random":
-        return draw_scores(model, seed)
+        return iterate_random_scores(model, seed)
     raise ArgumentError(
         f"by must be 'magnitude', 'random' or scores by parameter name, got {by!r}. Make "
         "scores with smidgen.select.scores."
@@ -56,15 +46,7 @@ def describe_ranking(by: By, seed: int) -> dict[str, Json]:
 
 
 def pick_largest(scores: Tensor, fraction: float) -> Tensor:
-    """Pick the largest of a vector of scores, at least one.
-
-    Args:
-        scores: The scores, (n,).
-        fraction: The fraction to pick, in (0, 1].
-
-    Returns:
-        Their indices, ascending, on the CPU.
-    """
+    """Pick a fraction of a vector of scores, at least one; indices ascend, on the CPU."""
     count = ceil_fraction(scores.numel(), fraction)
     order = scores.double().sort(descending=True, stable=True).indices
     return order[:count].sort().values.to("cpu", torch.int64)
@@ -88,25 +70,22 @@ def _check(name: str, value: float, largest: int, what: str) -> float:
     return value / largest
 
 
-def _check_scores(
-    universe: Mapping[str, Shape], by: Mapping[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """Check all scores before the first is used."""
+def check_scores(
+    argument: str, scores: Mapping[str, Tensor], shapes: Mapping[str, Shape]
+) -> None:
+    """Refuse scores that do not fit the shapes by parameter name, or are not numbers."""
+    rule = f"{argument} must map parameter names to scores of their shape"
     advice = "Print smidgen.coverage(model).universe to see names and shapes."
-    rule = "by must map names of affine parameters to scores of their shape"
-    if not by:
+    if not scores:
         raise ArgumentError(f"{rule}, got none. {advice}")
-    for name, score in by.items():
+    for name, score in scores.items():
         if not isinstance(score, Tensor):
             raise ArgumentError(f"{rule}, got a {type(score).__name__} for {name!r}.")
-        if universe.get(name) != tuple(score.shape):
+        if shapes.get(name) != tuple(score.shape):
             raise ArgumentError(
                 f"{rule}, got {name!r} of shape {tuple(score.shape)}. {advice}"
             )
         if score.isnan().any():
             raise ArgumentError(
-                f"by must hold numbers, got NaN in the scores of {name!r}. Score the "
-                "weights again."
+                f"{argument} must hold numbers, got NaN for {name!r}. Score the weights again."
             )
-    names = (name for name in universe if name in by)
-    return ((name, by[name].detach().double().cpu()) for name in names)

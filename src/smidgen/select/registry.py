@@ -16,7 +16,7 @@ from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.select.bayestune import bayestune
 from smidgen.select.last_layer import last_layer
-from smidgen.select.modules import Choice, Order, modules
+from smidgen.select.modules import LayerGroup, Order, modules
 from smidgen.select.named import named
 from smidgen.select.ranking import check_fraction, check_percent
 from smidgen.select.scores import activation, curvature, squared_gradient
@@ -39,10 +39,6 @@ _SIZES: Mapping[Size, str] = {
     "fraction": "a fraction of the weights, in (0, 1]",
     "count": "how many layers",
 }
-_SIZE_CHECKS: Mapping[str, Callable[[float], float]] = {
-    "percent": check_percent,
-    "fraction": check_fraction,
-}
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,9 @@ class Selector:
     """One way to choose weights.
 
     Args:
-        name: How it is asked for.
+        name: The name `choose` knows it by.
         choose: Makes the subset of a model. What it needs, and its size, are keywords; a
-            selector that needs batches takes a `Problem` for the model.
+            selector that needs batches takes a `Problem` in place of the model.
         needs: What it takes besides the model.
         size: Which argument sets its size, if any does.
         random: Whether it chooses at random and so takes a seed.
@@ -70,14 +66,7 @@ class Selector:
         return self.size == "fraction"
 
     def check_size(self, size: float | None) -> None:
-        """Refuse a size that cannot be right for any model, before work is done.
-
-        Args:
-            size: The size, or None.
-
-        Raises:
-            ArgumentError: If it is missing, out of range, or not for this selector.
-        """
+        """Refuse a size that no model allows: missing, out of range or not for this selector."""
         if self.size is None and size is not None:
             raise ArgumentError(
                 f"size must be left out for the selector {self.name!r}, got {size!r}: it "
@@ -88,75 +77,61 @@ class Selector:
                 f"size must be given for the selector {self.name!r}, got None. It is "
                 f"{_SIZES[self.size]}."
             )
-        if self.size is not None and size is not None and self.size in _SIZE_CHECKS:
-            _SIZE_CHECKS[self.size](size)
+        if size is not None and self.size == "percent":
+            check_percent(size)
+        if size is not None and self.size == "fraction":
+            check_fraction(size)
 
 
-def _by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
+def _choose_by_scores(model: nn.Module, *, fraction: float, scores: Any) -> Subset:
     return weights(model, fraction=fraction, by=scores)
 
 
-def _by_pass(
-    problem: Problem,
-    *,
-    of: Callable[[Problem, Iterable[Batch]], dict[str, Tensor]],
+def _select_by_data(
+    name: str,
+    score: Callable[[Problem, Iterable[Batch]], dict[str, Tensor]],
     select: Callable[..., Subset],
-    batches: Iterable[Batch],
-    **size: float,
-) -> Subset:
+    size: Size,
+) -> Selector:
     """Score the weights in one pass over the data, then choose by the scores."""
-    return select(problem.model, by=of(problem, batches), **size)
+
+    def choose(problem: Problem, *, batches: Iterable[Batch], **sizes: float) -> Subset:
+        return select(problem.model, by=score(problem, batches), **sizes)
+
+    return Selector(name, choose, frozenset({"batches"}), size)
 
 
-def _norms(group: Choice, order: Order) -> Selector:
+def _select_by_norm(group: LayerGroup, order: Order) -> Selector:
     choose = partial(modules, order=order, group=group)
     return Selector(f"{order}-{group}", choose, size="count")
 
 
-_DATA = frozenset[Need]({"batches"})
-_SCORES, _PATTERNS = frozenset[Need]({"scores"}), frozenset[Need]({"patterns"})
-_CROSSING = partial(_by_pass, select=sparse_kfac)
+def _select_at_random(name: str, select: Callable[..., Subset], size: Size) -> Selector:
+    return Selector(name, partial(select, by="random"), size=size, random=True)
+
+
+_SCORES = frozenset[Need]({"scores"})
 
 SELECTORS: dict[str, Selector] = {
     selector.name: selector
     for selector in (
         Selector("sparse-kfac", sparse_kfac, size="percent"),
-        Selector(
-            "sparse-kfac-random",
-            partial(sparse_kfac, by="random"),
-            size="percent",
-            random=True,
-        ),
-        Selector(
-            "sparse-kfac-activation",
-            partial(_CROSSING, of=activation),
-            _DATA,
-            "percent",
-        ),
-        Selector(
-            "sparse-kfac-curvature",
-            partial(_CROSSING, of=curvature),
-            _DATA,
-            "percent",
-        ),
+        _select_at_random("sparse-kfac-random", sparse_kfac, "percent"),
+        _select_by_data("sparse-kfac-activation", activation, sparse_kfac, "percent"),
+        _select_by_data("sparse-kfac-curvature", curvature, sparse_kfac, "percent"),
         Selector("last-layer", last_layer),
-        *(_norms(group, order) for group in get_args(Choice) for order in get_args(Order)),
-        Selector(
-            "random-modules", partial(modules, by="random"), size="count", random=True
+        *(
+            _select_by_norm(group, order)
+            for group in get_args(LayerGroup)
+            for order in get_args(Order)
         ),
+        _select_at_random("random-modules", modules, "count"),
         Selector("magnitude", weights, size="fraction"),
-        Selector(
-            "random-weights", partial(weights, by="random"), size="fraction", random=True
-        ),
-        Selector("variance", _by_scores, _SCORES, "fraction"),
+        _select_at_random("random-weights", weights, "fraction"),
+        Selector("variance", _choose_by_scores, _SCORES, "fraction"),
         Selector("bayestune", partial(bayestune, head="none"), _SCORES, "fraction"),
-        Selector(
-            "squared-gradient",
-            partial(_by_pass, of=squared_gradient, select=weights),
-            _DATA,
-            "fraction",
-        ),
-        Selector("named", named, _PATTERNS),
+        _select_by_data("squared-gradient", squared_gradient, weights, "fraction"),
+        Selector("named", named, frozenset({"patterns"})),
     )
 }
 
@@ -173,14 +148,14 @@ def choose(
 ) -> Subset:
     """Choose weights by the name of a selector.
 
-    What a selector does not need is not looked at, so that one call serves them all; but
-    a size for a selector that has none is refused.
+    What a selector does not need is ignored, so that one call serves them all; but a
+    size for a selector that has none is refused.
 
     Args:
         name: A name of `smidgen.select.SELECTORS`.
         model: The trained model, or a `Problem` that says how to read its batches.
-        size: Percent of rows and columns, fraction of weights or count of modules, as
-            the selector has it.
+        size: Percent of rows and columns, fraction of weights or count of modules,
+            depending on the selector.
         batches: Training batches, for selectors that score by data; read once.
         seed: Seed of a random choice.
         scores: Scores by parameter name, for "variance" and "bayestune".
@@ -208,8 +183,8 @@ def choose(
         arguments[selector.size] = size
     if selector.random:
         arguments["seed"] = seed
-    taken = problem if "batches" in arguments else problem.model
-    subset = selector.choose(taken, **arguments)
+    first = problem if "batches" in arguments else problem.model
+    subset = selector.choose(first, **arguments)
     # A selector that was passed scores cannot know whose they are.
     settings = dict(subset.origin.settings) if subset.origin else {}
     settings.pop("by", None)

@@ -33,7 +33,7 @@ def sparse_kfac(
     """Choose the rows and columns of every affine layer that hold its largest weights.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
         percent: Percent of rows and of columns, in (0, 100]. About its square
             of the weights is chosen: 10 percent of rows and columns is 1 percent of them.
         by: What makes a weight large: "magnitude", "random", or scores by parameter

@@ -29,7 +29,7 @@ def weights(
     """Choose the weights with the largest scores.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
         fraction: Fraction of the weights to choose, in (0, 1]: of all affine layers, or
             of the parameters that have scores.
         by: "magnitude", "random", or scores by parameter name, as

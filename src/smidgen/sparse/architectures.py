@@ -20,17 +20,10 @@ from smidgen.types import Shape
 
 @dataclass(frozen=True)
 class PlainNetwork:
-    """A plain model that standardises its inputs first.
+    """How to build a plain model that standardises its inputs first.
 
-    Args:
-        kind: Which of the two.
-        shape: Shape of one example: (features,) or (channels, height, width).
-        classes: Number of outputs.
-        hidden: Units of each hidden layer of an MLP.
-        width: Channels of a residual network's first stage.
-
-    Raises:
-        ArgumentError: If there is no such kind.
+    `shape` is that of one example, (features,) or (channels, height, width); an MLP has
+    `hidden` units in each layer, a residual network `width` channels in its first stage.
     """
 
     kind: Literal["mlp", "resnet"]
@@ -47,14 +40,7 @@ class PlainNetwork:
         object.__setattr__(self, "hidden", tuple(self.hidden))
 
     def build(self, seed: int = 0) -> nn.Sequential:
-        """Make the model.
-
-        Args:
-            seed: Seed of its first weights.
-
-        Returns:
-            A `Standardise` that changes nothing yet, and the layers.
-        """
+        """Build the model, with a `Standardise` in front that changes nothing yet."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             if self.kind == "resnet":
@@ -65,11 +51,7 @@ class PlainNetwork:
 
 
 class Standardise(nn.Module):
-    """Shifts and scales raw inputs; both are buffers, so they are saved with the model.
-
-    Args:
-        shape: Shape of one example; images have one mean and spread for each channel.
-    """
+    """Shifts and scales raw inputs by a mean and a spread for each feature or channel."""
 
     mean: Tensor
     spread: Tensor
@@ -87,17 +69,7 @@ class Standardise(nn.Module):
         self.spread.copy_(spread.reshape(self.spread.shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Standardise a batch.
-
-        Args:
-            inputs: Raw numbers, as in the training data; pixels in [0, 1].
-
-        Returns:
-            The batch, in the network's dtype.
-
-        Raises:
-            DataError: If they are bytes, or have the wrong shape.
-        """
+        """Standardise a batch of raw numbers as in the training data; pixels are in [0, 1]."""
         if not inputs.is_floating_point():
             raise DataError(
                 f"inputs must be floating-point numbers, got {inputs.dtype}. Divide "
@@ -112,16 +84,7 @@ class Standardise(nn.Module):
 
 
 def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn.Sequential:
-    """Make an MLP with ReLUs.
-
-    Args:
-        shape: Shape of one example; images are flattened.
-        classes: Number of outputs.
-        hidden: Units of each hidden layer.
-
-    Returns:
-        The model, as torch initialises it.
-    """
+    """Make an MLP with ReLUs; images are flattened."""
     size = prod(shape)
     layers: list[nn.Module] = [nn.Flatten()]
     for units in hidden:
@@ -131,19 +94,7 @@ def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn
 
 
 def small_resnet(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
-    """Make a residual network of three stages with a block each (He et al., 2016).
-
-    Args:
-        shape: Shape of one image, (channels, height, width).
-        classes: Number of outputs.
-        width: Channels of the first stage; each further one has twice as many.
-
-    Returns:
-        The model, as torch initialises it.
-
-    Raises:
-        ArgumentError: If examples are not images.
-    """
+    """Make a residual network of three stages with a block each (He et al., 2016)."""
     if len(shape) != 3:
         raise ArgumentError(
             f"a residual network takes images (channels, height, width), got {shape}. Use "

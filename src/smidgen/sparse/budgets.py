@@ -21,20 +21,7 @@ Budget = Literal["uniform", "erk", "global"]
 def share_out(
     shapes: Mapping[str, Shape], density: float, budget: Budget = "uniform"
 ) -> dict[str, int]:
-    """Divide the active weights among layers.
-
-    Args:
-        shapes: Shapes of the layers' weights.
-        density: Active fraction of all of them together, in (0, 1].
-        budget: How to divide.
-
-    Returns:
-        Active weights of each layer, at least one; their sum is the density times all
-        weights, rounded.
-
-    Raises:
-        ArgumentError: If density or budget is not one of these.
-    """
+    """Divide the active weights, density times all weights, among layers; each gets one."""
     if not 0 < density <= 1:
         raise ArgumentError(f"density must be in (0, 1], got {density}. Try 0.1.")
     if budget not in ("uniform", "erk", "global"):
@@ -55,8 +42,8 @@ def _erk_quotas(
     whole: set[str] = set()
     while True:
         others = [name for name in sizes if name not in whole]
-        left = total - sum(sizes[name] for name in whole)
-        factor = left / max(sum(raw[name] * sizes[name] for name in others), 1e-300)
+        remaining = total - sum(sizes[name] for name in whole)
+        factor = remaining / max(sum(raw[name] * sizes[name] for name in others), 1e-300)
         full = {name for name in others if factor * raw[name] >= 1}
         if not full:
             break

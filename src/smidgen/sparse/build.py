@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import log, sqrt
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -145,41 +145,27 @@ def assemble_network(
     budget: Budget,
     generator: torch.Generator,
 ) -> SparseNetwork:
-    """Put Gaussian layers with these weights into a copy of a model.
-
-    Args:
-        model: The caller's model; never changed.
-        weights: The active weights of each layer to replace.
-        budget: Whether layers may exchange active weights.
-        generator: Source of all noise.
-
-    Returns:
-        The network, in training mode.
-    """
+    """Put Gaussian layers with these weights into a copy of a model, in training mode."""
     frames = _find_layers(model, list(weights))
     copy = deepcopy(model)
     layers = {}
     for name, frame in frames.items():
+        pattern, shape = weights[name].pattern, matrix_shape(frame.shapes[frame.weight])
+        if shape != (pattern.rows, pattern.columns):
+            raise StructureError(
+                f"the weight of {name} must be {pattern.rows} × {pattern.columns}, the "
+                f"model's is {shape[0]} × {shape[1]}. Give a model of the same shape."
+            )
         replaced = copy.get_submodule(frame.modules[0])
-        _check_shape(name, replaced, weights[name].pattern)
         layers[name] = _make_layer(replaced, weights[name], generator)
         # Tied weights: several modules run the layer, each perhaps under several paths.
         tied = [copy.get_submodule(path) for path in frame.modules]
         for path in [path for module in tied for path in find_paths(copy, module)]:
-            copy = _put(copy, path, layers[name])
+            copy = _replace_module(copy, path, layers[name])
     priors = {name: weights[name].prior for name in frames}
     universe = require_coverage(model).universe
     network = SparseNetwork(copy, layers, frames, priors, universe, budget, generator)
     return network.to(next(model.parameters()).device).train()
-
-
-def _check_shape(name: str, module: nn.Module, pattern: Pattern) -> None:
-    rows, columns = matrix_shape(tuple(module.get_parameter("weight").shape))
-    if (rows, columns) != (pattern.rows, pattern.columns):
-        raise StructureError(
-            f"the weight of {name} must be {pattern.rows} × {pattern.columns}, the model's "
-            f"is {rows} × {columns}. Give a model of the same shape."
-        )
 
 
 def _find_layers(
@@ -190,17 +176,16 @@ def _find_layers(
     layers = {m.name: m for m in require_coverage(model).layers if not m.transposed}
     if patterns is None:
         return layers
+    matched: set[str] = set()
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in layers):
+        names = [name for name in layers if fnmatchcase(name, pattern)]
+        if not names:
             raise ArgumentError(
                 f"layers must name Linear or ungrouped Conv2d layers of the model, got "
                 f"{pattern!r}. There are: {', '.join(layers) or 'none'}."
             )
-    return {
-        name: layer
-        for name, layer in layers.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+        matched.update(names)
+    return {name: layer for name, layer in layers.items() if name in matched}
 
 
 def _draw_patterns(
@@ -277,15 +262,13 @@ def _read_patterns(
 
 def _find_prior(settings: SparseSettings, name: str, fan_in: float) -> float:
     prior = settings.prior
-    if prior is None:
-        return 1 / sqrt(fan_in)
-    if not isinstance(prior, Mapping):
-        return float(prior)
-    if name not in prior:
-        raise ArgumentError(
-            f"prior must have a number for every layer, got none for {name!r}."
-        )
-    return float(prior[name])
+    if isinstance(prior, Mapping):
+        if name not in prior:
+            raise ArgumentError(
+                f"prior must have a number for every layer, got none for {name!r}."
+            )
+        prior = prior[name]
+    return 1 / sqrt(fan_in) if prior is None else float(prior)
 
 
 def _make_layer(
@@ -293,19 +276,14 @@ def _make_layer(
 ) -> GaussianLayer:
     assert isinstance(module, (nn.Linear, nn.Conv2d))
     shape = tuple(module.weight.shape)
-    bias = None if module.bias is None else module.bias.detach()
-    values = (shape, weights.pattern, weights.means, weights.log_scales, bias, generator)
-    layer: GaussianLayer
+    bias = cast("nn.Parameter | None", module.bias)
+    values = (shape, weights.pattern, weights.means, weights.log_scales, bias)
     if isinstance(module, nn.Conv2d):
-        layer = GaussianConv2d.like(module, *values)
-    else:
-        layer = GaussianLinear(*values)
-    if layer.bias is not None and module.bias is not None:
-        layer.bias.requires_grad_(module.bias.requires_grad)
-    return layer
+        return GaussianConv2d.like(module, *values, generator)
+    return GaussianLinear(*values, generator)
 
 
-def _put(model: nn.Module, path: str, layer: GaussianLayer) -> nn.Module:
+def _replace_module(model: nn.Module, path: str, layer: GaussianLayer) -> nn.Module:
     """Replace a module of the copy; the model itself may be that module."""
     if not path:
         return layer

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.runtime.guard import preserve_model
+from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 
 
@@ -59,7 +61,7 @@ def count_step_flops(
     every: int = 100,
     until: float = 0.75,
 ) -> StepFlops:
-    """Count the operations of a training step on a batch.
+    """Count the operations of a training step on a batch of inputs.
 
     Args:
         network: The network; layers that have not chosen a path yet count as dense.
@@ -87,14 +89,15 @@ def count_step_flops(
 
 def _count_positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
     """How often each layer's weights are used for a batch."""
+    names = {layer: name for name, layer in network.layers.items()}
     positions = dict.fromkeys(network.layers, 0)
-    handles = []
-    for name, layer in network.layers.items():
 
-        def hook(_: nn.Module, __: object, outputs: Tensor, name: str = name) -> None:
-            positions[name] += network.layers[name].count_positions(outputs)
+    def count(layer: nn.Module, _: object, outputs: Tensor) -> None:
+        name = names[cast(GaussianLayer, layer)]
+        # Rows of examples, tokens or pixels of a batch.
+        positions[name] += outputs.numel() // network.layers[name].pattern.rows
 
-        handles.append(layer.register_forward_hook(hook))
+    handles = [layer.register_forward_hook(count) for layer in names]
     try:
         with preserve_model(network), torch.no_grad():
             network(inputs)

@@ -39,16 +39,7 @@ class GrowthCandidates:
 def tap_gradients(
     model: nn.Module, layers: Mapping[str, GaussianLayer], losses: Iterable[Loss]
 ) -> dict[str, GradientTap]:
-    """Run every loss forward, and backward to the outputs of the layers only.
-
-    Args:
-        model: Holds the layers. Its buffers are restored afterwards.
-        layers: The layers by name.
-        losses: What to average.
-
-    Returns:
-        What each layer saw.
-    """
+    """Run every loss forward, and backward to the layers' outputs; buffers are restored."""
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     taps: dict[str, GradientTap] = {name: [] for name in layers}
     runs: list[tuple[str, Tensor, Tensor]] = []
@@ -96,18 +87,7 @@ def find_largest_gradients(
     count: int,
     block: int = _BLOCK,
 ) -> GrowthCandidates:
-    """Find the largest |Σ δ xᵀ| among the weights that are not excluded.
-
-    Args:
-        layer: The layer.
-        tap: What it saw.
-        excluded: Flat indices that are no candidates, ascending, int32.
-        count: How many candidates to find, at most.
-        block: Most entries of a gradient to hold at once; a row at least.
-
-    Returns:
-        `count` candidates, or as many as there are.
-    """
+    """Find the largest |Σ δ xᵀ| of weights that are not excluded (ascending, int32)."""
     rows, columns = layer.pattern.rows, layer.pattern.columns
     count = min(count, layer.pattern.total - excluded.numel())
     step = max(1, block // columns)
@@ -122,7 +102,7 @@ def find_largest_gradients(
         if scores.numel() < count:
             above = sizes.topk(min(count, sizes.numel())).indices
         else:
-            # Nothing below the least so far can be among the largest.
+            # Below the smallest candidate nothing can be among the largest.
             above = (sizes > scores.min()).nonzero().flatten()
         scores = torch.cat([scores, sizes[above]])
         indices = torch.cat([indices, above.to(excluded) + start * columns])

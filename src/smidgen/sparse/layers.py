@@ -35,17 +35,13 @@ _ROUNDS = 3
 class GaussianLayer(nn.Module, ABC):
     """An affine layer with Gaussian weights on an active set.
 
-    Args:
-        shape: The shape of the dense weight this layer stands for.
-        pattern: The active set, in the weight flattened to n rows and m columns.
-        means: μ, (k,).
-        log_scales: log σ, (k,); None for a layer without noise.
-        bias: The deterministic bias, (n,).
-        generator: Source of the noise, shared by the layers of a network.
+    `shape` is that of the dense weight, and `pattern` the active set in that weight
+    flattened to n × m. Means and log-scales are (k,); a layer without noise has no
+    log-scales. The bias (n,) is deterministic. All layers of a network share a generator.
     """
 
     channel: ClassVar[int]
-    """The axis of the outputs that the rows of the weight make, counted from the end."""
+    """The axis of the outputs that belongs to the rows of the weight, from the end."""
 
     def __init__(
         self,
@@ -53,7 +49,7 @@ class GaussianLayer(nn.Module, ABC):
         pattern: Pattern,
         means: Tensor,
         log_scales: Tensor | None,
-        bias: Tensor | None,
+        bias: nn.Parameter | None,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -61,11 +57,10 @@ class GaussianLayer(nn.Module, ABC):
         self.pattern = pattern
         self.means = nn.Parameter(means)
         self.log_scales = None if log_scales is None else nn.Parameter(log_scales)
-        self.bias = None if bias is None else nn.Parameter(bias)
+        self.bias = bias
         self.generator = generator
         self.noise: NoiseKind = "none" if log_scales is None else "local"
         self.path: Path | Literal["auto"] = "auto"
-        self.current_draw: Tensor | None = None
 
     @property
     def scales(self) -> Tensor:
@@ -86,45 +81,32 @@ class GaussianLayer(nn.Module, ABC):
     def set_weights(
         self, pattern: Pattern, means: Tensor, log_scales: Tensor | None
     ) -> None:
-        """Take another active set and its values, in the pattern's order.
-
-        Args:
-            pattern: The active set.
-            means: μ, (k,).
-            log_scales: log σ, (k,), if this layer has scales. Parameters stay the same
-                objects unless k changes.
-
-        Raises:
-            StructureError: If there are scales for a layer without, or none for one with.
-        """
+        """Take another active set; parameters stay the same objects unless k changes."""
         if (log_scales is None) != (self.log_scales is None):
-            needed, got = ("None", "some") if self.log_scales is None else ("given", "none")
-            raise StructureError(
-                f"log_scales must be {needed}, as in the layer so far, got {got}."
+            allowed, got = (
+                ("None", "some") if self.log_scales is None else ("given", "none")
             )
+            raise StructureError(f"log_scales must be {allowed} for this layer, got {got}.")
         self.means = _set_values(self.means, means)
         if self.log_scales is not None and log_scales is not None:
             self.log_scales = _set_values(self.log_scales, log_scales)
         self.pattern = pattern
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the outputs, with the noise this layer is set to.
-
-        Args:
-            inputs: What the dense layer would take.
-
-        Returns:
-            What it would return. In evaluation mode those of the means, or of
-            `current_draw` if there is one.
-        """
-        # Evaluation changes nothing of a network, not even how it computes.
+        """Compute the outputs: with noise in training, those of the means in evaluation."""
+        # Evaluation leaves a network as it is, even how it computes.
         if self.path == "auto" and self.training:
             self.path = find_faster_path(self, inputs)
-        if self.current_draw is not None:
-            return self._add_bias(self.apply_values(inputs, self.current_draw))
         noise = self.noise if self.training else "none"
-        if noise != "none":
-            _refuse_recomputed_noise()
+        if noise != "none" and is_recomputing():
+            # `torch.utils.checkpoint` restores torch's global random state only, so the
+            # gradient would be that of another sample than the loss.
+            raise StructureError(
+                "a layer with noise cannot be recomputed in the backward pass: its noise "
+                "would be different. Switch activation checkpointing off (Hugging Face: "
+                "model.gradient_checkpointing_disable()), or leave these layers out of "
+                "layers."
+            )
         if noise == "weights":
             return self._add_bias(self.apply_values(inputs, self.draw(self.generator)))
         mean = self._add_bias(self.apply_values(inputs, self.means))
@@ -149,10 +131,6 @@ class GaussianLayer(nn.Module, ABC):
         self, inputs: Tensor, deltas: Tensor, start: int, stop: int
     ) -> Tensor:
         """Compute Σ δ xᵀ of some rows, (stop − start, m), for weights active or not."""
-
-    def count_positions(self, outputs: Tensor) -> int:
-        """Count how often each weight was used: examples, tokens or pixels of a batch."""
-        return outputs.numel() // self.pattern.rows
 
     def _add_bias(self, outputs: Tensor) -> Tensor:
         if self.bias is None:
@@ -209,26 +187,14 @@ class GaussianConv2d(GaussianLayer):
 
     @classmethod
     def like(cls, module: nn.Conv2d, *values: object) -> GaussianConv2d:
-        """Make one with the geometry of a convolution.
-
-        Args:
-            module: The convolution.
-            values: The arguments of `GaussianLayer`.
-
-        Returns:
-            The layer.
-
-        Raises:
-            ArgumentError: If the convolution has groups.
-        """
+        """Make one with the geometry of a convolution, from the values of a `GaussianLayer`."""
         if module.groups != 1:
             raise ArgumentError(
                 f"a sparse convolution must have 1 group, got {module.groups}. Leave it "
                 "out of layers."
             )
         layer = cls(*values)  # type: ignore[arg-type]
-        layer.stride = _as_pair(module.stride)
-        layer.dilation = _as_pair(module.dilation)
+        layer.stride, layer.dilation = _as_pair(module.stride), _as_pair(module.dilation)
         layer.padding_sides = _find_padding(module)
         layer.padding_mode = module.padding_mode
         return layer
@@ -280,15 +246,7 @@ class GaussianConv2d(GaussianLayer):
 
 
 def find_faster_path(layer: GaussianLayer, inputs: Tensor) -> Path:
-    """Time both paths forward and backward on these inputs.
-
-    Args:
-        layer: A layer; its values are not changed.
-        inputs: A batch as it will be in training.
-
-    Returns:
-        The faster path; dense if the sparse one cannot run.
-    """
+    """Time both paths forward and backward; dense if the sparse one cannot run."""
     if layer.pattern.indices is None:
         return "dense"
     seconds: dict[Path, float] = {}
@@ -317,33 +275,22 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
     return shape[0], prod(shape[1:])
 
 
-def _refuse_recomputed_noise() -> None:
-    # `torch.utils.checkpoint` restores torch's global random state only, so the gradient
-    # would be that of another sample than the loss.
-    if is_recomputing():
-        raise StructureError(
-            "a layer with noise cannot be recomputed in the backward pass: its noise would "
-            "be different. Switch activation checkpointing off (Hugging Face: "
-            "model.gradient_checkpointing_disable()), or leave these layers out of layers."
-        )
-
-
 def _time_pass(layer: GaussianLayer, inputs: Tensor) -> float:
     inputs = inputs.detach().requires_grad_()
     values = layer.means.detach().requires_grad_()
+
+    def wait() -> None:
+        # A GPU works in the background.
+        if inputs.is_cuda:
+            torch.cuda.synchronize(inputs.device)
+
     with torch.enable_grad():
-        _synchronise(inputs)
+        wait()
         started = time.perf_counter()
         outputs = layer.apply_values(inputs, values)
         torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
-        _synchronise(inputs)
+        wait()
         return time.perf_counter() - started
-
-
-def _synchronise(inputs: Tensor) -> None:
-    # A GPU is timed at its work, not at being given it.
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
 
 
 def _set_values(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
@@ -364,8 +311,7 @@ def _draw_normals(like: Tensor, generator: torch.Generator, channel: int) -> Ten
     return normals.normal_(generator=generator).movedim(0, channel).to(like.device)
 
 
-def _as_pair(value: tuple[int, ...] | str) -> tuple[int, int]:
-    assert not isinstance(value, str)
+def _as_pair(value: tuple[int, ...]) -> tuple[int, int]:
     return value[0], value[-1]
 
 
@@ -373,12 +319,9 @@ def _find_padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
     """Padding left, right, above and below; "same" may be uneven."""
     if module.padding == "valid":
         return 0, 0, 0, 0
-    if module.padding == "same":
-        spans = [
-            dilation * (kernel - 1)
-            for dilation, kernel in zip(module.dilation, module.kernel_size, strict=True)
-        ]
-        (top, bottom), (left, right) = ((s // 2, s - s // 2) for s in spans)
-        return left, right, top, bottom
-    top, left = _as_pair(module.padding)
-    return left, left, top, top
+    if not isinstance(module.padding, str):
+        vertical, horizontal = _as_pair(module.padding)
+        return horizontal, horizontal, vertical, vertical
+    sizes = zip(module.dilation, module.kernel_size, strict=True)
+    height, width = (dilation * (kernel - 1) for dilation, kernel in sizes)
+    return width // 2, width - width // 2, height // 2, height - height // 2

@@ -22,17 +22,7 @@ Path = Literal["dense", "sparse"]
 
 
 def multiply(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Tensor:
-    """Multiply rows by the transpose of a sparse matrix.
-
-    Args:
-        inputs: x, (..., m).
-        values: The active entries of W in the pattern's order, (k,).
-        pattern: Where they are.
-        path: How to compute.
-
-    Returns:
-        x Wᵀ, (..., n). The sparse path keeps columns contiguous.
-    """
+    """Compute x Wᵀ, (..., n), of x (..., m) and the k active entries of W."""
     if path == "dense":
         return functional.linear(inputs, pattern.to_dense(values))
     rows = inputs.reshape(-1, pattern.columns)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import log
 from typing import Any, Literal
 
@@ -27,9 +26,9 @@ class SparseNetwork(nn.Module):
     """A model some of whose layers are sparse and Gaussian.
 
     Args:
-        model: The copy with its layers in place; the rest of it is as it was.
+        model: A copy of the caller's model, with the Gaussian layers in place.
         layers: The Gaussian layers by name.
-        frames: What each was in the caller's model.
+        frames: The layers of the caller's model that they replace.
         priors: Standard deviation of each layer's prior.
         universe: All parameters of affine layers of the caller's model.
         budget: Whether layers may exchange active weights.
@@ -85,12 +84,12 @@ class SparseNetwork(nn.Module):
         return sum(layer.pattern.derived_bytes for layer in self.layers.values())
 
     def subset(self) -> Subset:
-        """Describe the active set as it is now, in the names of the caller's model."""
+        """Describe the current active set by the names of the caller's model."""
         parts: dict[str, Part] = {}
         for name, layer in self.layers.items():
             indices = layer.pattern.indices
-            weight = self.frames[name].weight
-            parts[weight] = Whole() if indices is None else Entries(indices)
+            part = Whole() if indices is None else Entries(indices)
+            parts[self.frames[name].weight] = part
         return Subset(self.universe, parts)
 
     def kl(self) -> Tensor:
@@ -114,17 +113,6 @@ class SparseNetwork(nn.Module):
             constant = count * (log(prior) - 0.5)
             terms.append(squares / (2 * prior**2) - layer.log_scales.sum() + constant)
         return torch.stack(terms).sum()
-
-    @contextmanager
-    def using_draw(self, generator: torch.Generator) -> Iterator[None]:
-        """Run every forward pass in this context on one draw of the weights."""
-        try:
-            for layer in self.layers.values():
-                layer.current_draw = layer.draw(generator).detach()
-            yield
-        finally:
-            for layer in self.layers.values():
-                layer.current_draw = None
 
     def set_noise(self, noise: NoiseKind) -> None:
         """Choose what training draws: outputs, one set of weights a batch, or nothing."""

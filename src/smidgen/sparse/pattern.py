@@ -15,37 +15,24 @@ from torch import Tensor
 
 from smidgen.errors import StructureError, SubsetError
 
-_LARGEST = 2**31 - 1
-
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """k active entries of a matrix: ascending int32 indices, or None for all of them.
-
-    Args:
-        rows: n.
-        columns: m.
-        indices: Distinct indices in [0, n·m), in any order. They are stored ascending,
-            and as None if they are all there are.
-
-    Raises:
-        StructureError: If the matrix is too large for int32.
-        SubsetError: If an index is out of range or repeated, or there is none.
-    """
+    """k active entries of a matrix: ascending int32 indices, or None for all of them."""
 
     rows: int
     columns: int
     indices: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.total > _LARGEST:
+        if self.total >= 2**31:
             raise StructureError(
                 f"a sparse layer holds int32 indices, so its weight must have fewer than "
                 f"2^31 entries, got {self.rows} × {self.columns}. Leave it out of layers."
             )
         if self.indices is None:
             return
-        # Ascending is what the compressed rows are read from.
+        # The compressed rows need them ascending.
         ordered = self.indices.detach().flatten().to(torch.int32).sort().values
         if not ordered.numel():
             raise SubsetError("a layer must have at least 1 active weight, got none.")
@@ -56,8 +43,8 @@ class Pattern:
                 f"active indices must be in [0, {self.total}), got "
                 f"{int(ordered[0])} to {int(ordered[-1])}."
             )
-        whole = ordered.numel() == self.total
-        object.__setattr__(self, "indices", None if whole else ordered)
+        stored = ordered if ordered.numel() < self.total else None
+        object.__setattr__(self, "indices", stored)
 
     @property
     def total(self) -> int:
@@ -119,7 +106,7 @@ class Pattern:
 
 @cache
 def _silence_beta_warning() -> None:
-    """Let torch warn about compressed rows being in beta once, with nobody listening."""
+    """Trigger torch's one warning that compressed rows are in beta, and swallow it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = torch.ones(1, dtype=torch.int32)

@@ -104,16 +104,7 @@ def prune_network(
 
 
 def log_score(means: Tensor, log_scales: Tensor | None, by: PruningScore) -> Tensor:
-    """Score active weights: the higher, the more a weight deserves to stay.
-
-    Args:
-        means: μ, (k,).
-        log_scales: log σ, (k,); None for weights without noise, scored by magnitude.
-        by: The score.
-
-    Returns:
-        The logarithm of the score, (k,), in fp64 and finite.
-    """
+    """Compute the log of a score, (k,), in fp64 and finite; higher scores stay longer."""
     size = means.detach().double().abs().nan_to_num(0.0, _LARGE).clamp_max(_LARGE)
     if log_scales is None:
         return _log(size)
@@ -124,15 +115,7 @@ def log_score(means: Tensor, log_scales: Tensor | None, by: PruningScore) -> Ten
 def mark_survivors(
     scores: Mapping[str, Tensor], counts: int | Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Mark the weights that stay: the best of each layer, or of all layers together.
-
-    Args:
-        scores: Scores of the active weights, by layer.
-        counts: How many of each layer stay, or of all; at least one of each.
-
-    Returns:
-        True for each weight that stays, by layer; earlier weights win ties.
-    """
+    """Mark the best of each layer, or of all layers together but at least one of each."""
     if not isinstance(counts, int):
         return {name: mark_best(score, counts[name]) for name, score in scores.items()}
     copies = {name: score.clone() for name, score in scores.items()}
@@ -153,14 +136,6 @@ def mark_best(scores: Tensor, count: int) -> Tensor:
 
 def _log(size: Tensor) -> Tensor:
     return size.clamp_min(_LEAST).log()
-
-
-def _magnitude(size: Tensor, _: Tensor) -> Tensor:
-    return _log(size)
-
-
-def _snr(size: Tensor, logs: Tensor) -> Tensor:
-    return _log(size) - logs
 
 
 def _expected(size: Tensor, logs: Tensor) -> Tensor:
@@ -215,8 +190,8 @@ def _bell(ratio: Tensor) -> Tensor:
 
 
 PRUNING_SCORES: dict[PruningScore, Callable[[Tensor, Tensor], Tensor]] = {
-    "magnitude": _magnitude,
-    "snr": _snr,
+    "magnitude": lambda size, logs: _log(size),
+    "snr": lambda size, logs: _log(size) - logs,
     "expected": _expected,
     "exponential": _exponential,
     "exponential-snr": _exponential_snr,

@@ -20,12 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.sparse.grow import (
-    GradientTap,
-    Loss,
-    find_largest_gradients,
-    tap_gradients,
-)
+from smidgen.sparse.grow import GradientTap, Loss, find_largest_gradients, tap_gradients
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
@@ -141,11 +136,9 @@ class Rewiring:
             layers = {n: x for n, x in layers.items() if x.pattern.indices is not None}
         surviving = self._find_survivors(layers, fraction)
         pruned = {n: x.pattern.count - len(surviving[n]) for n, x in layers.items()}
-        if not any(pruned.values()):
-            return None
-        passes = list(losses())
+        # Without a loss there is no gradient to choose by.
+        passes = list(losses()) if any(pruned.values()) else []
         if not passes:
-            # Without a loss there is no gradient to choose by.
             return None
         taps = tap_gradients(self.network.model, layers, passes)
         grown = self._find_growth(layers, taps, surviving, pruned)
@@ -164,10 +157,11 @@ class Rewiring:
         }
         sizes = {name: score.numel() for name, score in scores.items()}
         counts: int | dict[str, int]
-        counts = {name: size - floor(fraction * size) for name, size in sizes.items()}
         if self.network.budget == "global":
             total = sum(sizes.values())
             counts = total - floor(fraction * total)
+        else:
+            counts = {name: size - floor(fraction * size) for name, size in sizes.items()}
         return {
             name: layers[name].pattern.list_indices(mask.device)[mask]
             for name, mask in mark_survivors(scores, counts).items()
@@ -202,13 +196,7 @@ class Rewiring:
 def change_active_set(
     layer: GaussianLayer, indices: Tensor, optimiser: torch.optim.Optimizer | None = None
 ) -> None:
-    """Give a layer another active set; weights in both keep value and momentum.
-
-    Args:
-        layer: The layer.
-        indices: The new active set.
-        optimiser: Its state of this layer's parameters follows.
-    """
+    """Give a layer another active set; weights in both keep value and momentum."""
     old = layer.pattern.list_indices(layer.means.device)
     pattern = replace(layer.pattern, indices=indices)
     new = pattern.list_indices(layer.means.device)
@@ -237,15 +225,7 @@ def replace_weights(
     log_scales: Tensor | None,
     optimiser: torch.optim.Optimizer | None,
 ) -> None:
-    """Give a layer other weights; its optimiser goes on with the new parameters.
-
-    Args:
-        layer: The layer.
-        pattern: The active set.
-        means: Its means.
-        log_scales: Its log-scales, if the layer has any.
-        optimiser: Holds the layer's parameters and, in the new size, their state.
-    """
+    """Give a layer other weights; its optimiser goes on with the new parameters."""
     before = (layer.means, layer.log_scales)
     layer.set_weights(pattern, means, log_scales)
     for old, new in zip(before, (layer.means, layer.log_scales), strict=True):

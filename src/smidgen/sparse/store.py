@@ -19,8 +19,6 @@ from smidgen.sparse.layers import matrix_shape
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.pattern import Pattern
 
-_SHORT = 2**16
-
 
 def describe_layers(network: SparseNetwork) -> dict[str, Any]:
     """List what is not a tensor: layers, shapes, priors, budget."""
@@ -44,8 +42,7 @@ def pack_tensors(network: SparseNetwork) -> dict[str, Tensor]:
         if layer.log_scales is not None:
             tensors[f"log_scales/{name}"] = layer.log_scales
         if layer.pattern.indices is not None:
-            counts, columns = _pack_pattern(layer.pattern)
-            tensors[f"row_counts/{name}"], tensors[f"columns/{name}"] = counts, columns
+            tensors |= _pack_pattern(name, layer.pattern)
     for name, value in network.remaining_state().items():
         tensors[f"rest/{name}"] = value
     return {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -54,18 +51,7 @@ def pack_tensors(network: SparseNetwork) -> dict[str, Tensor]:
 def unpack_weights(
     tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> dict[str, ActiveWeights]:
-    """Read and check the active weights of every layer.
-
-    Args:
-        tensors: What `pack_tensors` listed.
-        header: What `describe_layers` listed.
-
-    Returns:
-        Weights by layer, on the CPU.
-
-    Raises:
-        StoreError: If a tensor has the wrong shape.
-    """
+    """Read and check what `pack_tensors` and `describe_layers` wrote of every layer."""
     weights = {}
     for name, entry in header["maps"].items():
         rows, columns = matrix_shape(tuple(entry["shape"]))
@@ -86,16 +72,7 @@ def unpack_weights(
 def restore_rest(
     network: SparseNetwork, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
-    """Copy everything that is no value of a Gaussian layer into a network.
-
-    Args:
-        network: The network.
-        tensors: What `pack_tensors` listed.
-        header: What `describe_layers` listed.
-
-    Raises:
-        StoreError: If a tensor has the wrong shape.
-    """
+    """Copy everything that is no value of a Gaussian layer into a network."""
     for name, layer in network.layers.items():
         entry = header["maps"][name]
         layer.path, layer.noise = entry["path"], entry["noise"]
@@ -109,14 +86,14 @@ def restore_rest(
             value.copy_(stored)
 
 
-def _pack_pattern(pattern: Pattern) -> tuple[Tensor, Tensor]:
+def _pack_pattern(name: str, pattern: Pattern) -> dict[str, Tensor]:
     """Entries in each row, and their columns in two bytes where those fit."""
     indices = pattern.list_indices().cpu()
     counts = torch.bincount(indices // pattern.columns, minlength=pattern.rows)
     columns = indices % pattern.columns
-    if pattern.columns <= _SHORT:
+    if pattern.columns <= 2**16:
         columns = columns.to(torch.uint16)
-    return counts.to(torch.int32), columns
+    return {f"row_counts/{name}": counts.to(torch.int32), f"columns/{name}": columns}
 
 
 def _unpack_pattern(rows: int, columns: int, counts: Tensor, inner: Tensor) -> Pattern:

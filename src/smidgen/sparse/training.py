@@ -128,16 +128,7 @@ class SparseEpoch:
 def pack_history(
     history: Sequence[SparseEpoch], changes: Sequence[ActiveSetChange], **notes: Any
 ) -> dict[str, Tensor]:
-    """Write the history of a training as tensors.
-
-    Args:
-        history: Its epochs, at least one.
-        changes: Its changes of the active set.
-        notes: What else to remember, as JSON takes it.
-
-    Returns:
-        Connectivity by layer, (epochs, bins), and everything else as JSON in bytes.
-    """
+    """Write connectivity by layer, (epochs, bins), and all else as JSON in bytes."""
     everything = {
         "history": [epoch.scores() for epoch in history],
         "moves": [change.to_record() for change in changes],
@@ -154,14 +145,7 @@ def pack_history(
 def unpack_history(
     tensors: Mapping[str, Tensor],
 ) -> tuple[list[SparseEpoch], list[ActiveSetChange], dict[str, Any]]:
-    """Read what `pack_history` wrote.
-
-    Args:
-        tensors: Those tensors, perhaps among others.
-
-    Returns:
-        Epochs, changes of the active set, and the notes.
-    """
+    """Read the epochs, changes of the active set and notes `pack_history` wrote."""
     notes = json.loads(bytes(tensors[_NOTES].tolist()))
     fractions = {
         name.removeprefix(_CONNECTIVITY): value.tolist()
@@ -208,14 +192,7 @@ def restore_training(
     network: SparseNetwork,
     optimiser: Optimizer,
 ) -> None:
-    """Restore the state of a network and of its optimiser.
-
-    Args:
-        tensors: What `pack_training` listed.
-        paths: How each layer computed.
-        network: A network made in the same way.
-        optimiser: Its optimiser, made in the same way.
-    """
+    """Restore what `pack_training` listed into a network and optimiser made alike."""
     header = describe_layers(network)
     for name, entry in header["maps"].items():
         entry["path"] = paths[name]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.taps import Trace, tapped
+from smidgen.curvature.taps import tapped
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import score_layers
 from smidgen.types import Batch
@@ -29,8 +29,8 @@ def activation(
 
     Args:
         model: The trained model, or a `Problem` that says how to read its batches.
-        batches: Any iterable of batches, read once; labels are not looked at.
-        progress: Draw a progress bar; in a log, a line a minute.
+        batches: Any iterable of batches, read once; labels are ignored.
+        progress: Show a progress bar.
 
     Returns:
         Scores by parameter name.
@@ -38,39 +38,27 @@ def activation(
     return score_layers(model, batches, _visit, progress=progress)
 
 
-class _InputSquares:
-    """Running sums of squared inputs (m,) of each layer, in fp64."""
-
-    def __init__(self, problem: SettledProblem, chosen: Sequence[LayerBlock]) -> None:
-        zero = torch.zeros((), dtype=torch.float64, device=problem.device)
-        self.squares = {b.layer.name: zero.new_zeros(b.column_count) for b in chosen}
-        self.counts = dict.fromkeys(self.squares, 0)
-
-    def add(self, trace: Trace) -> None:
-        for name in self.squares:
-            if trace.runs(name):
+def _visit(
+    problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
+) -> dict[str, Tensor]:
+    zero = torch.zeros((), dtype=torch.float64, device=problem.device)
+    # Of each layer the sum of squared inputs, (m,), and how many positions it is over.
+    squares = {b.layer.name: zero.new_zeros(b.column_count) for b in blocks}
+    counts = dict.fromkeys(squares, 0)
+    with tapped(problem, blocks) as taps, torch.no_grad():
+        for batch in batches:
+            trace = taps.run(batch)
+            for name in filter(trace.runs, squares):
                 unpadded = trace.unpadded(name)
                 x = trace.inputs(name) * unpadded[..., None]
-                self.squares[name] += x.square().sum((0, 1)).double()
-                self.counts[name] += int(unpadded.sum())
-
-    def root_mean(self, name: str) -> Tensor:
-        return (self.squares[name] / max(self.counts[name], 1)).sqrt()
-
-
-def _visit(
-    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
-) -> dict[str, Tensor]:
-    inputs = _InputSquares(problem, chosen)
-    with tapped(problem, chosen) as taps, torch.no_grad():
-        for batch in batches:
-            inputs.add(taps.run(batch))
-    return {
-        block.layer.name: (_grid(problem.model, block) * inputs.root_mean(block.layer.name))
-        .abs()
-        .flatten()
-        for block in chosen
-    }
+                squares[name] += x.square().sum((0, 1)).double()
+                counts[name] += int(unpadded.sum())
+    scores = {}
+    for block in blocks:
+        name = block.layer.name
+        root_mean = (squares[name] / max(counts[name], 1)).sqrt()
+        scores[name] = (_grid(problem.model, block) * root_mean).abs().flatten()
+    return scores
 
 
 def _grid(model: nn.Module, block: LayerBlock) -> Tensor:

@@ -35,7 +35,7 @@ def curvature(
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Any iterable of batches, read once; classification needs no labels.
         approximation: How positions that share weights are treated, as in a fit.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         Scores by parameter name.
@@ -49,10 +49,10 @@ def curvature(
         )
 
     def visit(
-        problem: SettledProblem, chosen: Sequence[LayerBlock], everything: Iterable[Batch]
+        problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
     ) -> dict[str, Tensor]:
-        sums = DiagonalAccumulator(problem, chosen, approximation)
-        products = run_pass(sums, problem, chosen, everything)
+        sums = DiagonalAccumulator(problem, blocks, approximation)
+        products = run_pass(sums, problem, blocks, batches)
         return {name: values.sqrt() for name, values in products.items()}
 
     return score_layers(model, batches, visit, progress=progress)

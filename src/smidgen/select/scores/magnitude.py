@@ -14,7 +14,7 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
     """Score every weight and bias by its absolute value.
 
     Args:
-        model: The trained model; it is only read.
+        model: The trained model.
 
     Returns:
         Scores by parameter name.
@@ -23,17 +23,7 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
 
 
 def iterate_magnitudes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Score one parameter after another, so that no copy of the model is kept.
-
-    Args:
-        model: The trained model; it is only read.
-
-    Yields:
-        A parameter's name and its scores.
-
-    Raises:
-        ArgumentError: If a weight is NaN.
-    """
+    """Score one parameter after another, so that no copy of the model is kept."""
     for name in require_coverage(model).universe:
         scores = model.get_parameter(name).detach().abs().double().cpu()
         if scores.isnan().any():

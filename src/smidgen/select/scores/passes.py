@@ -1,7 +1,7 @@
 """How scores are made from data: one pass over the batches, scattered into parameters.
 
-Layers that no posterior could treat, because they mix the examples of a batch, score zero: a
-warning names them. So do layers that never run.
+Layers that mix the examples of a batch, which no posterior can treat, score zero, and a
+warning names them. Layers that never run score zero, too.
 """
 
 from __future__ import annotations
@@ -32,24 +32,14 @@ Visit = Callable[
 def score_layers(
     model: nn.Module | Problem, batches: Iterable[Batch], visit: Visit, *, progress: bool
 ) -> dict[str, Tensor]:
-    """Run one pass over the data and make scores of what it finds.
-
-    Args:
-        model: The trained model, or a `Problem` that says how to read its batches.
-        batches: Any iterable of batches, read once.
-        visit: The pass.
-        progress: Draw a progress bar; in a log, a line a minute.
-
-    Returns:
-        Scores of every parameter of the affine layers.
-    """
+    """Score every parameter of the affine layers in one pass over the data."""
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})
     blocks = find_blocks(problem.model, whole)
     with preserve_model(problem.model):
-        shown = track(batches, "scoring", show=progress)
-        settled, first, everything = problem.settle(shown)
+        tracked = track(batches, "scoring", show=progress)
+        settled, first, all_batches = problem.settle(tracked)
         mixing = find_mixing_layers(settled, first, blocks)
         if mixing:
             warnings.warn(
@@ -59,7 +49,7 @@ def score_layers(
                 stacklevel=3,
             )
         blocks = tuple(block for block in blocks if block.layer.name not in mixing)
-        values = visit(settled, blocks, everything)
+        values = visit(settled, blocks, all_batches)
     return scatter_scores(problem.model, blocks, values)
 
 
@@ -77,16 +67,7 @@ def run_pass(
 def scatter_scores(
     model: nn.Module, blocks: Sequence[LayerBlock], values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Write a number for each weight of some blocks into parameters, zero elsewhere.
-
-    Args:
-        model: The model.
-        blocks: The blocks.
-        values: Numbers for each block, in the order of its weights, by layer name.
-
-    Returns:
-        A tensor for every parameter of the affine layers, fp64 on the CPU.
-    """
+    """Write values by weight of each block into fp64 parameters on the CPU, zero elsewhere."""
     universe = require_coverage(model).universe
     scores = {n: torch.zeros(shape, dtype=torch.float64) for n, shape in universe.items()}
     for block in blocks:

@@ -14,25 +14,17 @@ def random(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
     """Score every weight and bias by a random number.
 
     Args:
-        model: The trained model; only its shapes are read.
+        model: The trained model; only its shapes matter.
         seed: Seed of the numbers.
 
     Returns:
         Scores by parameter name, the same for the same seed.
     """
-    return dict(draw_scores(model, seed))
+    return dict(iterate_random_scores(model, seed))
 
 
-def draw_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Draw scores for one parameter after another.
-
-    Args:
-        model: The trained model; only its shapes are read.
-        seed: Seed of the numbers.
-
-    Yields:
-        A parameter's name and its scores.
-    """
+def iterate_random_scores(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Draw scores for one parameter after another."""
     generator = torch.Generator().manual_seed(seed)
     for name, shape in require_coverage(model).universe.items():
         # fp64: among millions of fp32 numbers many would be equal.

@@ -30,7 +30,7 @@ def squared_gradient(
     Args:
         model: The trained model, or a `Problem` that says how to read its batches.
         batches: Labelled batches, any iterable, read once.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         Scores by parameter name.
@@ -39,8 +39,8 @@ def squared_gradient(
 
 
 def _visit(
-    problem: SettledProblem, chosen: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
-    bases = weight_basis(chosen, torch.empty(0, device=problem.device))
-    sums = MomentAccumulator(problem, chosen, bases, gradients(problem.likelihood))
-    return run_pass(sums, problem, chosen, batches)
+    bases = weight_basis(blocks, torch.empty(0, device=problem.device))
+    sums = MomentAccumulator(problem, blocks, bases, gradients(problem.likelihood))
+    return run_pass(sums, problem, blocks, batches)

@@ -21,7 +21,7 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
     """Score every weight and bias by its variance under a posterior.
 
     With curvature h for unit noise σ², the variances are σ²/(h + τσ²) in the posterior's
-    basis, and what is wanted is the diagonal of that in the weights.
+    basis; their diagonal in the weights is the score.
 
     Args:
         posterior: A posterior of any structure.
@@ -33,7 +33,7 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
     """
     network = as_problem(model).model
     posterior.require(network)
-    chosen = find_blocks(network, posterior.subset)
+    blocks = find_blocks(network, posterior.subset)
     noise = posterior.likelihood.scale
     variances: dict[str, Tensor] = {}
     for name, operator in posterior.operators.items():
@@ -41,7 +41,6 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
         precision = posterior.precision_of(name) * noise
         variances[name] = wide.marginals(noise / (wide.values + precision))
     if JOINT in variances:
-        sizes = [block.size for block in chosen]
-        parts = variances[JOINT].split(sizes)
-        variances = {b.layer.name: part for b, part in zip(chosen, parts, strict=True)}
-    return scatter_scores(network, chosen, variances)
+        parts = variances[JOINT].split([block.size for block in blocks])
+        variances = {b.layer.name: part for b, part in zip(blocks, parts, strict=True)}
+    return scatter_scores(network, blocks, variances)

@@ -80,11 +80,7 @@ class Accumulator(ABC):
         """List the tensors that are summed, themselves and not copies of them."""
 
     def all_reduce(self, reduce: Reduce) -> None:
-        """Add the sums of all processes up, so that each has those of all their data.
-
-        Args:
-            reduce: Adds a tensor up over all processes.
-        """
+        """Add up the sums of all processes, so that each has those of all their data."""
         running = self.running()
         fit, seen = self.log_likelihood, [float(name in self.ran) for name in self.names]
         like = running[0].new_empty(0, dtype=torch.float64)
@@ -117,20 +113,9 @@ class Accumulator(ABC):
         self._add_fit(trace)
 
     def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
-        """Make the operators.
-
-        Args:
-            num_data: Size of the whole data set if the traces are of a sample of it; in
-                labelled tokens where each has an output.
-            decompose: Make the operators; without it there are only the counts.
-
-        Returns:
-            The curvature, for unit noise.
-
-        Raises:
-            ArgumentError: If num_data is below 1.
-            DataError: If no example had a target.
-        """
+        """Make the operators, for unit noise; without `decompose` there are only the counts."""
+        # num_data: size of the whole data set if the traces are of a sample of it, in labelled
+        # tokens where each has an output.
         if num_data is not None and num_data < 1:
             raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
         if not self.seen:
@@ -170,18 +155,7 @@ def accumulate(
     blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,
 ) -> Accumulator:
-    """Run one pass over the data into some sums.
-
-    Args:
-        sums: What to add to.
-        problem: The problem, with its likelihood settled.
-        batches: Any iterable of batches, read once.
-        blocks: The chosen weights of each layer.
-        reduce: Adds a tensor up over all processes, if each has a part of the batches.
-
-    Returns:
-        The same sums.
-    """
+    """Run one pass over the data into `sums`, and return them."""
     with tapped(problem, blocks) as taps:
         for batch in batches:
             # Not kept in a name: the next pass must not find these activations alive.

@@ -53,14 +53,10 @@ class Run:
 
 @dataclass(frozen=True)
 class ActivationTrace:
-    """What a pass over one batch would keep.
+    """What a pass over one batch of B examples with C outputs would keep.
 
-    Args:
-        examples: Examples in the batch: B.
-        outputs: Outputs of each: C.
-        runs: The runs of all affine layers, in their order.
-        kept: What autograd keeps from the first layer on.
-        output_numbers: Numbers in all outputs: B·C, or B·T·C with one for each token.
+    `runs` are those of all affine layers in order, `kept` is what autograd keeps from the
+    first layer on, `output_numbers` is B·C, or B·T·C with one output for each token.
     """
 
     examples: int
@@ -120,18 +116,7 @@ class _Notes:
 
 
 def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
-    """Run one forward pass of a batch without computing it.
-
-    Args:
-        problem: The problem; its model may be on meta tensors.
-        batch: A batch; only its shapes are read.
-
-    Returns:
-        What the pass would keep.
-
-    Raises:
-        DataError: If the model's forward pass asks for numbers.
-    """
+    """Run one forward pass without computing it; the model may be on meta tensors."""
     model = problem.model
     try:
         with preserve_model(model), torch.enable_grad(), FakeTensorMode():

@@ -26,13 +26,8 @@ class Jacobian:
     entries: Tensor | None = None
 
     def rotated(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m).
-
-        δ and x are rotated first, then contracted over positions: every product is small.
-
-        Returns:
-            The coordinates.
-        """
+        """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m)."""
+        # δ and x are rotated first, then contracted over positions: every product is small.
         kind = rows.dtype
         left = (self.deltas.to(kind) @ rows).transpose(-2, -1)
         return (left @ (self.inputs.to(kind) @ columns)).flatten(-2)
@@ -51,14 +46,7 @@ class Jacobian:
         return grid[..., self.entries]
 
     def parts(self, numbers: int) -> Iterator[Jacobian]:
-        """Part the examples (B, T, ·) so that each J has about so many numbers.
-
-        Args:
-            numbers: How many; an example is never parted.
-
-        Yields:
-            The parts, in order.
-        """
+        """Split whole examples (B, T, ·) into parts whose J has about so many numbers."""
         positions, rows, columns = *self.deltas.shape[-2:], self.inputs.shape[-1]
         size = rows * columns
         if self.entries is not None:

@@ -126,18 +126,7 @@ def kronecker_factors(
     approximation: Approximation = "reduce",
     num_data: int | None = None,
 ) -> Curvatures:
-    """Accumulate the factors of all blocks in one pass and decompose them.
-
-    Args:
-        problem: The problem, with its likelihood settled.
-        batches: Any iterable of batches, read once.
-        blocks: The chosen rows and columns of each layer.
-        approximation: How positions that share weights are treated.
-        num_data: Size of the whole data set if `batches` is a sample of it.
-
-    Returns:
-        The curvature of each layer, for unit noise.
-    """
+    """Accumulate the factors of all blocks in one pass and decompose them, for unit noise."""
     sums = KroneckerAccumulator(problem, blocks, approximation)
     return accumulate(sums, problem, batches, blocks).finish(num_data)
 

@@ -64,33 +64,18 @@ class Trace:
         return len(self.outputs) // self.slots
 
     def inputs(self, name: str) -> Tensor:
-        """Collect the chosen columns of all inputs of a layer.
-
-        Args:
-            name: The layer.
-
-        Returns:
-            Inputs (B, T, m). With a bias, a column of ones comes first. Several uses of
-            one layer are further positions.
-        """
+        """Collect the chosen columns of all inputs of a layer: (B, T, m)."""
+        # With a bias, a column of ones comes first. Further uses of a layer are further positions.
         pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
         if self._blocks[name].bias:
             pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
         return _join_uses(pieces)
 
     def used(self, name: str) -> Tensor | None:
-        """Which positions (B, T) of a layer count, or None if all do.
-
-        With one output for each example, those that are not padding of examples with a
-        target. With several, those that the outputs of the last backward pass depend on,
-        so that a position without a label counts nowhere.
-
-        Args:
-            name: The layer.
-
-        Returns:
-            True where a position counts.
-        """
+        """Which positions (B, T) of a layer count, or None if all do."""
+        # With one output for each example, those that are not padding of examples with a target.
+        # With several, those that the outputs of the last backward pass depend on, so that a
+        # position without a label counts nowhere.
         if self.slots > 1:
             return _join_uses([self._reached(use, name) for use in self._uses[name]])
         if self._mask is None and self.kept.all():
@@ -115,15 +100,8 @@ class Trace:
         return _join_uses(masks)
 
     def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
-        """Part columns (K, R, C) so that each example has one output in each part.
-
-        Args:
-            columns: Weights of the outputs.
-
-        Returns:
-            How many parts there are, without those that are zero, and the parts; each is
-            made when it is asked for, because all are as large as the columns.
-        """
+        """Split columns (K, R, C) into parts with one output an example; count the nonzero parts."""
+        # Each part is made when it is asked for, because it is as large as the columns.
         if self.slots == 1:
             return 1, iter([columns])
         rows = columns.any(-1).any(0)
@@ -154,16 +132,9 @@ class Trace:
         return replace(self, _uses=remaining)
 
     def deltas(self, direction: Tensor, *, more: bool = False) -> dict[str, Tensor]:
-        """Back-propagate s = Σ direction · outputs.
-
-        Args:
-            direction: Weights of the outputs, (R, C).
-            more: Keep the graph for a further backward pass.
-
-        Returns:
-            Chosen rows of δ for each layer that ran: (B, T, n). They are zero where the
-            outputs do not depend on the layer, as at padded positions.
-        """
+        """Back-propagate s = Σ direction · outputs to chosen rows of δ, (B, T, n), by layer."""
+        # direction: (R, C). δ is zero where the outputs do not depend on the layer, as at padded
+        # positions. `more` keeps the graph for a further backward pass.
         for uses in self._uses.values():
             for use in uses:
                 use.delta = use.reached = None
@@ -211,18 +182,7 @@ class Tapped:
     _slots: int = 1
 
     def run(self, batch: Batch) -> Trace:
-        """Run the forward pass of one batch.
-
-        Args:
-            batch: The batch.
-
-        Returns:
-            What the taps saw.
-
-        Raises:
-            DataError: If the batch is empty, its targets do not fit, or the outputs have
-                no graph at all though a layer ran; a cut below some layers is not seen.
-        """
+        """Run the forward pass of one batch."""
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
         outputs = self.problem.outputs(batch)
@@ -298,15 +258,7 @@ class Tapped:
 
 @contextmanager
 def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
-    """Tap the layers of some blocks for as long as the context lasts.
-
-    Args:
-        problem: The problem, with its likelihood settled.
-        blocks: The chosen rows and columns of each layer.
-
-    Yields:
-        The tapped problem. The model is as before when the context ends.
-    """
+    """Tap the layers of some blocks while the context lasts; then the model is as before."""
     taps = Tapped(problem, {block.layer.name: block for block in blocks})
     handles: list[RemovableHandle] = []
     with preserve_model(problem.model), torch.enable_grad():

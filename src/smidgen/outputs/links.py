@@ -25,20 +25,7 @@ def damping_factor(variance: Tensor) -> Tensor:
 
 
 def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
-    """Pick the link for C classes.
-
-    Args:
-        link: "auto" or one of `LINKS`.
-        outputs: The number of classes.
-        top: How many classes of each example are followed; None for all.
-
-    Returns:
-        The exact two-class probit for two classes, sampling for more or with `top`,
-        unless named.
-
-    Raises:
-        ArgumentError: If the link is unknown or cannot serve that many classes.
-    """
+    """Pick the link for C classes: unless named, the probit for two, sampling for more or `top`."""
     if top is not None:
         if isinstance(top, bool) or not isinstance(top, int) or not 2 <= top <= outputs:
             raise ArgumentError(
@@ -62,11 +49,8 @@ def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
 
 
 def directions(link: str, outputs: int) -> Tensor:
-    """Combinations of the logits, (K, C), whose covariance a link needs.
-
-    Returns:
-        All logits for the diagonal probit; else the differences to class 0, one fewer.
-    """
+    """Combinations of the logits, (K, C), whose covariance a link needs."""
+    # K = C for the diagonal probit; else the C − 1 differences to class 0.
     eye = torch.eye(outputs, dtype=torch.float64)
     return eye if link == "diagonal-probit" else eye[1:] - eye[0]
 
@@ -74,18 +58,9 @@ def directions(link: str, outputs: int) -> Tensor:
 def at_temperatures(
     link: str, logits: Tensor, covariance: Tensor, *, normals: Tensor | None = None
 ) -> Callable[[float | Tensor], Tensor]:
-    """Prepare a link for many temperatures: what does not depend on them is done once.
-
-    Args:
-        link: One of `LINKS`.
-        logits: Mean logits, (..., C).
-        covariance: Covariance of the link's directions, (..., K, K).
-        normals: Standard normals (S, C−1), for sampling.
-
-    Returns:
-        A function from temperatures (...), one for each covariance of many, to
-        log-probabilities (..., B, C).
-    """
+    """Prepare log-probabilities (..., B, C) as a function of temperatures (...)."""
+    # logits: (..., C). covariance: of the link's directions, (..., K, K). normals: (S, C−1),
+    # for sampling. Everything that no temperature changes is computed once.
     if link == "diagonal-probit":
         return lambda temperature: diagonal_probit(
             logits / append_axes(temperature, 2), covariance
@@ -113,18 +88,7 @@ def targets_at_temperatures(
     *,
     normals: Tensor | None = None,
 ) -> Callable[[float | Tensor], Tensor]:
-    """Prepare a link for one class of each example.
-
-    Args:
-        link: One of `LINKS`.
-        logits: Mean logits, (B, C).
-        covariance: Covariance of the link's directions, (..., B, K, K).
-        targets: The class of each example, (B,).
-        normals: Standard normals (S, C−1), for sampling.
-
-    Returns:
-        A function from temperatures to log-probabilities (..., B).
-    """
+    """Prepare log-probabilities (..., B) of targets (B,) as a function of temperatures (...)."""
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
         return lambda temperature: _pick(at(temperature), targets)
@@ -169,49 +133,23 @@ def append_axes(temperature: float | Tensor, axes: int) -> float | Tensor:
 
 
 def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
-    """The paper's equation 12: softmax of logits, each damped by its own variance.
-
-    Args:
-        logits: Mean outputs, (..., C).
-        covariance: Their covariance, (..., C, C); only the diagonal is used.
-
-    Returns:
-        Log-probabilities, (..., C).
-    """
+    """The paper's equation 12: softmax of logits (..., C), each damped by its own variance."""
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     return (logits * damping_factor(variance)).log_softmax(-1)
 
 
 def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
-    """Two classes, through the one number that matters, f₁ − f₀.
-
-    Args:
-        difference: Mean of f₁ − f₀, (...).
-        variance: Its variance, (...).
-
-    Returns:
-        Log-probabilities, (..., 2).
-    """
+    """Log-probabilities (..., 2) from the mean and variance (...) of f₁ − f₀."""
     damped = difference * damping_factor(variance)
     return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
 
 
 def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
-    """Mean of the Dirichlet that a Gaussian over logits stands for.
-
-    The bridge of Hobbhahn, Kristiadi and Hennig (UAI 2022), with μ and Σ of the centred
-    logits: α_k = (1 − 2/C + e^{μ_k} Σ_l e^{−μ_l} / C²) / Σ_kk, in logarithms. A common
-    factor of Σ drops out of the mean, so small variances do not lead back to the softmax
-    but to the same shape as large ones. No variance at all is a point prediction, whose
-    mean is the softmax.
-
-    Args:
-        logits: Mean outputs, (..., C).
-        covariance: Covariance of the centred logits, (..., C, C).
-
-    Returns:
-        Log-probabilities log(α_k / Σ_l α_l), (..., C).
-    """
+    """Log-mean (..., C) of the Dirichlet that a Gaussian over centred logits stands for."""
+    # The bridge of Hobbhahn, Kristiadi and Hennig (UAI 2022), with μ and Σ of the centred
+    # logits: α_k = (1 − 2/C + e^{μ_k} Σ_l e^{−μ_l} / C²) / Σ_kk, in logarithms. A common
+    # factor of Σ drops out of the mean, so small variances do not lead back to the softmax
+    # but to the same shape as large ones. Without any variance the mean is the softmax.
     classes = logits.shape[-1]
     mean = logits - logits.mean(-1, keepdim=True)
     variance = covariance.diagonal(dim1=-2, dim2=-1)

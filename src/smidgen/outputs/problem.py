@@ -28,19 +28,9 @@ _TARGET_KEYS = ("labels", "label", "targets", "target")
 
 
 def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
-    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor.
-
-    Args:
-        model: The model.
-        batch: A mapping is passed by keyword without its targets; of a tuple or list
-            the first item is passed.
-
-    Returns:
-        The outputs: `.logits`, `["logits"]`, the first of a tuple, or the tensor.
-
-    Raises:
-        DataError: If no tensor of outputs can be found in what the model returns.
-    """
+    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor."""
+    # A mapping is passed by keyword without its targets; of a tuple the first item. Outputs
+    # are `.logits`, `["logits"]`, the first of a tuple, or the tensor.
     if isinstance(batch, Mapping):
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
@@ -106,16 +96,7 @@ class Problem:
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
     def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Compute outputs on detached weights: no weight gets a gradient.
-
-        Args:
-            batch: The batch.
-            replaced: Other values of some parameters, by name, for this call only.
-
-        Returns:
-            The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
-            only what a tap makes require gradients.
-        """
+        """Compute outputs, (B, C) or (B, T, C), on detached weights: no weight gets a gradient."""
         return self.outputs_with(self._tensors(replaced or {}), batch)
 
     def _tensors(self, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -132,19 +113,9 @@ class Problem:
         replaced: Mapping[str, Tensor],
         work: Callable[[Tensor], Result],
     ) -> Result:
-        """Do something with the outputs while other parameters are in place.
-
-        A backward pass belongs here: a network that recomputes activations in it
-        (gradient checkpointing) must find the same parameters.
-
-        Args:
-            batch: The batch.
-            replaced: Other values of some parameters, by name, for this call only.
-            work: Takes the outputs, (R, C), one row for each example or token.
-
-        Returns:
-            What `work` returns.
-        """
+        """Call `work` on the outputs, (R, C), while other parameters are in place."""
+        # A backward pass belongs here: a network that recomputes activations in it (gradient
+        # checkpointing) must find the same parameters.
         tensors = self._tensors(replaced)
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(
@@ -154,15 +125,7 @@ class Problem:
         return result
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
-
-        Args:
-            tensors: What takes the place of each parameter and buffer, by name.
-            batch: The batch; it is moved to where those are.
-
-        Returns:
-            The outputs.
-        """
+        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers."""
         device = next(iter(tensors.values()), torch.empty(0)).device
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
@@ -176,17 +139,7 @@ class Problem:
     def settle(
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
-        """Infer the likelihood from the first batch unless it is known.
-
-        Args:
-            batches: Any iterable, also one that can be read only once.
-
-        Returns:
-            The problem with a likelihood, the first batch, and an iterator over all.
-
-        Raises:
-            DataError: If there is no batch at all.
-        """
+        """Infer the likelihood, unless known, from the first batch; return that and all batches."""
         iterator = iter(batches)
         try:
             first = next(iterator)
@@ -237,19 +190,7 @@ class SettledProblem(Problem):
     likelihood: Likelihood
 
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Check the targets against the outputs and find the rows that have one.
-
-        Args:
-            batch: The batch.
-            outputs: Its outputs, one row each, (R, C).
-
-        Returns:
-            The targets (R, ...), zero in rows without one, or None; and which rows are
-            kept, (R,).
-
-        Raises:
-            DataError: If outputs or targets are not of this likelihood.
-        """
+        """Check targets against outputs (R, C); return them or None, and the rows with one, (R,)."""
         self.likelihood.check_outputs(outputs)
         everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)
@@ -273,19 +214,7 @@ class SettledProblem(Problem):
         return aligned, kept
 
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
-        """Compute what training lowers: the mean NLL of a batch's labelled rows.
-
-        Args:
-            batch: The batch.
-            outputs: Its outputs, one row each, (R, C).
-
-        Returns:
-            The loss, for autograd, and the number of labelled rows; None without any.
-
-        Raises:
-            DataError: If the batch has no labels at all.
-            DivergedError: If outputs or loss are not finite.
-        """
+        """Mean NLL of a batch's labelled rows, for autograd, and their number; None without any."""
         if not torch.isfinite(outputs.detach()).all():
             raise DivergedError(_DIVERGED.format("outputs are"))
         targets, kept = self.read(batch, outputs.detach())

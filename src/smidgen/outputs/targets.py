@@ -10,14 +10,7 @@ IGNORED = -100
 
 
 def has_target(targets: Tensor) -> Tensor:
-    """Find the rows that have a target; −100 marks whole numbers only.
-
-    Args:
-        targets: One row for each row of outputs, (R, ...).
-
-    Returns:
-        True for rows with a target, (R,).
-    """
+    """Find the rows (R,) of targets (R, ...) that have one; −100 marks whole numbers only."""
     # Of numbers without a sign, torch would take 156 for −100.
     if targets.is_floating_point() or not targets.dtype.is_signed:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)

@@ -14,15 +14,12 @@ from smidgen.types import Batch
 
 
 class ResumableLoader:
-    """The batches of a loader, epoch after epoch, without end.
+    """The batches of a loader that can be read again, epoch after epoch, without end.
 
     An interrupted run continues with the batch that came next: the random state at the
     start of the epoch is remembered, the loader is started again from it, and the batches
     that were read are skipped. A loader without a generator draws its order from torch's
     global one, so use this within `torch.random.fork_rng`.
-
-    Args:
-        loader: What yields the batches; it must be possible to read it again.
     """
 
     def __init__(self, loader: Iterable[Batch]) -> None:
@@ -59,14 +56,7 @@ class ResumableLoader:
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Draw the order of batches from a seed; the loader's generators are restored.
-
-        Args:
-            seed: Makes the order the same however often the loader was read before.
-
-        Yields:
-            Nothing.
-        """
+        """Draw the order of batches from a seed; the loader's generators are restored."""
         generators = find_generators(self.loader)
         before = {path: generator.get_state() for path, generator in generators.items()}
         try:

@@ -64,12 +64,7 @@ class _Values:
 
 
 class PrefixCache:
-    """What unchanged modules returned in the first pass over a batch.
-
-    Args:
-        model: The network.
-        changing: Names of the parameters that differ between passes.
-    """
+    """What modules returned in the first pass over a batch, if no changing parameter affects it."""
 
     def __init__(self, model: nn.Module, changing: Collection[str]) -> None:
         parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -89,11 +84,7 @@ class PrefixCache:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Make one pass: the first fills the cache, the others use it.
-
-        Yields:
-            Nothing.
-        """
+        """Make one pass: the first fills the cache, the others use it."""
         self.turn.clear()
         plain = {module: vars(module).get("forward") for module in self.steady}
         try:

@@ -30,19 +30,7 @@ def track(
     total: int | None = None,
     show: bool = True,
 ) -> Iterator[Item]:
-    """Yield the items and show how many have passed, on the error stream.
-
-    A terminal gets a bar, a log file a line a minute.
-
-    Args:
-        items: Anything iterable, also without a length.
-        label: What is being done, such as "fitting", or a function that returns it.
-        total: How many items there will be, if the iterable does not know.
-        show: Draw nothing when false.
-
-    Yields:
-        The items, unchanged.
-    """
+    """Yield the items and count them on the error stream: a bar, or a line a minute in a log."""
     if not show or os.environ.get(SWITCH) == "0":
         yield from items
         return

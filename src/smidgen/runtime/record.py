@@ -89,14 +89,7 @@ class Record:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """Write as indented JSON; NaN and infinity are refused.
-
-        Returns:
-            The text.
-
-        Raises:
-            StoreError: If a value is not finite or not plain.
-        """
+        """Write as indented JSON; NaN and infinity are refused."""
         try:
             return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
@@ -129,18 +122,7 @@ class Record:
 
     @classmethod
     def from_fields(cls, fields: Any, path: str | Path) -> Record:
-        """Make a record of what JSON holds of it.
-
-        Args:
-            fields: The values by name.
-            path: Where they were read, for errors.
-
-        Returns:
-            The record.
-
-        Raises:
-            StoreError: If that is not a record, or has another schema.
-        """
+        """Make a record of its JSON fields; `path` is for error messages."""
         try:
             schema = fields["schema"]
             if schema == SCHEMA:

@@ -101,16 +101,8 @@ class Coverage:
         return Subset(self.universe, parts, Origin("last-layer"))
 
     def row_column_blocks(self, fraction: float) -> Subset:
-        """Choose the first rows and columns of every layer.
-
-        They stand in for others where sizes are counted and no weights are loaded.
-
-        Args:
-            fraction: The fraction of rows and of columns, in (0, 1].
-
-        Returns:
-            A block of every layer.
-        """
+        """Choose the first fraction of rows and columns of every layer."""
+        # They stand in for others where sizes are counted and no weights are loaded.
         parts: dict[str, Part] = {}
         for layer in self.layers:
             rows = torch.arange(ceil_fraction(layer.outputs, fraction))
@@ -132,10 +124,10 @@ def ceil_fraction(total: int, fraction: float) -> int:
 
 
 def coverage(model: nn.Module) -> Coverage:
-    """List the affine layers of a model and what is left out, with the reason.
+    """List the affine layers of a model, and its other modules with the reason.
 
     Args:
-        model: Any PyTorch module; it is only looked at.
+        model: Any PyTorch module.
 
     Returns:
         Layers in the order of the modules, and left-out modules that hold parameters.
@@ -164,17 +156,7 @@ def coverage(model: nn.Module) -> Coverage:
 
 
 def require_coverage(model: nn.Module) -> Coverage:
-    """List the affine layers of a model that must have one.
-
-    Args:
-        model: Any PyTorch module; it is only looked at.
-
-    Returns:
-        The coverage, with at least one layer.
-
-    Raises:
-        StructureError: If the model has no affine layer.
-    """
+    """List the affine layers of a model, refusing one that has none."""
     covered = coverage(model)
     if not covered.layers:
         raise StructureError(

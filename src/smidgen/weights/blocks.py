@@ -45,14 +45,7 @@ class LayerBlock:
         return self.row_count * self.column_count
 
     def scatter(self, values: Tensor) -> dict[str, Tensor]:
-        """Write a number for each chosen weight into its parameters, zero elsewhere.
-
-        Args:
-            values: The numbers, (D,), in the order of the grid.
-
-        Returns:
-            A tensor of the shape of each parameter the block touches.
-        """
+        """Write values (D,), in the order of the grid, into zeros of the parameters' shapes."""
         grid = values
         if self.entries is not None:
             grid = values.new_zeros(self.row_count * self.column_count)
@@ -74,18 +67,7 @@ class LayerBlock:
 
 
 def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
-    """Read a subset as one block per affine layer.
-
-    Args:
-        model: The model it was chosen from.
-        subset: Whole parameters, blocks or entries of affine layers.
-
-    Returns:
-        A block for each layer that the subset touches, in the order of the modules.
-
-    Raises:
-        StructureError: If the subset holds parameters that are not affine layers.
-    """
+    """Read a subset as one block for each affine layer it touches, in the order of the modules."""
     covered = coverage(model)
     known = covered.universe
     for name, shape in subset.universe.items():
@@ -104,18 +86,7 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
 
 
 def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
-    """Keep of a subset what lies in the layers of some blocks.
-
-    Args:
-        subset: The subset.
-        blocks: The blocks that stay stochastic.
-
-    Returns:
-        The subset of their parameters.
-
-    Raises:
-        StructureError: If nothing is left.
-    """
+    """Restrict a subset to the layers of some blocks."""
     names = {name for block in blocks for name in block.layer.shapes}
     parts = {name: part for name, part in subset.parts.items() if name in names}
     if not parts:

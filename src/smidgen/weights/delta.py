@@ -84,11 +84,10 @@ class Delta:
             model: The base model; only the weights of the delta are written.
 
         Returns:
-            What can be asked to take them off again.
+            A handle that takes them off again.
 
         Raises:
-            StoreError: If this is not the model the delta belongs to, or a delta is on
-                it already.
+            StoreError: If this is not the base model, or already carries a delta.
         """
         _refuse_second(model)
         found = fingerprint(model, without=self._free())
@@ -110,14 +109,7 @@ class Delta:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Have the tuned weights in the base model for a while.
-
-        Args:
-            model: The base model.
-
-        Yields:
-            The model.
-        """
+        """Put the tuned weights into the base model while the context lasts."""
         there = self.apply(model)
         try:
             yield model
@@ -139,17 +131,7 @@ class Delta:
 
     @classmethod
     def load(cls, path: str | Path) -> Delta:
-        """Read a delta that `save` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The delta; `apply` checks the base model.
-
-        Raises:
-            StoreError: If the file is missing, damaged or not a delta.
-        """
+        """Read a delta that `save` wrote; `apply` checks the base model."""
         advice = "Write one with Delta.save."
         tensors, about = read_tensor_file(path, key=_KEY, what="delta", advice=advice)
         require_schema(path, about.get("schema"), SCHEMA, "delta")
@@ -173,12 +155,7 @@ _ON: WeakKeyDictionary[nn.Module, _Written] = WeakKeyDictionary()
 
 
 class Applied:
-    """A delta that is on a model, with the values that were there before.
-
-    Args:
-        delta: The delta.
-        model: Its base model; it is written to.
-    """
+    """A delta that is on a model, with the values that were there before."""
 
     def __init__(self, delta: Delta, model: nn.Module) -> None:
         self.model = model
@@ -199,11 +176,7 @@ class Applied:
         _ON[model] = self._written
 
     def remove(self) -> None:
-        """Put the base model's weights back, bitwise; a second call does nothing.
-
-        Raises:
-            StoreError: If the weights are no longer those the delta wrote.
-        """
+        """Put the base model's weights back, bitwise; a second call does nothing."""
         if not self._before:
             return
         changed = _changed(self.model, self._written)

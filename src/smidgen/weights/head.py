@@ -22,20 +22,7 @@ Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
 
 
 def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
-    """Settle which parameters are the head.
-
-    Args:
-        model: The model; it is only looked at.
-        head: A subset of whole parameters, names of modules or of parameters, "last" or
-            "none".
-
-    Returns:
-        Its parts by parameter name; none for "none".
-
-    Raises:
-        ArgumentError: If the word is another, "last" cannot be told, a name is not the
-            model's, or a parameter is not whole.
-    """
+    """Find the parts of the head by parameter name; "none" has none."""
     if isinstance(head, Subset):
         return _whole(model, head)
     if isinstance(head, (tuple, list)):
@@ -59,16 +46,7 @@ def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
 
 
 def check_width(model: nn.Module, head: Head, outputs: int) -> None:
-    """Refuse "last" where the last layer, in the order of modules, is not as wide as outputs.
-
-    Args:
-        model: The model; it is only looked at.
-        head: What was asked for.
-        outputs: How many outputs the model has.
-
-    Raises:
-        ArgumentError: If it is not: another layer must make the outputs.
-    """
+    """Refuse "last" if the last layer is not as wide as the model's outputs."""
     if head != "last":
         return
     last = coverage(model).output_layer

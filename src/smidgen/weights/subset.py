@@ -196,18 +196,7 @@ class Subset:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], header: Mapping[str, object]
     ) -> Subset:
-        """Rebuild what `to_tensors` took apart, checking every index.
-
-        Args:
-            tensors: Index tensors by `field/parameter`.
-            header: The universe and the kind of each part.
-
-        Returns:
-            The subset.
-
-        Raises:
-            StoreError: If the header or a tensor is missing or malformed.
-        """
+        """Rebuild what `to_tensors` took apart, checking every index."""
         fields = {"whole": (), "block": ("rows", "columns"), "entries": ("indices",)}
         kinds = {"whole": Whole, "block": Block, "entries": Entries}
         try:
@@ -240,17 +229,7 @@ class Subset:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
-        """Read a subset that `to_file` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The subset.
-
-        Raises:
-            StoreError: If the file is missing, damaged or not a subset.
-        """  # noqa: DOC502
+        """Read a subset that `to_file` wrote."""
         advice = "Write one with Subset.to_file."
         tensors, header = read_tensor_file(path, key=_KEY, what="subset", advice=advice)
         require_schema(path, header.get("schema"), _SCHEMA, "subset")

@@ -19,14 +19,7 @@ class SubsetVector:
     """Copies of the parameters a subset touches; only the chosen entries ever change.
 
     A forward pass takes `tensors` in the place of the model's own parameters, so the
-    model is never written to, and what is not chosen stays bitwise what it was.
-
-    Args:
-        model: The model the subset was chosen from.
-        subset: The weights that may move.
-
-    Raises:
-        SubsetError: If the model lacks one of the subset's parameters.
+    model is never written to, and all other weights stay bitwise the same.
     """
 
     def __init__(self, model: nn.Module, subset: Subset) -> None:
@@ -60,12 +53,7 @@ class SubsetVector:
 
 
 class SubsetIndex:
-    """Where in each parameter the chosen entries are.
-
-    Args:
-        subset: The subset.
-        like: Parameters by name, for their devices.
-    """
+    """Where in each parameter the chosen entries are, on that parameter's device."""
 
     def __init__(self, subset: Subset, like: Mapping[str, Tensor]) -> None:
         self.sizes = subset.sizes()
@@ -112,13 +100,7 @@ class SubsetIndex:
 
 
 def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
-    """Write entries of a tensor in place, whatever its strides are.
-
-    Args:
-        tensor: The tensor.
-        indices: Flat indices, counted along its axes and not along its memory.
-        values: As many values, of its type.
-    """
+    """Write entries of a tensor in place, by flat indices in the order of its axes."""
     if tensor.is_contiguous():
         tensor.view(-1)[indices] = values
     else:
@@ -132,18 +114,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def find_parameters(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
-    """Find the parameters that a subset touches, in its order.
-
-    Args:
-        model: The model.
-        subset: The subset.
-
-    Returns:
-        The model's own parameters by name.
-
-    Raises:
-        SubsetError: If one is missing or has another shape.
-    """
+    """Find the model's parameters that a subset touches, in its order."""
     known = dict(model.named_parameters())
     for name in subset.parts:
         shape = tuple(known[name].shape) if name in known else None

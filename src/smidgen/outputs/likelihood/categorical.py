@@ -46,14 +46,9 @@ class Categorical(Likelihood):
             )
 
     def root_columns(self, logits: Tensor) -> Tensor:
-        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C).
-
-        With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
-        L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
-
-        Returns:
-            The columns.
-        """
+        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C)."""
+        # With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
+        # L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
         probs = logits.softmax(-1)
         # q_{j-1}: the mass of class j and all after it, summed from the small end.
         tail = probs.flip(-1).cumsum(-1).flip(-1)
@@ -170,18 +165,7 @@ class Categorical(Likelihood):
         return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return class numbers (B,) as int64.
-
-        Args:
-            logits: The outputs, (B, C).
-            targets: The targets of the kept rows.
-
-        Returns:
-            The class numbers.
-
-        Raises:
-            DataError: If they are not class numbers of this model.
-        """
+        """Return class numbers (B,) as int64."""
         if targets.is_floating_point() or targets.shape != logits.shape[:1]:
             raise DataError(
                 f"labels must be {len(logits)} class numbers, got {targets.dtype} of shape "

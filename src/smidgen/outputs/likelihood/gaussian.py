@@ -68,17 +68,7 @@ class Gaussian(Likelihood):
         return torch.tensor(given, dtype=like.dtype, device=like.device)
 
     def fit_noise(self, squared_residual: float) -> Gaussian:
-        """Take the noise of the training residuals.
-
-        Args:
-            squared_residual: Their mean square, for relative noise one.
-
-        Returns:
-            The likelihood with that noise.
-
-        Raises:
-            DataError: If there is no residual to fit the noise to.
-        """
+        """Take the mean squared training residual, for relative noise one, as the noise."""
         if not squared_residual:
             raise DataError(
                 "regression needs targets that differ from the outputs to fit its noise. "
@@ -137,11 +127,7 @@ class Gaussian(Likelihood):
         normals: Tensor,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
-        """Refuse: a regression has a noise variance where classes have a temperature.
-
-        Raises:
-            ArgumentError: Always.
-        """
+        """Refuse: a regression has a noise variance where classes have a temperature."""
         raise ArgumentError("a regression has no temperature. Tune its noise instead.")
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -151,18 +137,7 @@ class Gaussian(Likelihood):
         return -0.5 * terms.sum(-1)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return finite numbers (B, C); for one output (B,) will do.
-
-        Args:
-            logits: The outputs, (B, C).
-            targets: The targets of the kept rows.
-
-        Returns:
-            The targets, in the outputs' type.
-
-        Raises:
-            DataError: If they are anything else.
-        """
+        """Return finite numbers (B, C), in the outputs' type; for one output (B,) will do."""
         targets = flatten_targets(targets, logits)
         if not torch.isfinite(targets).all():
             raise DataError(

@@ -20,12 +20,12 @@ _KEY = "smidgen-checkpoint"
 def write_checkpoint(
     path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
 ) -> None:
-    """Write the state of a run; `about` describes the run and decides who may resume it."""
+    """Write the state of a run; only a run with the same description `about` may resume it."""
     write_tensor_file(path, tensors, about, key=_KEY)
 
 
 def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """Read the state of an interrupted run of the same description; None if there is no file."""
+    """Read the state of an interrupted run with this description; None if there is no file."""
     path = Path(path)
     if not path.exists():
         return None
@@ -69,6 +69,6 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def of_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take back the part that `with_prefix` named so."""
+    """Select the tensors named `prefix/name`, under their plain names."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

@@ -23,7 +23,7 @@ from torch import Tensor
 from smidgen.errors import StoreError
 
 HASH = "tensors_sha256"
-"""The key of a saved folder's config under which the hash of its tensors is."""
+"""Key of the tensors' hash in a saved folder's config."""
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
@@ -43,7 +43,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def _umask() -> int:
-    """Read which permissions new files lack, which takes setting it."""
+    """Read the permissions that new files lack; it can only be read by setting it."""
     umask = os.umask(0)
     os.umask(umask)
     return umask
@@ -65,7 +65,7 @@ def write_tensor_file(
 def read_tensor_file(
     path: str | Path, *, key: str, what: str, advice: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors and header of `write_tensor_file`; errors name the kind and the next step."""
+    """Read what `write_tensor_file` wrote; errors say what was expected and what to do."""
     try:
         with safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {})[key])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any
 
 import torch
@@ -21,18 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 # Values that are the same wherever they are equal, and never change.
-_PLAIN = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    Enum,
-)
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, Enum, NoneType)
 
 
 @dataclass(frozen=True, eq=False)

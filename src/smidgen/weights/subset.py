@@ -72,10 +72,11 @@ class Subset:
 
     def __post_init__(self) -> None:
         universe = {name: tuple(shape) for name, shape in self.universe.items()}
-        parts = {}
-        for name in universe:
-            if name in self.parts:
-                parts[name] = _canonical(name, self.parts[name], universe[name])
+        parts = {
+            name: _canonical(name, self.parts[name], shape)
+            for name, shape in universe.items()
+            if name in self.parts
+        }
         unknown = [name for name in self.parts if name not in universe]
         if unknown:
             raise SubsetError(

@@ -16,10 +16,10 @@ def top_k(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
     total = sum(score.numel() for score in scores.values())
     if not 1 <= count <= total:
         raise ArgumentError(f"count must be from 1 to {total}, got {count}.")
-    kinds = {score.dtype for score in scores.values()}
-    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+    dtypes = {score.dtype for score in scores.values()}
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
         raise ArgumentError(
-            f"scores must all be fp32 or all fp64, got {sorted(map(str, kinds))}."
+            f"scores must all be fp32 or all fp64, got {sorted(map(str, dtypes))}."
         )
     flat = {name: score.detach().flatten() for name, score in scores.items()}
     # A score among the largest of all is among the largest of its tensor.

@@ -40,10 +40,10 @@ class Curvatures:
     idle: tuple[str, ...]
 
     def log_likelihood_under(self, likelihood: Likelihood) -> float | None:
-        """That of the training data; of a regression under the noise just fitted."""
+        """Log-likelihood of the data; of a regression under the noise just fitted."""
         if not isinstance(likelihood, Gaussian):
             return self.log_likelihood
-        # Relative noises multiply to one, so they leave no trace in the log determinant.
+        # Relative noises multiply to one, so their log determinant is zero.
         count = self.num_data * likelihood.outputs
         return -count * nll_of_squares(self.squared_residual, likelihood.noise)
 
@@ -81,25 +81,27 @@ class Accumulator(ABC):
 
     def all_reduce(self, reduce: Reduce) -> None:
         """Add up the sums of all processes, so that each has those of all their data."""
-        running = self.running()
-        fit, seen = self.log_likelihood, [float(name in self.ran) for name in self.names]
-        like = running[0].new_empty(0, dtype=torch.float64)
-        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
-        for each in running:
-            each.copy_(reduce(each))
-        totals = reduce(like.new_tensor(counts)).tolist()
+        sums = self.running()
+        fit, ran = self.log_likelihood, [float(name in self.ran) for name in self.names]
+        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *ran]
+        for tensor in sums:
+            tensor.copy_(reduce(tensor))
+        device = sums[0].device
+        totals = reduce(torch.tensor(counts, dtype=torch.float64, device=device)).tolist()
         self.seen, self.squares = round(totals[0]), totals[1]
         self.log_likelihood = None if totals[3] else totals[2]
-        self.ran = {n for n, ran in zip(self.names, totals[4:], strict=True) if ran}
+        self.ran = {n for n, runs in zip(self.names, totals[4:], strict=True) if runs}
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
         # The caller's autocast is for the model's forward pass, not for our sums.
         with torch.autocast(trace.outputs.device.type, enabled=False):
-            self._add(trace)
+            self._add_columns(trace)
+            self.seen += int(trace.kept.sum())
+            self._add_fit(trace)
 
-    def _add(self, trace: Trace) -> None:
-        count, parts = self.columns.of(trace)
+    def _add_columns(self, trace: Trace) -> None:
+        count, parts = self.columns.of(trace)  # columns (K, R, C) in each part
         for number, part in enumerate(parts):
             further = number + 1 < count
             for k, column in enumerate(part):
@@ -109,8 +111,6 @@ class Accumulator(ABC):
                     for name in deltas:
                         self.add_inputs(trace, name)
                 self.add_deltas(trace, deltas)
-        self.seen += int(trace.kept.sum())
-        self._add_fit(trace)
 
     def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
         """Make the operators, for unit noise; without `decompose` there are only the counts."""

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
@@ -68,7 +68,7 @@ class ActivationTrace:
     def graph(self, layers: Collection[str]) -> dict[int, int]:
         """Bytes by memory that the graph keeps above the lowest of some layers."""
         lowest = self._lowest(layers)
-        return {each.memory: each.bytes for each in self.kept if each.turn >= lowest}
+        return {kept.memory: kept.bytes for kept in self.kept if kept.turn >= lowest}
 
     def work(self, layers: Collection[str], backward: int) -> int:
         """Multiplications of a forward pass and of backward passes down to some layers."""
@@ -120,18 +120,17 @@ def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
     model = problem.model
     try:
         with preserve_model(model), torch.enable_grad(), FakeTensorMode():
-            tensors = {n: _pretended(p) for n, p in model.named_parameters()}
-            notes = _Notes({each.untyped_storage()._cdata for each in tensors.values()})
-            tensors |= {n: _pretended(b) for n, b in model.named_buffers()}
+            tensors = {n: _pretend(p) for n, p in model.named_parameters()}
+            notes = _Notes({t.untyped_storage()._cdata for t in tensors.values()})
+            tensors |= {n: _pretend(b) for n, b in model.named_buffers()}
             packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
-            with _noted(model, notes), packing:
-                shown = tree_map_only(Tensor, _pretended, batch)
+            with _note_runs(model, notes), packing:
+                shown = tree_map_only(Tensor, _pretend, batch)
                 outputs = problem.outputs_with(tensors, shown)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise DataError(
             f"a pass of {type(model).__name__} cannot be rehearsed without its numbers "
-            f"({type(error).__name__}: {reason[:160]})."
+            f"({type(error).__name__}: {reason(error)})."
         ) from error
     examples = len(outputs)
     runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
@@ -140,14 +139,14 @@ def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
 
 
 @contextmanager
-def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
+def _note_runs(model: nn.Module, notes: _Notes) -> Iterator[None]:
     """Write down the runs of all affine layers, and start the graph at the lowest."""
     handles = []
     try:
-        for each in coverage(model).layers:
-            for path in each.modules:
+        for layer in coverage(model).layers:
+            for path in layer.modules:
                 module = model.get_submodule(path)
-                see = partial(_see, notes, each)
+                see = partial(_see, notes, layer)
                 handles.append(module.register_forward_hook(see, with_kwargs=True))
         yield
     finally:
@@ -157,7 +156,7 @@ def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
 
 def _see(
     notes: _Notes,
-    affine: AffineLayer,
+    layer: AffineLayer,
     _: nn.Module,
     args: tuple[Tensor, ...],
     kwargs: dict[str, Tensor],
@@ -165,20 +164,20 @@ def _see(
 ) -> Tensor:
     x = args[0] if args else next(iter(kwargs.values()))
     memory, size = notes.memory(x)
-    positions = out.numel() // affine.outputs
-    if affine.window:
+    positions = out.numel() // layer.outputs
+    if layer.window:
         # Patches are copied out of the image.
-        memory, size = -len(notes.runs) - 1, positions * affine.inputs * x.itemsize
+        memory, size = -len(notes.runs) - 1, positions * layer.inputs * x.itemsize
     turn = len(notes.runs)
     notes.runs.append(
-        Run(turn, affine.name, affine.outputs * affine.inputs, positions, memory, size)
+        Run(turn, layer.name, layer.outputs * layer.inputs, positions, memory, size)
     )
     if torch.is_grad_enabled() and not out.requires_grad:
         return out.detach().requires_grad_().clone()
     return out
 
 
-def _pretended(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape, type and place; what is nowhere yet goes to the CPU."""
+def _pretend(tensor: Tensor) -> Tensor:
+    """Make a tensor of the same shape, type and device; meta tensors go to the CPU."""
     device = "cpu" if tensor.is_meta else tensor.device
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

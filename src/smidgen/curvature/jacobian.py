@@ -28,21 +28,21 @@ class Jacobian:
     def rotated(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m)."""
         # δ and x are rotated first, then contracted over positions: every product is small.
-        kind = rows.dtype
-        left = (self.deltas.to(kind) @ rows).transpose(-2, -1)
-        return (left @ (self.inputs.to(kind) @ columns)).flatten(-2)
+        deltas = self.deltas.to(rows.dtype) @ rows  # (..., T, n)
+        inputs = self.inputs.to(rows.dtype) @ columns  # (..., T, m)
+        return (deltas.mT @ inputs).flatten(-2)
 
     def flat(self) -> Tensor:
         """Write J in the weights themselves: (..., D)."""
         kind = torch.promote_types(self.deltas.dtype, self.inputs.dtype)
         deltas, inputs = self.deltas.to(kind), self.inputs.to(kind)
         if self.entries is None:
-            return (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+            return (deltas.mT @ inputs).flatten(-2)
         positions, rows, columns = *deltas.shape[-2:], inputs.shape[-1]
         if len(self.entries) * positions < rows * columns:
-            left = deltas[..., self.entries // columns]
+            left = deltas[..., self.entries // columns]  # (..., T, D)
             return (left * inputs[..., self.entries % columns]).sum(-2)
-        grid = (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+        grid = (deltas.mT @ inputs).flatten(-2)  # (..., n·m)
         return grid[..., self.entries]
 
     def parts(self, numbers: int) -> Iterator[Jacobian]:

@@ -43,8 +43,8 @@ class MomentAccumulator(Accumulator):
         """Add the squared coordinates of every example's Jacobian."""
         for name, delta in deltas.items():
             total = self.moments[name].new_zeros((), dtype=delta.dtype)
-            for some in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
-                coordinates = self.bases[name].coordinates(some)
+            for part in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
+                coordinates = self.bases[name].coordinates(part)  # (B', D)
                 total = total + coordinates.square_().sum(0)
             self.moments[name] += total.double()
 

@@ -45,8 +45,7 @@ class Trace:
     """One forward pass with its taps, ready for backward passes.
 
     `outputs` are (R, C), `targets` as the batch has them or None, `kept` the rows (R,)
-    that have a target. An example has `slots` rows: one, or one for each token. Use
-    `inputs` and `deltas`.
+    that have a target. An example has `slots` rows: one, or one for each token.
     """
 
     outputs: Tensor
@@ -92,19 +91,18 @@ class Trace:
         """Which positions (B, T) of a layer are not padding, labelled or not."""
         masks = []
         for use in self._uses[name]:
-            shape = self._by_position(use.inputs, name).shape[:2]
-            counts = self._mask is not None and self._mask.shape == shape
-            mask = self._mask if counts else self.kept.new_ones(shape)
-            assert mask is not None
-            masks.append(mask)
+            everywhere = self.kept.new_ones(self._by_position(use.inputs, name).shape[:2])
+            mask = everywhere if self._mask is None else self._mask
+            masks.append(mask if mask.shape == everywhere.shape else everywhere)
         return _join_uses(masks)
 
     def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
-        """Split columns (K, R, C) into parts with one output an example; count the nonzero parts."""
-        # Each part is made when it is asked for, because it is as large as the columns.
+        """Split columns (K, R, C) into parts with one output an example; also count them."""
+        # Parts that are all zero are left out. Each is made when asked for: it is as large as
+        # the columns.
         if self.slots == 1:
             return 1, iter([columns])
-        rows = columns.any(-1).any(0)
+        rows = columns.any(-1).any(0)  # (R,)
         used = rows.reshape(-1, self.slots).any(0).nonzero().flatten().tolist()
         slot_of_row = torch.arange(len(rows), device=columns.device) % self.slots
         return len(used), (columns * (slot_of_row == slot)[:, None] for slot in used)
@@ -232,8 +230,7 @@ class Tapped:
             use = _Use(_take_columns(_features_last(module, x), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
-                # The model cuts the graph here itself: its outputs do not depend on
-                # this layer as far as a derivative goes.
+                # The model cuts the graph here: no derivative reaches this layer.
                 return out
             if not out.requires_grad:
                 # Lowest tap of its path: the graph starts here. The clone lets the
@@ -245,7 +242,7 @@ class Tapped:
             def receive(gradient: Tensor) -> None:
                 gradient = gradient.detach()
                 if block.layer.window:
-                    gradient = gradient.flatten(2).mT
+                    gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
                 if self._slots > 1:
                     use.reached = (gradient != 0).any(-1)
                 use.delta = _take_columns(gradient, rows)

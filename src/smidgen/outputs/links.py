@@ -16,7 +16,7 @@ from smidgen.errors import ArgumentError
 
 LINKS = ("probit", "diagonal-probit", "sampling", "laplace-bridge")
 DRAWS = 256
-"""Draws of the logits when sampling and not told otherwise."""
+"""How many draws of the logits the sampling link takes by default."""
 
 
 def damping_factor(variance: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def at_temperatures(
         return lambda temperature: diagonal_probit(
             logits / append_axes(temperature, 2), covariance
         )
-    contrasts = logits[..., 1:] - logits[..., :1]
+    contrasts = logits[..., 1:] - logits[..., :1]  # (..., B, C−1)
     if link == "probit":
         difference, variance = contrasts[..., 0], covariance[..., 0, 0]
         return lambda temperature: two_class_probit(
@@ -91,14 +91,14 @@ def targets_at_temperatures(
     """Prepare log-probabilities (..., B) of targets (B,) as a function of temperatures (...)."""
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
-        return lambda temperature: _pick(at(temperature), targets)
+        return lambda temperature: pick_class(at(temperature), targets)
     drawn = draws_at_temperatures(logits[..., 1:] - logits[..., :1], covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
-        # The other classes' probabilities are never made.
-        found = drawn(temperature)
-        own = _pick(found, targets[:, None])
-        return log_mean((own - found.logsumexp(-1))[..., None])[..., 0]
+        # Only the target's probability is computed, not those of all C classes.
+        draws = drawn(temperature)  # (..., B, S, C)
+        chosen = pick_class(draws, targets[:, None])  # (..., B, S)
+        return log_mean((chosen - draws.logsumexp(-1))[..., None])[..., 0]
 
     return sampled
 
@@ -120,13 +120,13 @@ def log_mean(draws: Tensor) -> Tensor:
     return draws.logsumexp(-2) - log(draws.shape[-2])
 
 
-def _pick(values: Tensor, places: Tensor) -> Tensor:
-    """One value of each last axis."""
-    return values.gather(-1, places.expand(values.shape[:-1])[..., None]).squeeze(-1)
+def pick_class(values: Tensor, classes: Tensor) -> Tensor:
+    """Pick from (..., C) the value of one class (...), which is broadcast."""
+    return values.gather(-1, classes.expand(values.shape[:-1])[..., None]).squeeze(-1)
 
 
 def append_axes(temperature: float | Tensor, axes: int) -> float | Tensor:
-    """Give temperatures further axes, so that they go with examples and logits."""
+    """Append axes of length one to temperatures, so that they broadcast."""
     if not isinstance(temperature, Tensor):
         return temperature
     return temperature.reshape(*temperature.shape, *(1,) * axes)
@@ -154,9 +154,9 @@ def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
     mean = logits - logits.mean(-1, keepdim=True)
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     average = variance.mean(-1, keepdim=True)
-    kind = torch.finfo(variance.dtype)
-    # A class that does not vary has an infinite α; rounding decides how large a one.
-    floor = (kind.eps * average).clamp_min(kind.tiny)
+    limits = torch.finfo(variance.dtype)
+    # The α of a class that does not vary is infinite; a floor at rounding keeps it finite.
+    floor = (limits.eps * average).clamp_min(limits.tiny)
     bent = mean + (-mean).logsumexp(-1, keepdim=True) - 2 * log(classes)
     flat = torch.full_like(bent, log(1 - 2 / classes) if classes > 2 else -inf)
     log_alpha = torch.logaddexp(bent, flat) - variance.maximum(floor).log()
@@ -176,7 +176,7 @@ def standard_normals(
 
 def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
     """Turn standard normals (S, K) into draws of N(0, covariance): (..., S, K)."""
-    root = matrix_root(covariance)
+    root = matrix_root(covariance)  # (..., K, K)
     return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
 
 
@@ -184,7 +184,7 @@ def centre(covariance: Tensor) -> Tensor:
     """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
     classes = covariance.shape[-1] + 1
     centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes
-    lift = centring[:, 1:]
+    lift = centring[:, 1:]  # (C, C−1)
     return lift @ covariance @ lift.T
 
 
@@ -195,5 +195,5 @@ def with_first_class(contrasts: Tensor) -> Tensor:
 
 def matrix_root(covariance: Tensor) -> Tensor:
     """A root R with R Rᵀ = covariance, also when that is singular."""
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = torch.linalg.eigh(covariance)  # (..., K), (..., K, K)
     return vectors * values.clamp_min(0).sqrt()[..., None, :]

@@ -11,8 +11,8 @@ IGNORED = -100
 
 def has_target(targets: Tensor) -> Tensor:
     """Find the rows (R,) of targets (R, ...) that have one; −100 marks whole numbers only."""
-    # Of numbers without a sign, torch would take 156 for −100.
+    # torch would take an unsigned 156 for −100.
     if targets.is_floating_point() or not targets.dtype.is_signed:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
-    # An axis more, so that a vector has one to look along.
+    # One more axis, so that a vector has one to reduce.
     return (targets != IGNORED).unsqueeze(-1).flatten(1).any(-1)

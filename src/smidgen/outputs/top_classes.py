@@ -60,7 +60,7 @@ class TopClasses:
 
         def sampled(temperature: float | Tensor) -> Tensor:
             means, remaining = self.grouped(logits / append_axes(temperature, 2))
-            drawn = with_first_class(means[..., None, :] + noise)
+            drawn = with_first_class(means[..., None, :] + noise)  # (..., B, S, m)
             rest = remaining.logsumexp(-1, keepdim=True)
             total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (..., B, S)
             followed = (drawn - total[..., None]).logsumexp(-2) - count

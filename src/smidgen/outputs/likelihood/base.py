@@ -31,7 +31,7 @@ class Likelihood(ABC):
         """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
 
     def fit_noise(self, squared_residual: float) -> Self:
-        """Take the noise of the training residuals, where there is one: of regressions."""
+        """Fit the noise to the training residuals; only a regression has any."""
         return self
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Likelihood(ABC):
                 f"{top!r}. Leave it out."
             )
         if link not in ("auto", *self.links):
-            allowed = " or ".join(repr(each) for each in ("auto", *self.links))
+            allowed = " or ".join(map(repr, ("auto", *self.links)))
             raise ArgumentError(
                 f"link must be {allowed} for {self.kind} outputs, got {link!r}. Leave it "
                 "out."

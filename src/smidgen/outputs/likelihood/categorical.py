@@ -16,6 +16,7 @@ from smidgen.outputs.links import (
     at_temperatures,
     centre,
     directions,
+    pick_class,
     resolve_link,
     targets_at_temperatures,
 )
@@ -28,7 +29,7 @@ _EXTREME = log(10.0)
 
 
 def is_extreme(temperature: float) -> bool:
-    """Whether it is one that no well-sized validation set would ask for."""
+    """Whether a temperature is one that no well-sized validation set would ask for."""
     return abs(log(temperature)) > _EXTREME
 
 
@@ -57,8 +58,7 @@ class Categorical(Likelihood):
         tiny = torch.finfo(probs.dtype).tiny
         diagonal = (head * after / before.clamp_min(tiny)).sqrt()
         below = (head / (after * before).clamp_min(tiny)).sqrt()
-        columns = -probs[:, None, :] * below[:, :, None]
-        columns = columns.triu(1)
+        columns = (-probs[:, None, :] * below[:, :, None]).triu(1)  # (B, C−1, C)
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
@@ -147,22 +147,16 @@ class Categorical(Likelihood):
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""
         if top is None:
-            own = targets_at_temperatures(
+            log_probs = targets_at_temperatures(
                 link, outputs, covariance, targets, normals=normals
             )
-            return lambda temperature: -own(temperature).mean(-1)
+            return lambda temperature: -log_probs(temperature).mean(-1)
         at = _at_temperatures(link, outputs, covariance, normals, top)
-
-        def nll(temperature: float | Tensor) -> Tensor:
-            found = at(temperature)
-            chosen = targets.expand(found.shape[:-1])[..., None]
-            return -found.gather(-1, chosen).squeeze(-1).mean(-1)
-
-        return nll
+        return lambda temperature: -pick_class(at(temperature), targets).mean(-1)
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-softmax at the target class, (B,)."""
-        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+        return pick_class(logits.log_softmax(-1), targets)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return class numbers (B,) as int64."""
@@ -176,7 +170,7 @@ class Categorical(Likelihood):
         if wrong.numel():
             raise DataError(
                 f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
-                f"has {self.outputs} classes; layer the labels to them."
+                f"has {self.outputs} classes; renumber the labels."
             )
         return targets.long()
 

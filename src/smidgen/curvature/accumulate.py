@@ -1,7 +1,7 @@
-"""One pass over the data: what every structure sums of it.
+"""One pass over the data: the sums that every structure is made from.
 
-A structure says what to add of a layer's inputs and of its δ for each column that goes back
-from the outputs, and how to make operators of the sums.
+A structure says what to add for a layer's inputs and for its δ of each column that is
+back-propagated from the outputs, and how to make operators of the sums.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from smidgen.weights.blocks import LayerBlock
 
 @dataclass(frozen=True, eq=False)
 class Curvatures:
-    """What passes over the data give: operators by name, and counts.
+    """The result of passes over the data: operators by name, and counts.
 
     `squared_residual` is the mean over examples and outputs, for regression;
-    `log_likelihood` that of all data at the trained weights, if all had targets; `idle`
+    `log_likelihood` is that of all data at the trained weights, if all had targets; `idle`
     are the chosen layers that never ran.
     """
 
@@ -77,7 +77,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def running(self) -> list[Tensor]:
-        """List the tensors that are summed, themselves and not copies of them."""
+        """List the running sums themselves, not copies."""
 
     def all_reduce(self, reduce: Reduce) -> None:
         """Add up the sums of all processes, so that each has those of all their data."""

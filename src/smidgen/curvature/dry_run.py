@@ -96,7 +96,7 @@ class ActivationTrace:
 
 @dataclass(eq=False)
 class _Notes:
-    """What is written down while the pass runs; storages are held so that ids last."""
+    """Notes taken while the pass runs; storages are held so that their ids stay unique."""
 
     weights: set[int]
     runs: list[Run] = field(default_factory=list)

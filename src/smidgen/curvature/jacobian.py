@@ -46,7 +46,7 @@ class Jacobian:
         return grid[..., self.entries]
 
     def parts(self, numbers: int) -> Iterator[Jacobian]:
-        """Split whole examples (B, T, ·) into parts whose J has about so many numbers."""
+        """Split the examples (B, T, ·) into parts whose J has about `numbers` entries."""
         positions, rows, columns = *self.deltas.shape[-2:], self.inputs.shape[-1]
         size = rows * columns
         if self.entries is not None:

@@ -64,5 +64,5 @@ class MomentAccumulator(Accumulator):
 
 
 def weight_basis(blocks: Sequence[LayerBlock], like: Tensor) -> dict[str, Operator]:
-    """Take each layer's weights for its basis, in the type and place of a tensor."""
+    """Use each layer's weights as its basis, in the type and on the device of a tensor."""
     return {block.layer.name: Diagonal(like.new_zeros(block.size)) for block in blocks}

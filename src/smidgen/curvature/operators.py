@@ -96,7 +96,7 @@ class Operator(ABC):
 
 
 class _TwoSided(Operator):
-    """What operators share whose basis is one of rows times one of columns."""
+    """Operators whose basis is the product of one of rows and one of columns."""
 
     row_vectors: Tensor
     column_vectors: Tensor
@@ -201,11 +201,11 @@ class Diagonal(Operator):
         return jacobian.flat()
 
     def weights(self, coordinates: Tensor) -> Tensor:
-        """The coordinates are the weights."""
+        """Return the coordinates: the basis is that of the weights."""
         return coordinates
 
     def marginals(self, values: Tensor) -> Tensor:
-        """The values are those of the weights."""
+        """Return the values: the basis is that of the weights."""
         return values
 
     @staticmethod

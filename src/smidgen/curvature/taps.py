@@ -114,7 +114,7 @@ class Trace:
         return Jacobian(deltas, self.inputs(name), moved)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
-        """The Jacobian of a layer that did not run: zero, with leading axes of a shape."""
+        """Make the zero Jacobian of a layer that did not run, with leading axes `shape`."""
         block = self._blocks[name]
         zeros = self.outputs.new_zeros(*shape, 1, block.row_count + block.column_count)
         deltas, inputs = zeros.split([block.row_count, block.column_count], -1)
@@ -125,7 +125,7 @@ class Trace:
         return bool(self._uses[name])
 
     def without(self, names: Collection[str]) -> Trace:
-        """Forget some layers."""
+        """Leave some layers out."""
         remaining = {name: uses for name, uses in self._uses.items() if name not in names}
         return replace(self, _uses=remaining)
 

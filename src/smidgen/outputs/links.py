@@ -1,7 +1,7 @@
 """From Gaussian outputs to probabilities: E[softmax(f)] for f ~ N(mean, covariance).
 
-Plain functions of tensors. The temperature T divides the mean before they are called,
-the covariance stays as it is: for the probit that is dividing its logits by T.
+The temperature T divides the mean and not the covariance: for the probit, that is the
+same as dividing its damped logits by T.
 """
 
 from __future__ import annotations

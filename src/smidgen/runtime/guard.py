@@ -1,4 +1,4 @@
-"""Whatever a pass changes about the caller's model is restored afterwards."""
+"""Guards that restore whatever a pass changes about the caller's model."""
 
 from __future__ import annotations
 

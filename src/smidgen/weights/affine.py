@@ -142,9 +142,9 @@ def coverage(model: nn.Module) -> Coverage:
     left_out: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path, module in modules.items():
-        if not any(True for _ in module.parameters(recurse=False)):
+        if next(module.parameters(recurse=False), None) is None:
             continue
-        why = _objection(module, path, modules, owners)
+        why = _find_objection(module, path, modules, owners)
         if why is not None:
             left_out[path] = why
         elif id(module.weight) not in layers_by_id:
@@ -206,7 +206,7 @@ def _make_layer(
     )
 
 
-def _objection(
+def _find_objection(
     module: nn.Module,
     path: str,
     modules: dict[str, nn.Module],
@@ -227,7 +227,7 @@ def _objection(
         return f"a convolution in {module.groups} groups is not one affine layer"
     for other in owners[id(parameters["weight"])]:
         twin = modules[other]
-        if not _is_affine(twin) or not isinstance(twin, _kind(module)):
+        if not _is_affine(twin) or not isinstance(twin, _plain_kind(module)):
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
@@ -250,7 +250,7 @@ def _is_affine(module: nn.Module) -> bool:
     return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
 
 
-def _kind(module: nn.Module) -> type[nn.Module]:
+def _plain_kind(module: nn.Module) -> type[nn.Module]:
     return next((kind for kind in _PLAIN if isinstance(module, kind)), type(module))
 
 

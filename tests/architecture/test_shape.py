@@ -164,7 +164,13 @@ def test_the_public_names_exist_and_are_listed():
 
 def test_importing_the_core_is_light():
     heavy = [
-        "transformers", "datasets", "matplotlib", "typer", "rich", "jinja2", "sklearn",
+        "transformers",
+        "datasets",
+        "matplotlib",
+        "typer",
+        "rich",
+        "jinja2",
+        "sklearn",
         "smidgen_studies",
     ]
     code = f"import sys, smidgen; print([m for m in {heavy} if m in sys.modules])"

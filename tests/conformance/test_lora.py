@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.testing import assert_close
+from transformers import BertForSequenceClassification
+
+import smidgen
+from smidgen.curvature.operators import JOINT, STRUCTURES
+from smidgen.errors import SmidgenWarning
+from smidgen.outputs.problem import model_outputs
+from smidgen.weights.blocks import find_blocks
 from tests.support.oracles import (
     kfac_factors,
     output_hessian,
@@ -17,14 +25,6 @@ from tests.support.oracles import (
 )
 from tests.support.tiny import WORDS, bert_config
 from tests.support.tolerances import EXACT
-from torch.testing import assert_close
-from transformers import BertForSequenceClassification
-
-import smidgen
-from smidgen.curvature.operators import JOINT, STRUCTURES
-from smidgen.errors import SmidgenWarning
-from smidgen.outputs.problem import model_outputs
-from smidgen.weights.blocks import find_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "lora.md"
 CLASSES, PRECISION = 3, 0.7

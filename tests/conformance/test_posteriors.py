@@ -7,11 +7,11 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.support.posteriors import LIKELIHOODS, fit_quickly, make_problem
 
 import smidgen
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.posterior.registry import POSTERIORS
+from tests.support.posteriors import LIKELIHOODS, fit_quickly, make_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

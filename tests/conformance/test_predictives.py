@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 import torch
-from tests.support.cases import CASES
-from tests.support.tolerances import EXACT, SOLVER
 
 import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.outputs.links import LINKS
+from tests.support.cases import CASES
+from tests.support.tolerances import EXACT, SOLVER
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

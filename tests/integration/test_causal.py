@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.oracles import output_hessian, subset_jacobian
-from tests.support.tiny import gpt2_config
-from tests.support.tolerances import EXACT, SINGLE, SOLVER
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 from transformers import GPT2LMHeadModel
@@ -17,6 +14,9 @@ from transformers import GPT2LMHeadModel
 import smidgen
 from smidgen.errors import DataError, StructureError
 from smidgen.integrations.causal import make_causal_problem
+from tests.support.oracles import output_hessian, subset_jacobian
+from tests.support.tiny import gpt2_config
+from tests.support.tolerances import EXACT, SINGLE, SOLVER
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -8,7 +8,6 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.tiny import bert_config, saved
 from transformers import BertForSequenceClassification, BertModel
 
 import smidgen
@@ -18,6 +17,7 @@ from smidgen.posterior.swag import Snapshots
 from smidgen.runtime.record import Record
 from smidgen.select import SELECTORS
 from smidgen.workflows.ramp.schemes import SCHEMES
+from tests.support.tiny import bert_config, saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from tests.support.tiny import bert_config, saved
 from transformers import BertForSequenceClassification, BertModel
 
 from smidgen.cli import main
+from tests.support.tiny import bert_config, saved
 
 
 @pytest.fixture(scope="module")

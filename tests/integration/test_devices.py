@@ -9,13 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.integration.test_cli import rows, run
-from tests.support import study_kinds
-from tests.support.inline_engine import InlineEngine
-from tests.support.pretended_device import NAME, can_be_pretended
-from tests.support.tiny import bert_config, saved, saved_encoder
-from tests.support.tolerances import SINGLE
-from tests.unit.test_studies import written
 from transformers import BertModel
 
 from smidgen.errors import ArgumentError
@@ -27,6 +20,13 @@ from smidgen_studies.engine.study import Resources, read_study, shipped_studies
 from smidgen_studies.engine.workers.base import Workspace, do_cell
 from smidgen_studies.engine.workers.local import LocalEngine, room_for
 from smidgen_studies.kinds import KINDS, find_kind
+from tests.integration.test_cli import rows, run
+from tests.support import study_kinds
+from tests.support.inline_engine import InlineEngine
+from tests.support.pretended_device import NAME, can_be_pretended
+from tests.support.tiny import bert_config, saved, saved_encoder
+from tests.support.tolerances import SINGLE
+from tests.unit.studies.engine.test_run import written
 
 # No machine has as many.
 ABSENT = "cuda:99"

@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from tests.support.tiny import bert_config, gpt2_config, saved
 from transformers import (
     BertForSequenceClassification,
     BertModel,
@@ -15,6 +14,7 @@ from transformers.utils import logging
 from smidgen.errors import ArgumentError, DataError, StoreError
 from smidgen.integrations.huggingface import load_classifier, make_text_loader, save_model
 from smidgen.integrations.text import TextTable
+from tests.support.tiny import bert_config, gpt2_config, saved
 
 PAIRED = TextTable(("a b", "c"), pairs=("d", "a a a"), labels=(0, 1))
 TABLE = TextTable(("a", "b a", "c c c", "d"), labels=(0, 1, 1, 0))

@@ -8,11 +8,11 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from tests.support.cases import Case, OneBlock, padded_tokens
-from tests.support.tolerances import PEAK_MEMORY_RATIO
 
 import smidgen
 from smidgen.weights.affine import coverage
+from tests.support.cases import Case, OneBlock, padded_tokens
+from tests.support.tolerances import PEAK_MEMORY_RATIO
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser_page import WIDTHS, opened
-from tests.support.ramp_record import make_ramp_record
-from tests.support.tuned_record import make_tuned_record
 
 from smidgen.report import render
 from smidgen.runtime.record import Record
+from tests.support.browser_page import WIDTHS, opened
+from tests.support.ramp_record import make_ramp_record
+from tests.support.tuned_record import make_tuned_record
 
 pytestmark = pytest.mark.browser
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.support.tolerances import PLANNED_PEAK
 
 ROOT = Path(__file__).parents[2]

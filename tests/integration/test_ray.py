@@ -9,14 +9,14 @@ import threading
 import time
 
 import pytest
-from tests.integration.test_cli import run
-from tests.unit.test_studies import written
 
 from smidgen_studies.engine.ledger import Ledger, read_state
 from smidgen_studies.engine.run import check_study, run_cells
 from smidgen_studies.engine.study import Resources, read_study
 from smidgen_studies.engine.workers.base import Workspace
 from smidgen_studies.engine.workers.local import LocalEngine
+from tests.integration.test_cli import run
+from tests.unit.studies.engine.test_run import written
 
 pytest.importorskip("ray")
 pytestmark = [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from tests.integration.sharded_fit import BATCH, PERCENTS, ROWS, STRUCTURES
 from tests.support.tolerances import EXACT
 

@@ -8,8 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from docs.build import ssvi_tables
-from tests.integration.test_study_kinds import done, job, methods
-from tests.support.tolerances import EXACT, SINGLE
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
@@ -18,6 +16,8 @@ from smidgen.report.many_records.trials import edges, shown, trial_tables
 from smidgen_studies.data.images import read_images
 from smidgen_studies.engine.study import read_study
 from smidgen_studies.kinds import sparse_training
+from tests.integration.test_study_kinds import done, job, methods
+from tests.support.tolerances import EXACT, SINGLE
 
 STUDY = """
 title = "Squares"

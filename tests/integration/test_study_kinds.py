@@ -11,11 +11,6 @@ import pytest
 import torch
 from docs.build import tuning_tables
 from safetensors.torch import load_file
-from tests.integration.test_cli import rows
-from tests.support.inline_engine import InlineEngine
-from tests.support.tiny import saved_encoder
-from tests.support.tolerances import EXACT
-from tests.unit.test_comparison import require_readable
 
 from smidgen import evaluate, fit
 from smidgen.cli import main
@@ -38,6 +33,11 @@ from smidgen_studies.kinds import KINDS, find_kind, tuning
 from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.tuning_methods import Method
 from smidgen_studies.statistics import collect_outcomes, describe_verdicts
+from tests.integration.test_cli import rows
+from tests.support.inline_engine import InlineEngine
+from tests.support.tiny import saved_encoder
+from tests.support.tolerances import EXACT
+from tests.unit.workflows.test_method import require_readable
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

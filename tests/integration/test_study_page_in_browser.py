@@ -6,6 +6,8 @@ from statistics import fmean
 
 import pytest
 from scipy.stats import ttest_1samp
+
+from smidgen.report import render_many
 from tests.integration.test_page_in_browser import SMALLEST_TEXT, browser
 from tests.support.browser_page import PROBE, WIDTHS, opened
 from tests.support.study_records import (
@@ -16,8 +18,6 @@ from tests.support.study_records import (
     make_study_records,
 )
 from tests.support.tolerances import EXACT
-
-from smidgen.report import render_many
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.browser

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.tiny import WORDS, bert_config
-from tests.support.tolerances import EXACT, SOLVER
 from torch.testing import assert_close
 from transformers import BertForTokenClassification
 
@@ -17,6 +15,8 @@ from smidgen.workflows.method import (
     predict_shifted,
     read_examples,
 )
+from tests.support.tiny import WORDS, bert_config
+from tests.support.tolerances import EXACT, SOLVER
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.support.tolerances import SINGLE
 
 import smidgen
 from smidgen.cli import main
@@ -25,6 +24,7 @@ from smidgen.integrations.arrays import (
 from smidgen.report.drawing.connectivity import connectivity_picture
 from smidgen.sparse import make_sparse, prune_network
 from smidgen.sparse.architectures import PlainNetwork, Standardise, mlp
+from tests.support.tolerances import SINGLE
 
 
 def examples(count=240, shape=(1, 8, 8), seed=0):

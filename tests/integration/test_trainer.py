@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.tiny import bert_config
-from tests.support.tolerances import SINGLE
 from transformers import (
     BertForSequenceClassification,
     Trainer,
@@ -16,6 +14,8 @@ from transformers import (
 import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.integrations.trainer import SwagCallback
+from tests.support.tiny import bert_config
+from tests.support.tolerances import SINGLE
 
 
 class Brute(TrainerCallback):

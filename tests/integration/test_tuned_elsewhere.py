@@ -7,8 +7,6 @@ from copy import deepcopy
 import pytest
 import torch
 from peft import PeftModel
-from tests.support.tiny import bert_config
-from tests.support.tolerances import SINGLE
 from torch import nn
 from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 
@@ -18,6 +16,8 @@ from smidgen.errors import ArgumentError
 from smidgen.integrations.peft_adapter import make_peft_model, save_peft
 from smidgen.weights.delta import make_delta
 from smidgen.weights.subset import Entries
+from tests.support.tiny import bert_config
+from tests.support.tolerances import SINGLE
 
 
 def bert():

@@ -125,9 +125,10 @@ class LaplacePosterior(Posterior):
         layers = tuple(block.layer.name for block in blocks)
         terms = []
         for name, operator in self.operators.items():
-            own = self.precision_of(name) * self.likelihood.scale
-            grid = torch.tensor([own], dtype=torch.float64)
-            grid = grid if precisions is None else precisions
+            grid = precisions
+            if grid is None:
+                precision = self.precision_of(name) * self.likelihood.scale
+                grid = torch.tensor([precision], dtype=torch.float64)
             spanned = layers if operator.joint else (name,)
             terms.append(CovarianceTerm(label(name), spanned, operator, grid))
         return terms

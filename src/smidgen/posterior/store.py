@@ -169,7 +169,7 @@ def _write(posterior: Posterior, folder: Path) -> None:
 
 def _stored_fields(kind: type[Posterior]) -> set[str]:
     """What a kind takes as arguments; what it derives itself is not stored."""
-    return {each.name for each in fields(kind) if each.init}
+    return {entry.name for entry in fields(kind) if entry.init}
 
 
 def _load_posterior(folder: Path, model: nn.Module | Problem | None) -> Posterior:

@@ -261,14 +261,14 @@ def _apply_choice(
     labels: Mapping[str, str],
     what: What,
 ) -> LaplacePosterior:
-    """Give the posterior its chosen precision and scale; for τσ² that is τ."""
+    """Give the posterior its chosen precision and scale; a regression's τσ² becomes τ."""
     likelihood = posterior.likelihood
     if isinstance(likelihood, Gaussian):
         noise = choice.scale
         chosen = {label: tau / noise for label, tau in choice.precisions.items()}
         noises = curve.scales if what == "joint" else [noise] * len(curve.scales)
         grid = zip(curve.precisions, noises, strict=True)
-        curve = replace(curve, precisions=tuple(tau / each for tau, each in grid))
+        curve = replace(curve, precisions=tuple(tau / scale for tau, scale in grid))
         posterior = _with_noise(posterior, likelihood, noise)
     else:
         chosen = dict(choice.precisions)

@@ -13,7 +13,7 @@ class SmidgenError(Exception):
 
 
 class ArgumentError(SmidgenError, ValueError):
-    """An argument is outside what it may be."""
+    """An argument has a value that is not allowed."""
 
 
 class SubsetError(SmidgenError, ValueError):
@@ -45,15 +45,15 @@ class SmidgenWarning(UserWarning):
 
 
 def reason(error: BaseException) -> str:
-    """The first line of another's error, for a sentence of ours."""
+    """Take the first line of another library's error, to quote it in ours."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")[:200]
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A question after a refused word that is nearly one that is known; else nothing."""
-    near = get_close_matches(given, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Ask for a known word that is close to a refused one; empty if none is."""
+    matches = get_close_matches(word, known, 1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 def how_to_install(extra: str) -> str:

@@ -14,7 +14,7 @@ Shape: TypeAlias = tuple[int, ...]
 """The shape of a parameter."""
 
 Batch: TypeAlias = Any
-"""Whatever a data loader yields: a mapping, an (inputs, targets) pair, or one's own."""
+"""What a data loader yields: a mapping, an (inputs, targets) pair, or a custom type."""
 
 Reduce: TypeAlias = Callable[[Tensor], Tensor]
 """Adds a tensor up over all processes, as `accelerator.reduce` does; each gets the sum."""

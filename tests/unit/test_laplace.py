@@ -519,7 +519,7 @@ def test_one_logit_takes_labels_without_a_column():
     column = smidgen.fit.laplace(problem, [(x, labels[:, None])], subset)
     assert flat.num_data == column.num_data == 5
     torch.testing.assert_close(flat.operators["4"].dense(), column.operators["4"].dense())
-    with pytest.raises(ArgumentError, match="likelihood cannot be told"):
+    with pytest.raises(ArgumentError, match="likelihood cannot be inferred"):
         smidgen.fit.laplace(model, [(x, labels.clamp_min(0))], subset)
 
 

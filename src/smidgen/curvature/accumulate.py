@@ -1,7 +1,7 @@
-"""One pass over the data: what every structure sums of it.
+"""One pass over the data: the sums that every structure is made from.
 
-A structure says what to add of a layer's inputs and of its δ for each column that goes back
-from the outputs, and how to make operators of the sums.
+A structure says what to add for a layer's inputs and for its δ of each column that is
+back-propagated from the outputs, and how to make operators of the sums.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from smidgen.weights.blocks import LayerBlock
 
 @dataclass(frozen=True, eq=False)
 class Curvatures:
-    """What passes over the data give: operators by name, and counts.
+    """The result of passes over the data: operators by name, and counts.
 
     `squared_residual` is the mean over examples and outputs, for regression;
-    `log_likelihood` that of all data at the trained weights, if all had targets; `idle`
+    `log_likelihood` is that of all data at the trained weights, if all had targets; `idle`
     are the chosen layers that never ran.
     """
 
@@ -40,10 +40,10 @@ class Curvatures:
     idle: tuple[str, ...]
 
     def log_likelihood_under(self, likelihood: Likelihood) -> float | None:
-        """That of the training data; of a regression under the noise just fitted."""
+        """Log-likelihood of the data; of a regression under the noise just fitted."""
         if not isinstance(likelihood, Gaussian):
             return self.log_likelihood
-        # Relative noises multiply to one, so they leave no trace in the log determinant.
+        # Relative noises multiply to one, so their log determinant is zero.
         count = self.num_data * likelihood.outputs
         return -count * nll_of_squares(self.squared_residual, likelihood.noise)
 
@@ -77,33 +77,31 @@ class Accumulator(ABC):
 
     @abstractmethod
     def running(self) -> list[Tensor]:
-        """List the tensors that are summed, themselves and not copies of them."""
+        """List the running sums themselves, not copies."""
 
     def all_reduce(self, reduce: Reduce) -> None:
-        """Add the sums of all processes up, so that each has those of all their data.
-
-        Args:
-            reduce: Adds a tensor up over all processes.
-        """
-        running = self.running()
-        fit, seen = self.log_likelihood, [float(name in self.ran) for name in self.names]
-        like = running[0].new_empty(0, dtype=torch.float64)
-        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *seen]
-        for each in running:
-            each.copy_(reduce(each))
-        totals = reduce(like.new_tensor(counts)).tolist()
+        """Add up the sums of all processes, so that each has those of all their data."""
+        sums = self.running()
+        fit, ran = self.log_likelihood, [float(name in self.ran) for name in self.names]
+        counts = [self.seen, self.squares, fit or 0.0, float(fit is None), *ran]
+        for tensor in sums:
+            tensor.copy_(reduce(tensor))
+        device = sums[0].device
+        totals = reduce(torch.tensor(counts, dtype=torch.float64, device=device)).tolist()
         self.seen, self.squares = round(totals[0]), totals[1]
         self.log_likelihood = None if totals[3] else totals[2]
-        self.ran = {n for n, ran in zip(self.names, totals[4:], strict=True) if ran}
+        self.ran = {n for n, runs in zip(self.names, totals[4:], strict=True) if runs}
 
     def add(self, trace: Trace) -> None:
         """Add one batch: its inputs once, its δ for every column."""
         # The caller's autocast is for the model's forward pass, not for our sums.
         with torch.autocast(trace.outputs.device.type, enabled=False):
-            self._add(trace)
+            self._add_columns(trace)
+            self.seen += int(trace.kept.sum())
+            self._add_fit(trace)
 
-    def _add(self, trace: Trace) -> None:
-        count, parts = self.columns.of(trace)
+    def _add_columns(self, trace: Trace) -> None:
+        count, parts = self.columns.of(trace)  # columns (K, R, C) in each part
         for number, part in enumerate(parts):
             further = number + 1 < count
             for k, column in enumerate(part):
@@ -113,24 +111,11 @@ class Accumulator(ABC):
                     for name in deltas:
                         self.add_inputs(trace, name)
                 self.add_deltas(trace, deltas)
-        self.seen += int(trace.kept.sum())
-        self._add_fit(trace)
 
     def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
-        """Make the operators.
-
-        Args:
-            num_data: Size of the whole data set if the traces are of a sample of it; in
-                labelled tokens where each has an output.
-            decompose: Make the operators; without it there are only the counts.
-
-        Returns:
-            The curvature, for unit noise.
-
-        Raises:
-            ArgumentError: If num_data is below 1.
-            DataError: If no example had a target.
-        """
+        """Make the operators, for unit noise; without `decompose` there are only the counts."""
+        # num_data: size of the whole data set if the traces are of a sample of it, in labelled
+        # tokens where each has an output.
         if num_data is not None and num_data < 1:
             raise ArgumentError(f"num_data must be 1 or more, got {num_data}.")
         if not self.seen:
@@ -170,18 +155,7 @@ def accumulate(
     blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,
 ) -> Accumulator:
-    """Run one pass over the data into some sums.
-
-    Args:
-        sums: What to add to.
-        problem: The problem, with its likelihood settled.
-        batches: Any iterable of batches, read once.
-        blocks: The chosen weights of each layer.
-        reduce: Adds a tensor up over all processes, if each has a part of the batches.
-
-    Returns:
-        The same sums.
-    """
+    """Run one pass over the data into `sums`, and return them."""
     with tapped(problem, blocks) as taps:
         for batch in batches:
             # Not kept in a name: the next pass must not find these activations alive.

@@ -32,8 +32,7 @@ class DenseAccumulator(Accumulator):
     ) -> None:
         super().__init__(problem, blocks, columns)
         size = sum(block.size for block in blocks)
-        shape = (size, size)
-        self.matrix = torch.zeros(shape, dtype=torch.float64, device=problem.device)
+        self.matrix = torch.zeros(size, size, dtype=torch.float64, device=problem.device)
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add J Jᵀ of every example."""
@@ -43,7 +42,8 @@ class DenseAccumulator(Accumulator):
             else trace.without_runs(name, (trace.examples,))
             for name in self.names
         ]
-        self.matrix += gram(torch.cat([each.flat() for each in jacobians], -1))
+        flat = torch.cat([jacobian.flat() for jacobian in jacobians], -1)  # (B, D)
+        self.matrix += gram(flat)
 
     def running(self) -> list[Tensor]:
         """List the one matrix."""

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
@@ -53,14 +53,10 @@ class Run:
 
 @dataclass(frozen=True)
 class ActivationTrace:
-    """What a pass over one batch would keep.
+    """What a pass over one batch of B examples with C outputs would keep.
 
-    Args:
-        examples: Examples in the batch: B.
-        outputs: Outputs of each: C.
-        runs: The runs of all affine layers, in their order.
-        kept: What autograd keeps from the first layer on.
-        output_numbers: Numbers in all outputs: B·C, or B·T·C with one for each token.
+    `runs` are those of all affine layers in order, `kept` is what autograd keeps from the
+    first layer on, `output_numbers` is B·C, or B·T·C with one output for each token.
     """
 
     examples: int
@@ -72,7 +68,7 @@ class ActivationTrace:
     def graph(self, layers: Collection[str]) -> dict[int, int]:
         """Bytes by memory that the graph keeps above the lowest of some layers."""
         lowest = self._lowest(layers)
-        return {each.memory: each.bytes for each in self.kept if each.turn >= lowest}
+        return {kept.memory: kept.bytes for kept in self.kept if kept.turn >= lowest}
 
     def work(self, layers: Collection[str], backward: int) -> int:
         """Multiplications of a forward pass and of backward passes down to some layers."""
@@ -100,7 +96,7 @@ class ActivationTrace:
 
 @dataclass(eq=False)
 class _Notes:
-    """What is written down while the pass runs; storages are held so that ids last."""
+    """Notes taken while the pass runs; storages are held so that their ids stay unique."""
 
     weights: set[int]
     runs: list[Run] = field(default_factory=list)
@@ -120,33 +116,21 @@ class _Notes:
 
 
 def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
-    """Run one forward pass of a batch without computing it.
-
-    Args:
-        problem: The problem; its model may be on meta tensors.
-        batch: A batch; only its shapes are read.
-
-    Returns:
-        What the pass would keep.
-
-    Raises:
-        DataError: If the model's forward pass asks for numbers.
-    """
+    """Run one forward pass without computing it; the model may be on meta tensors."""
     model = problem.model
     try:
         with preserve_model(model), torch.enable_grad(), FakeTensorMode():
-            tensors = {n: _pretended(p) for n, p in model.named_parameters()}
-            notes = _Notes({each.untyped_storage()._cdata for each in tensors.values()})
-            tensors |= {n: _pretended(b) for n, b in model.named_buffers()}
+            tensors = {n: _pretend(p) for n, p in model.named_parameters()}
+            notes = _Notes({t.untyped_storage()._cdata for t in tensors.values()})
+            tensors |= {n: _pretend(b) for n, b in model.named_buffers()}
             packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
-            with _noted(model, notes), packing:
-                shown = tree_map_only(Tensor, _pretended, batch)
+            with _note_runs(model, notes), packing:
+                shown = tree_map_only(Tensor, _pretend, batch)
                 outputs = problem.outputs_with(tensors, shown)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise DataError(
             f"a pass of {type(model).__name__} cannot be rehearsed without its numbers "
-            f"({type(error).__name__}: {reason[:160]})."
+            f"({type(error).__name__}: {reason(error)})."
         ) from error
     examples = len(outputs)
     runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
@@ -155,14 +139,14 @@ def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
 
 
 @contextmanager
-def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
+def _note_runs(model: nn.Module, notes: _Notes) -> Iterator[None]:
     """Write down the runs of all affine layers, and start the graph at the lowest."""
     handles = []
     try:
-        for each in coverage(model).layers:
-            for path in each.modules:
+        for layer in coverage(model).layers:
+            for path in layer.modules:
                 module = model.get_submodule(path)
-                see = partial(_see, notes, each)
+                see = partial(_see, notes, layer)
                 handles.append(module.register_forward_hook(see, with_kwargs=True))
         yield
     finally:
@@ -172,7 +156,7 @@ def _noted(model: nn.Module, notes: _Notes) -> Iterator[None]:
 
 def _see(
     notes: _Notes,
-    affine: AffineLayer,
+    layer: AffineLayer,
     _: nn.Module,
     args: tuple[Tensor, ...],
     kwargs: dict[str, Tensor],
@@ -180,20 +164,20 @@ def _see(
 ) -> Tensor:
     x = args[0] if args else next(iter(kwargs.values()))
     memory, size = notes.memory(x)
-    positions = out.numel() // affine.outputs
-    if affine.window:
+    positions = out.numel() // layer.outputs
+    if layer.window:
         # Patches are copied out of the image.
-        memory, size = -len(notes.runs) - 1, positions * affine.inputs * x.itemsize
+        memory, size = -len(notes.runs) - 1, positions * layer.inputs * x.itemsize
     turn = len(notes.runs)
     notes.runs.append(
-        Run(turn, affine.name, affine.outputs * affine.inputs, positions, memory, size)
+        Run(turn, layer.name, layer.outputs * layer.inputs, positions, memory, size)
     )
     if torch.is_grad_enabled() and not out.requires_grad:
         return out.detach().requires_grad_().clone()
     return out
 
 
-def _pretended(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape, type and place; what is nowhere yet goes to the CPU."""
+def _pretend(tensor: Tensor) -> Tensor:
+    """Make a tensor of the same shape, type and device; meta tensors go to the CPU."""
     device = "cpu" if tensor.is_meta else tensor.device
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

@@ -26,39 +26,27 @@ class Jacobian:
     entries: Tensor | None = None
 
     def rotated(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m).
-
-        δ and x are rotated first, then contracted over positions: every product is small.
-
-        Returns:
-            The coordinates.
-        """
-        kind = rows.dtype
-        left = (self.deltas.to(kind) @ rows).transpose(-2, -1)
-        return (left @ (self.inputs.to(kind) @ columns)).flatten(-2)
+        """Write J in a basis of rows (n, n) and columns (m, m): (..., n·m)."""
+        # δ and x are rotated first, then contracted over positions: every product is small.
+        deltas = self.deltas.to(rows.dtype) @ rows  # (..., T, n)
+        inputs = self.inputs.to(rows.dtype) @ columns  # (..., T, m)
+        return (deltas.mT @ inputs).flatten(-2)
 
     def flat(self) -> Tensor:
         """Write J in the weights themselves: (..., D)."""
         kind = torch.promote_types(self.deltas.dtype, self.inputs.dtype)
         deltas, inputs = self.deltas.to(kind), self.inputs.to(kind)
         if self.entries is None:
-            return (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+            return (deltas.mT @ inputs).flatten(-2)
         positions, rows, columns = *deltas.shape[-2:], inputs.shape[-1]
         if len(self.entries) * positions < rows * columns:
-            left = deltas[..., self.entries // columns]
+            left = deltas[..., self.entries // columns]  # (..., T, D)
             return (left * inputs[..., self.entries % columns]).sum(-2)
-        grid = (deltas.transpose(-2, -1) @ inputs).flatten(-2)
+        grid = (deltas.mT @ inputs).flatten(-2)  # (..., n·m)
         return grid[..., self.entries]
 
     def parts(self, numbers: int) -> Iterator[Jacobian]:
-        """Part the examples (B, T, ·) so that each J has about so many numbers.
-
-        Args:
-            numbers: How many; an example is never parted.
-
-        Yields:
-            The parts, in order.
-        """
+        """Split the examples (B, T, ·) into parts whose J has about `numbers` entries."""
         positions, rows, columns = *self.deltas.shape[-2:], self.inputs.shape[-1]
         size = rows * columns
         if self.entries is not None:

@@ -61,19 +61,19 @@ class KroneckerAccumulator(Accumulator):
 
     @staticmethod
     def _shape(side: int) -> Shape:
-        """What is kept of a factor."""
+        """The shape of what is summed of a factor."""
         return side, side
 
     @staticmethod
     def _product(tensor: Tensor) -> Tensor:
-        """What vectors (..., d) add to it."""
+        """Sum what vectors (..., d) add to a factor."""
         return gram(tensor)
 
     def add_inputs(self, trace: Trace, name: str) -> None:
         """Add to A: over the positions that count, or over their means."""
         self._refuse_joined_outputs(trace)
         sums = self.blocks[name]
-        x, used = trace.inputs(name), trace.used(name)
+        x, used = trace.inputs(name), trace.used(name)  # (B, T, m), (B, T)
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
         if used is not None:
             x, lengths = x * used[..., None].to(x.dtype), used.sum(1)
@@ -89,15 +89,11 @@ class KroneckerAccumulator(Accumulator):
         """Add to G: over positions, or over their sums."""
         for name, delta in deltas.items():
             delta = delta.sum(1, keepdim=True) if self.reduces else delta
-            self.blocks[name].rows += self._product(delta)
+            self.blocks[name].rows += self._product(delta)  # of (B, 1, n) or (B, T, n)
 
     def running(self) -> list[Tensor]:
         """List both factors' sums of all blocks, and what divides them."""
-        return [
-            each
-            for block in self.blocks.values()
-            for each in (block.rows, block.columns, block.count)
-        ]
+        return [total for sums in self.blocks.values() for total in vars(sums).values()]
 
     def _refuse_joined_outputs(self, trace: Trace) -> None:
         if self.reduces and trace.slots > 1 and self.columns.together:
@@ -126,18 +122,7 @@ def kronecker_factors(
     approximation: Approximation = "reduce",
     num_data: int | None = None,
 ) -> Curvatures:
-    """Accumulate the factors of all blocks in one pass and decompose them.
-
-    Args:
-        problem: The problem, with its likelihood settled.
-        batches: Any iterable of batches, read once.
-        blocks: The chosen rows and columns of each layer.
-        approximation: How positions that share weights are treated.
-        num_data: Size of the whole data set if `batches` is a sample of it.
-
-    Returns:
-        The curvature of each layer, for unit noise.
-    """
+    """Accumulate the factors of all blocks in one pass and decompose them, for unit noise."""
     sums = KroneckerAccumulator(problem, blocks, approximation)
     return accumulate(sums, problem, batches, blocks).finish(num_data)
 

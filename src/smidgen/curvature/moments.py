@@ -43,8 +43,8 @@ class MomentAccumulator(Accumulator):
         """Add the squared coordinates of every example's Jacobian."""
         for name, delta in deltas.items():
             total = self.moments[name].new_zeros((), dtype=delta.dtype)
-            for some in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
-                coordinates = self.bases[name].coordinates(some)
+            for part in trace.jacobian(name, delta).parts(_NUMBERS_AT_ONCE):
+                coordinates = self.bases[name].coordinates(part)  # (B', D)
                 total = total + coordinates.square_().sum(0)
             self.moments[name] += total.double()
 
@@ -64,5 +64,5 @@ class MomentAccumulator(Accumulator):
 
 
 def weight_basis(blocks: Sequence[LayerBlock], like: Tensor) -> dict[str, Operator]:
-    """Take each layer's weights for its basis, in the type and place of a tensor."""
+    """Use each layer's weights as its basis, in the type and on the device of a tensor."""
     return {block.layer.name: Diagonal(like.new_zeros(block.size)) for block in blocks}

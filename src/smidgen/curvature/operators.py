@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from smidgen.curvature.jacobian import Jacobian
 from smidgen.types import Shape
-
-Kind = TypeVar("Kind", bound="Operator")
-
 
 JOINT = "all maps"
 """Name of the one operator that spans all layers."""
@@ -78,25 +75,28 @@ class Operator(ABC):
     def dense(self) -> Tensor:
         """The curvature as a (D, D) matrix; for checks on small layers only."""
         eye = torch.eye(len(self.values), dtype=self.dtype, device=self.values.device)
-        basis = self.weights(eye)
+        basis = self.weights(eye)  # (D, D), a basis vector in each row
         return basis.T * self.values @ basis
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = [each.name for each in fields(self)]
-        return all(torch.equal(getattr(self, n), getattr(other, n)) for n in names)
+        pairs = zip(self.tensors(), other.tensors(), strict=True)
+        return all(torch.equal(left, right) for left, right in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def to(self: Kind, dtype: torch.dtype, device: torch.device | str = "cpu") -> Kind:
+    def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
         """Return a copy in another type or on another device."""
-        parts = (getattr(self, each.name).to(device, dtype) for each in fields(self))
-        return type(self)(*parts)
+        return type(self)(*(tensor.to(device, dtype) for tensor in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """List the fields, in their order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 class _TwoSided(Operator):
-    """What operators share whose basis is one of rows times one of columns."""
+    """Operators whose basis is the product of one of rows and one of columns."""
 
     row_vectors: Tensor
     column_vectors: Tensor
@@ -109,14 +109,14 @@ class _TwoSided(Operator):
     def weights(self, coordinates: Tensor) -> Tensor:
         """Compute U_G C U_Aᵀ."""
         sides = len(self.row_vectors), len(self.column_vectors)
-        grid = coordinates.unflatten(-1, sides)
+        grid = coordinates.unflatten(-1, sides)  # (..., n, m)
         return (self.row_vectors @ grid @ self.column_vectors.T).flatten(-2)
 
     def marginals(self, values: Tensor) -> Tensor:
         """Compute (U_G ∘ U_G) V (U_A ∘ U_A)ᵀ."""
         grid = values.unflatten(-1, (len(self.row_vectors), len(self.column_vectors)))
         rows, columns = self.row_vectors.square(), self.column_vectors.square()
-        return (rows @ grid @ columns.T).flatten()
+        return (rows @ grid @ columns.T).flatten()  # n × n, n × m, m × m
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,7 @@ class Eigenbasis(_TwoSided):
     @property
     def floats(self) -> int:
         """Two bases and the moments: n² + m² + n·m."""
-        return sum(getattr(self, each.name).numel() for each in fields(self))
+        return sum(tensor.numel() for tensor in self.tensors())
 
     @staticmethod
     def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
@@ -201,11 +201,11 @@ class Diagonal(Operator):
         return jacobian.flat()
 
     def weights(self, coordinates: Tensor) -> Tensor:
-        """The coordinates are the weights."""
+        """Return the coordinates: the basis is that of the weights."""
         return coordinates
 
     def marginals(self, values: Tensor) -> Tensor:
-        """The values are those of the weights."""
+        """Return the values: the basis is that of the weights."""
         return values
 
     @staticmethod
@@ -242,7 +242,7 @@ class Dense(Operator):
 
     def coordinates(self, *jacobians: Jacobian) -> Tensor:
         """Compute J U, the layers' Jacobians side by side."""
-        flat = torch.cat([each.flat() for each in jacobians], -1)
+        flat = torch.cat([jacobian.flat() for jacobian in jacobians], -1)  # (..., D)
         return flat.to(self.dtype) @ self.vectors
 
     def weights(self, coordinates: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class Dense(Operator):
 
 
 STRUCTURES: dict[str, type[Operator]] = {
-    each.structure: each for each in (Kronecker, Eigenbasis, Diagonal, Dense)
+    kind.structure: kind for kind in (Kronecker, Eigenbasis, Diagonal, Dense)
 }
 
 

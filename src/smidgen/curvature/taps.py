@@ -45,8 +45,7 @@ class Trace:
     """One forward pass with its taps, ready for backward passes.
 
     `outputs` are (R, C), `targets` as the batch has them or None, `kept` the rows (R,)
-    that have a target. An example has `slots` rows: one, or one for each token. Use
-    `inputs` and `deltas`.
+    that have a target. An example has `slots` rows: one, or one for each token.
     """
 
     outputs: Tensor
@@ -64,33 +63,18 @@ class Trace:
         return len(self.outputs) // self.slots
 
     def inputs(self, name: str) -> Tensor:
-        """Collect the chosen columns of all inputs of a layer.
-
-        Args:
-            name: The layer.
-
-        Returns:
-            Inputs (B, T, m). With a bias, a column of ones comes first. Several uses of
-            one layer are further positions.
-        """
+        """Collect the chosen columns of all inputs of a layer: (B, T, m)."""
+        # With a bias, a column of ones comes first. Further uses of a layer are further positions.
         pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
         if self._blocks[name].bias:
             pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
         return _join_uses(pieces)
 
     def used(self, name: str) -> Tensor | None:
-        """Which positions (B, T) of a layer count, or None if all do.
-
-        With one output for each example, those that are not padding of examples with a
-        target. With several, those that the outputs of the last backward pass depend on,
-        so that a position without a label counts nowhere.
-
-        Args:
-            name: The layer.
-
-        Returns:
-            True where a position counts.
-        """
+        """Which positions (B, T) of a layer count, or None if all do."""
+        # With one output for each example, those that are not padding of examples with a target.
+        # With several, those that the outputs of the last backward pass depend on, so that a
+        # position without a label counts nowhere.
         if self.slots > 1:
             return _join_uses([self._reached(use, name) for use in self._uses[name]])
         if self._mask is None and self.kept.all():
@@ -107,26 +91,18 @@ class Trace:
         """Which positions (B, T) of a layer are not padding, labelled or not."""
         masks = []
         for use in self._uses[name]:
-            shape = self._by_position(use.inputs, name).shape[:2]
-            counts = self._mask is not None and self._mask.shape == shape
-            mask = self._mask if counts else self.kept.new_ones(shape)
-            assert mask is not None
-            masks.append(mask)
+            everywhere = self.kept.new_ones(self._by_position(use.inputs, name).shape[:2])
+            mask = everywhere if self._mask is None else self._mask
+            masks.append(mask if mask.shape == everywhere.shape else everywhere)
         return _join_uses(masks)
 
     def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
-        """Part columns (K, R, C) so that each example has one output in each part.
-
-        Args:
-            columns: Weights of the outputs.
-
-        Returns:
-            How many parts there are, without those that are zero, and the parts; each is
-            made when it is asked for, because all are as large as the columns.
-        """
+        """Split columns (K, R, C) into parts with one output an example; also count them."""
+        # Parts that are all zero are left out. Each is made when asked for: it is as large as
+        # the columns.
         if self.slots == 1:
             return 1, iter([columns])
-        rows = columns.any(-1).any(0)
+        rows = columns.any(-1).any(0)  # (R,)
         used = rows.reshape(-1, self.slots).any(0).nonzero().flatten().tolist()
         slot_of_row = torch.arange(len(rows), device=columns.device) % self.slots
         return len(used), (columns * (slot_of_row == slot)[:, None] for slot in used)
@@ -138,7 +114,7 @@ class Trace:
         return Jacobian(deltas, self.inputs(name), moved)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
-        """The Jacobian of a layer that did not run: zero, with leading axes of a shape."""
+        """Make the zero Jacobian of a layer that did not run, with leading axes `shape`."""
         block = self._blocks[name]
         zeros = self.outputs.new_zeros(*shape, 1, block.row_count + block.column_count)
         deltas, inputs = zeros.split([block.row_count, block.column_count], -1)
@@ -149,21 +125,14 @@ class Trace:
         return bool(self._uses[name])
 
     def without(self, names: Collection[str]) -> Trace:
-        """Forget some layers."""
+        """Leave some layers out."""
         remaining = {name: uses for name, uses in self._uses.items() if name not in names}
         return replace(self, _uses=remaining)
 
     def deltas(self, direction: Tensor, *, more: bool = False) -> dict[str, Tensor]:
-        """Back-propagate s = Σ direction · outputs.
-
-        Args:
-            direction: Weights of the outputs, (R, C).
-            more: Keep the graph for a further backward pass.
-
-        Returns:
-            Chosen rows of δ for each layer that ran: (B, T, n). They are zero where the
-            outputs do not depend on the layer, as at padded positions.
-        """
+        """Back-propagate s = Σ direction · outputs to chosen rows of δ, (B, T, n), by layer."""
+        # direction: (R, C). δ is zero where the outputs do not depend on the layer, as at padded
+        # positions. `more` keeps the graph for a further backward pass.
         for uses in self._uses.values():
             for use in uses:
                 use.delta = use.reached = None
@@ -211,18 +180,7 @@ class Tapped:
     _slots: int = 1
 
     def run(self, batch: Batch) -> Trace:
-        """Run the forward pass of one batch.
-
-        Args:
-            batch: The batch.
-
-        Returns:
-            What the taps saw.
-
-        Raises:
-            DataError: If the batch is empty, its targets do not fit, or the outputs have
-                no graph at all though a layer ran; a cut below some layers is not seen.
-        """
+        """Run the forward pass of one batch."""
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
         outputs = self.problem.outputs(batch)
@@ -272,8 +230,7 @@ class Tapped:
             use = _Use(_take_columns(_features_last(module, x), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
-                # The model cuts the graph here itself: its outputs do not depend on
-                # this layer as far as a derivative goes.
+                # The model cuts the graph here: no derivative reaches this layer.
                 return out
             if not out.requires_grad:
                 # Lowest tap of its path: the graph starts here. The clone lets the
@@ -285,7 +242,7 @@ class Tapped:
             def receive(gradient: Tensor) -> None:
                 gradient = gradient.detach()
                 if block.layer.window:
-                    gradient = gradient.flatten(2).mT
+                    gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
                 if self._slots > 1:
                     use.reached = (gradient != 0).any(-1)
                 use.delta = _take_columns(gradient, rows)
@@ -298,15 +255,7 @@ class Tapped:
 
 @contextmanager
 def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
-    """Tap the layers of some blocks for as long as the context lasts.
-
-    Args:
-        problem: The problem, with its likelihood settled.
-        blocks: The chosen rows and columns of each layer.
-
-    Yields:
-        The tapped problem. The model is as before when the context ends.
-    """
+    """Tap the layers of some blocks while the context lasts; then the model is as before."""
     taps = Tapped(problem, {block.layer.name: block for block in blocks})
     handles: list[RemovableHandle] = []
     with preserve_model(problem.model), torch.enable_grad():

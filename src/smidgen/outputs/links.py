@@ -1,7 +1,7 @@
 """From Gaussian outputs to probabilities: E[softmax(f)] for f ~ N(mean, covariance).
 
-Plain functions of tensors. The temperature T divides the mean before they are called,
-the covariance stays as it is: for the probit that is dividing its logits by T.
+The temperature T divides the mean and not the covariance: for the probit, that is the
+same as dividing its damped logits by T.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smidgen.errors import ArgumentError
 
 LINKS = ("probit", "diagonal-probit", "sampling", "laplace-bridge")
 DRAWS = 256
-"""Draws of the logits when sampling and not told otherwise."""
+"""How many draws of the logits the sampling link takes by default."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,7 @@ def damping_factor(variance: Tensor) -> Tensor:
 
 
 def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
-    """Pick the link for C classes.
-
-    Args:
-        link: "auto" or one of `LINKS`.
-        outputs: The number of classes.
-        top: How many classes of each example are followed; None for all.
-
-    Returns:
-        The exact two-class probit for two classes, sampling for more or with `top`,
-        unless named.
-
-    Raises:
-        ArgumentError: If the link is unknown or cannot serve that many classes.
-    """
+    """Pick the link for C classes: unless named, the probit for two, sampling for more or `top`."""
     if top is not None:
         if isinstance(top, bool) or not isinstance(top, int) or not 2 <= top <= outputs:
             raise ArgumentError(
@@ -80,11 +67,8 @@ def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
 
 
 def directions(link: str, outputs: int) -> Tensor:
-    """Combinations of the logits, (K, C), whose covariance a link needs.
-
-    Returns:
-        All logits for the diagonal probit; else the differences to class 0, one fewer.
-    """
+    """Combinations of the logits, (K, C), whose covariance a link needs."""
+    # K = C for the diagonal probit; else the C − 1 differences to class 0.
     eye = torch.eye(outputs, dtype=torch.float64)
     return eye if link == "diagonal-probit" else eye[1:] - eye[0]
 
@@ -92,23 +76,14 @@ def directions(link: str, outputs: int) -> Tensor:
 def at_temperatures(
     link: str, logits: Tensor, covariance: Tensor, *, normals: Tensor | None = None
 ) -> Callable[[float | Tensor], Tensor]:
-    """Prepare a link for many temperatures: what does not depend on them is done once.
-
-    Args:
-        link: One of `LINKS`.
-        logits: Mean logits, (..., C).
-        covariance: Covariance of the link's directions, (..., K, K).
-        normals: Standard normals (S, C−1), for sampling.
-
-    Returns:
-        A function from temperatures (...), one for each covariance of many, to
-        log-probabilities (..., B, C).
-    """
+    """Prepare log-probabilities (..., B, C) as a function of temperatures (...)."""
+    # logits: (..., C). covariance: of the link's directions, (..., K, K). normals: (S, C−1),
+    # for sampling. Everything that no temperature changes is computed once.
     if link == "diagonal-probit":
         return lambda temperature: diagonal_probit(
             logits / append_axes(temperature, 2), covariance
         )
-    contrasts = logits[..., 1:] - logits[..., :1]
+    contrasts = logits[..., 1:] - logits[..., :1]  # (..., B, C−1)
     if link == "probit":
         difference, variance = contrasts[..., 0], covariance[..., 0, 0]
         return lambda temperature: two_class_probit(
@@ -131,28 +106,17 @@ def targets_at_temperatures(
     *,
     normals: Tensor | None = None,
 ) -> Callable[[float | Tensor], Tensor]:
-    """Prepare a link for one class of each example.
-
-    Args:
-        link: One of `LINKS`.
-        logits: Mean logits, (B, C).
-        covariance: Covariance of the link's directions, (..., B, K, K).
-        targets: The class of each example, (B,).
-        normals: Standard normals (S, C−1), for sampling.
-
-    Returns:
-        A function from temperatures to log-probabilities (..., B).
-    """
+    """Prepare log-probabilities (..., B) of targets (B,) as a function of temperatures (...)."""
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
-        return lambda temperature: _pick(at(temperature), targets)
+        return lambda temperature: pick_class(at(temperature), targets)
     drawn = draws_at_temperatures(logits[..., 1:] - logits[..., :1], covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
-        # The other classes' probabilities are never made.
-        found = drawn(temperature)
-        own = _pick(found, targets[:, None])
-        return log_mean((own - found.logsumexp(-1))[..., None])[..., 0]
+        # Only the target's probability is computed, not those of all C classes.
+        draws = drawn(temperature)  # (..., B, S, C)
+        chosen = pick_class(draws, targets[:, None])  # (..., B, S)
+        return log_mean((chosen - draws.logsumexp(-1))[..., None])[..., 0]
 
     return sampled
 
@@ -174,69 +138,43 @@ def log_mean(draws: Tensor) -> Tensor:
     return draws.logsumexp(-2) - log(draws.shape[-2])
 
 
-def _pick(values: Tensor, places: Tensor) -> Tensor:
-    """One value of each last axis."""
-    return values.gather(-1, places.expand(values.shape[:-1])[..., None]).squeeze(-1)
+def pick_class(values: Tensor, classes: Tensor) -> Tensor:
+    """Pick from (..., C) the value of one class (...), which is broadcast."""
+    return values.gather(-1, classes.expand(values.shape[:-1])[..., None]).squeeze(-1)
 
 
 def append_axes(temperature: float | Tensor, axes: int) -> float | Tensor:
-    """Give temperatures further axes, so that they go with examples and logits."""
+    """Append axes of length one to temperatures, so that they broadcast."""
     if not isinstance(temperature, Tensor):
         return temperature
     return temperature.reshape(*temperature.shape, *(1,) * axes)
 
 
 def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
-    """The paper's equation 12: softmax of logits, each damped by its own variance.
-
-    Args:
-        logits: Mean outputs, (..., C).
-        covariance: Their covariance, (..., C, C); only the diagonal is used.
-
-    Returns:
-        Log-probabilities, (..., C).
-    """
+    """The paper's equation 12: softmax of logits (..., C), each damped by its own variance."""
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     return (logits * damping_factor(variance)).log_softmax(-1)
 
 
 def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
-    """Two classes, through the one number that matters, f₁ − f₀.
-
-    Args:
-        difference: Mean of f₁ − f₀, (...).
-        variance: Its variance, (...).
-
-    Returns:
-        Log-probabilities, (..., 2).
-    """
+    """Log-probabilities (..., 2) from the mean and variance (...) of f₁ − f₀."""
     damped = difference * damping_factor(variance)
     return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
 
 
 def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
-    """Mean of the Dirichlet that a Gaussian over logits stands for.
-
-    The bridge of Hobbhahn, Kristiadi and Hennig (UAI 2022), with μ and Σ of the centred
-    logits: α_k = (1 − 2/C + e^{μ_k} Σ_l e^{−μ_l} / C²) / Σ_kk, in logarithms. A common
-    factor of Σ drops out of the mean, so small variances do not lead back to the softmax
-    but to the same shape as large ones. No variance at all is a point prediction, whose
-    mean is the softmax.
-
-    Args:
-        logits: Mean outputs, (..., C).
-        covariance: Covariance of the centred logits, (..., C, C).
-
-    Returns:
-        Log-probabilities log(α_k / Σ_l α_l), (..., C).
-    """
+    """Log-mean (..., C) of the Dirichlet that a Gaussian over centred logits stands for."""
+    # The bridge of Hobbhahn, Kristiadi and Hennig (UAI 2022), with μ and Σ of the centred
+    # logits: α_k = (1 − 2/C + e^{μ_k} Σ_l e^{−μ_l} / C²) / Σ_kk, in logarithms. A common
+    # factor of Σ drops out of the mean, so small variances do not lead back to the softmax
+    # but to the same shape as large ones. Without any variance the mean is the softmax.
     classes = logits.shape[-1]
     mean = logits - logits.mean(-1, keepdim=True)
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     average = variance.mean(-1, keepdim=True)
-    kind = torch.finfo(variance.dtype)
-    # A class that does not vary has an infinite α; rounding decides how large a one.
-    floor = (kind.eps * average).clamp_min(kind.tiny)
+    limits = torch.finfo(variance.dtype)
+    # The α of a class that does not vary is infinite; a floor at rounding keeps it finite.
+    floor = (limits.eps * average).clamp_min(limits.tiny)
     bent = mean + (-mean).logsumexp(-1, keepdim=True) - 2 * log(classes)
     flat = torch.full_like(bent, log(1 - 2 / classes) if classes > 2 else -inf)
     log_alpha = torch.logaddexp(bent, flat) - variance.maximum(floor).log()
@@ -256,7 +194,7 @@ def standard_normals(
 
 def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
     """Turn standard normals (S, K) into draws of N(0, covariance): (..., S, K)."""
-    root = matrix_root(covariance)
+    root = matrix_root(covariance)  # (..., K, K)
     return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
 
 
@@ -264,7 +202,7 @@ def centre(covariance: Tensor) -> Tensor:
     """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
     classes = covariance.shape[-1] + 1
     centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes
-    lift = centring[:, 1:]
+    lift = centring[:, 1:]  # (C, C−1)
     return lift @ covariance @ lift.T
 
 
@@ -275,5 +213,5 @@ def with_first_class(contrasts: Tensor) -> Tensor:
 
 def matrix_root(covariance: Tensor) -> Tensor:
     """A root R with R Rᵀ = covariance, also when that is singular."""
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = torch.linalg.eigh(covariance)  # (..., K), (..., K, K)
     return vectors * values.clamp_min(0).sqrt()[..., None, :]

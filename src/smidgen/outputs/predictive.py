@@ -1,8 +1,8 @@
 """`Predictive`: what a posterior says about each example of a batch.
 
 Shapes: B examples, C classes, labels or outputs. `logits` are the mean outputs, of the
-linearised model or of weight samples; the predictive divides them by `temperature`, the
-covariance is as the posterior gives it.
+linearised model or of weight samples; the predictive divides them by `temperature`, but not their
+covariance.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Predictive(ABC):
             )
         if chosen.dtype == torch.bool and len(chosen) != len(self):
             raise ArgumentError(
-                f"rows must say yes or no to each of {len(self)} examples, got "
+                f"rows must have a boolean for each of {len(self)} examples, got "
                 f"{len(chosen)}. Pass one for each."
             )
         if chosen.dtype == torch.bool:
@@ -80,10 +80,10 @@ class Predictive(ABC):
                 f"rows must be in [0, {len(self)}), got {int(wrong[0])}. Count from 0."
             )
         chosen = chosen.long()
-        return self._rebuilt(lambda _, value: value[chosen])
+        return self._map_tensors(lambda _, value: value[chosen])
 
-    def _rebuilt(self, change: Callable[[str, Tensor], Tensor]) -> Self:
-        """Make another with each tensor, by its name, replaced."""
+    def _map_tensors(self, change: Callable[[str, Tensor], Tensor]) -> Self:
+        """Make another whose tensors are those of `change(name, tensor)`."""
         return type(self)(
             **{
                 name: change(name, value) if isinstance(value, Tensor) else value
@@ -100,8 +100,8 @@ class CategoricalPredictive(Predictive):
     the covariance of the *centred* logits, which gives every difference its variance.
     If only the likeliest classes were followed, `classes` (B, m) are their numbers, the
     likeliest first, and the covariance is (B, m, m), of their logits centred among them;
-    the remaining classes keep their distance to the likeliest. `information` is the
-    mutual information where it is known without the covariance, (B,).
+    the remaining classes keep their distance to the likeliest. `information` (B,) is the
+    mutual information where it was not computed from the covariance.
     """
 
     log_probs: Tensor
@@ -149,6 +149,7 @@ class CategoricalPredictive(Predictive):
         if self.logit_covariance is None or self.information is not None:
             return self.information
         covariance = self.logit_covariance
+        # Of the differences to the first class: (B, C−1, C−1).
         between = covariance[:, 1:, 1:] + covariance[:, :1, :1]
         between = between - covariance[:, 1:, :1] - covariance[:, :1, 1:]
         logits, rest = self.logits / self.temperature, None
@@ -184,7 +185,7 @@ class CategoricalPredictive(Predictive):
 class BernoulliPredictive(Predictive):
     """Probabilities of C independent labels; `logit_variance` is (B, C).
 
-    `information` is the mutual information where it is known without it, (B,).
+    `information` (B,) is the mutual information where it was not computed from that.
     """
 
     probs: Tensor
@@ -264,8 +265,8 @@ class GaussianPredictive(Predictive):
 
 def concatenate(predictives: Sequence[Predictive]) -> Predictive:
     """Join predictives of one kind, batch after batch."""
-    return predictives[0]._rebuilt(
-        lambda name, _: torch.cat([getattr(each, name) for each in predictives])
+    return predictives[0]._map_tensors(
+        lambda name, _: torch.cat([getattr(part, name) for part in predictives])
     )
 
 
@@ -288,6 +289,7 @@ def _information(
     rest: Tensor | None = None,
 ) -> Tensor:
     """H[E p] − E H[p] for Gaussian differences to a class, at weighted nodes (S, K)."""
+    # Logits of K + 1 classes at each node: (..., S, K+1).
     drawn = with_first_class(contrasts[..., None, :] + noise_draws(covariance, nodes))
     if rest is not None:  # the difference of one more class, which is not random
         fixed = rest[..., None, None].expand(*drawn.shape[:-1], 1)

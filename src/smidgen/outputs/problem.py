@@ -28,19 +28,9 @@ _TARGET_KEYS = ("labels", "label", "targets", "target")
 
 
 def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
-    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor.
-
-    Args:
-        model: The model.
-        batch: A mapping is passed by keyword without its targets; of a tuple or list
-            the first item is passed.
-
-    Returns:
-        The outputs: `.logits`, `["logits"]`, the first of a tuple, or the tensor.
-
-    Raises:
-        DataError: If no tensor of outputs can be found in what the model returns.
-    """
+    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor."""
+    # A mapping is passed by keyword without its targets; of a tuple the first item. Outputs
+    # are `.logits`, `["logits"]`, the first of a tuple, or the tensor.
     if isinstance(batch, Mapping):
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
@@ -89,11 +79,11 @@ def batch_mask(batch: Batch) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything a pass over data needs to know; fit and predict take it for a model.
+    """Everything a pass over data needs to know; fit and predict take it in place of a model.
 
     Args:
         model: A trained model; never changed.
-        likelihood: What its outputs mean; inferred from the first batch if left out.
+        likelihood: What its outputs mean; by default inferred from the first batch.
         forward: Computes outputs (B, C) from the model and a batch.
         targets: Finds the targets of a batch, or None.
         mask: Finds which positions (B, T) are not padding, or None.
@@ -106,16 +96,7 @@ class Problem:
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
     def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Compute outputs on detached weights: no weight gets a gradient.
-
-        Args:
-            batch: The batch.
-            replaced: Other values of some parameters, by name, for this call only.
-
-        Returns:
-            The outputs, (B, C), or (B, T, C) with one for each token. Autograd records
-            only what a tap makes require gradients.
-        """
+        """Compute outputs, (B, C) or (B, T, C), on detached weights: no weight gets a gradient."""
         return self.outputs_with(self._tensors(replaced or {}), batch)
 
     def _tensors(self, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -132,19 +113,9 @@ class Problem:
         replaced: Mapping[str, Tensor],
         work: Callable[[Tensor], Result],
     ) -> Result:
-        """Do something with the outputs while other parameters are in place.
-
-        A backward pass belongs here: a network that recomputes activations in it
-        (gradient checkpointing) must find the same parameters.
-
-        Args:
-            batch: The batch.
-            replaced: Other values of some parameters, by name, for this call only.
-            work: Takes the outputs, (R, C), one row for each example or token.
-
-        Returns:
-            What `work` returns.
-        """
+        """Call `work` on the outputs, (R, C), while other parameters are in place."""
+        # A backward pass belongs here: a network that recomputes activations in it (gradient
+        # checkpointing) must find the same parameters.
         tensors = self._tensors(replaced)
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(
@@ -154,15 +125,7 @@ class Problem:
         return result
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers.
-
-        Args:
-            tensors: What takes the place of each parameter and buffer, by name.
-            batch: The batch; it is moved to where those are.
-
-        Returns:
-            The outputs.
-        """
+        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers."""
         device = next(iter(tensors.values()), torch.empty(0)).device
         swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
@@ -176,17 +139,7 @@ class Problem:
     def settle(
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
-        """Infer the likelihood from the first batch unless it is known.
-
-        Args:
-            batches: Any iterable, also one that can be read only once.
-
-        Returns:
-            The problem with a likelihood, the first batch, and an iterator over all.
-
-        Raises:
-            DataError: If there is no batch at all.
-        """
+        """Infer the likelihood, unless known, from the first batch; return that and all batches."""
         iterator = iter(batches)
         try:
             first = next(iterator)
@@ -226,8 +179,8 @@ class Problem:
     @property
     def working_type(self) -> torch.dtype:
         """The type predictions are computed in: the model's, but at least fp32."""
-        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        return torch.float64 if torch.float64 in kinds else torch.float32
+        double = any(p.dtype == torch.float64 for p in self.model.parameters())
+        return torch.float64 if double else torch.float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,24 +190,12 @@ class SettledProblem(Problem):
     likelihood: Likelihood
 
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Check the targets against the outputs and find the rows that have one.
-
-        Args:
-            batch: The batch.
-            outputs: Its outputs, one row each, (R, C).
-
-        Returns:
-            The targets (R, ...), zero in rows without one, or None; and which rows are
-            kept, (R,).
-
-        Raises:
-            DataError: If outputs or targets are not of this likelihood.
-        """
+        """Check targets against outputs (R, C); return them or None, and rows with one, (R,)."""
         self.likelihood.check_outputs(outputs)
-        everything = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
+        all_rows = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)
         if targets is None:
-            return None, everything
+            return None, all_rows
         if targets.dim() > 1 and targets.shape[:2].numel() == len(outputs):
             targets = targets.flatten(0, 1)
         if len(targets) != len(outputs):
@@ -263,48 +204,36 @@ class SettledProblem(Problem):
                 f"{len(targets)}. Pass Problem(model, targets=...) that finds them."
             )
         targets = targets.to(outputs.device)
-        # A regression's whole numbers may be −100 and mean it.
+        # The target of a regression may really be −100.
         real = isinstance(self.likelihood, Gaussian)
-        kept = everything if real else has_target(targets)
-        checked = self.likelihood.check_targets(outputs[kept], targets[kept])
+        labelled = all_rows if real else has_target(targets)
+        checked = self.likelihood.check_targets(outputs[labelled], targets[labelled])
         # Rows without a target get a harmless one, so that rows still line up.
         aligned = checked.new_zeros(len(outputs), *checked.shape[1:])
-        aligned[kept] = checked
-        return aligned, kept
+        aligned[labelled] = checked
+        return aligned, labelled
 
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
-        """Compute what training lowers: the mean NLL of a batch's labelled rows.
-
-        Args:
-            batch: The batch.
-            outputs: Its outputs, one row each, (R, C).
-
-        Returns:
-            The loss, for autograd, and the number of labelled rows; None without any.
-
-        Raises:
-            DataError: If the batch has no labels at all.
-            DivergedError: If outputs or loss are not finite.
-        """
+        """Mean NLL of a batch's labelled rows, for autograd, and their number; None without any."""
         if not torch.isfinite(outputs.detach()).all():
             raise DivergedError(_DIVERGED.format("outputs are"))
-        targets, kept = self.read(batch, outputs.detach())
+        targets, labelled = self.read(batch, outputs.detach())
         if targets is None:
             raise DataError(
                 "training needs labels, and a batch has none. Name them "
                 f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
             )
-        rows = int(kept.sum())
+        rows = int(labelled.sum())
         if not rows:
             return None
-        loss = -self.likelihood.log_prob(outputs[kept], targets[kept]).mean()
+        loss = -self.likelihood.log_prob(outputs[labelled], targets[labelled]).mean()
         if not torch.isfinite(loss):
             raise DivergedError(_DIVERGED.format("loss is"))
         return loss, rows
 
 
 def as_problem(model: nn.Module | Problem) -> Problem:
-    """Take a model for a problem with the default ways of reading batches."""
+    """Wrap a model as a problem that reads batches in the default way."""
     if isinstance(model, Problem):
         return model
     if isinstance(model, nn.Module):
@@ -331,7 +260,7 @@ class _Call(nn.Module):
 def _infer_likelihood(
     model: nn.Module, outputs: Tensor, targets: Tensor | None
 ) -> Likelihood:
-    """Settle the likelihood as Hugging Face does, and where that is silent, ask."""
+    """Infer the likelihood as Hugging Face does; refuse where that leaves it open."""
     tokens = targets is not None and targets.shape == outputs.shape[:2]
     if outputs.dim() != 2 and not (outputs.dim() == 3 and tokens):
         raise DataError(
@@ -352,7 +281,7 @@ def _infer_likelihood(
     if floating or count == 1:
         if targets is None or bool(((targets == 0) | (targets == 1)).all()):
             raise ArgumentError(
-                f"likelihood cannot be told from {count} outputs and these targets. Pass "
+                f"likelihood cannot be inferred from {count} outputs and these targets. Pass "
                 f"Problem(model, smidgen.Bernoulli({count})) or smidgen.Gaussian({count})."
             )
         return Gaussian(count)
@@ -371,16 +300,16 @@ def _move(batch: Batch, device: torch.device) -> Batch:
         # A tensor of inference mode cannot take part in autograd; its copy can.
         return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
     if isinstance(batch, Mapping):
-        # Of its own kind where a copy is known to be one: others might share their values.
+        # Other mappings become dicts: their copies might share their values.
         moved = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
         for key, value in batch.items():
             moved[key] = _move(value, device)
         return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_move(each, device) for each in batch))
+        return type(batch)(*(_move(item, device) for item in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_move(each, device) for each in batch)
+        return type(batch)(_move(item, device) for item in batch)
     if hasattr(batch, "to"):
-        # A copy: that of a graph changes itself.
+        # A copy: the `to` of a graph changes the graph itself.
         return copy(batch).to(device)
     return batch

@@ -10,16 +10,9 @@ IGNORED = -100
 
 
 def has_target(targets: Tensor) -> Tensor:
-    """Find the rows that have a target; −100 marks whole numbers only.
-
-    Args:
-        targets: One row for each row of outputs, (R, ...).
-
-    Returns:
-        True for rows with a target, (R,).
-    """
-    # Of numbers without a sign, torch would take 156 for −100.
+    """Find the rows (R,) of targets (R, ...) that have one; −100 marks whole numbers only."""
+    # torch would take an unsigned 156 for −100.
     if targets.is_floating_point() or not targets.dtype.is_signed:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
-    # An axis more, so that a vector has one to look along.
+    # One more axis, so that a vector has one to reduce.
     return (targets != IGNORED).unsqueeze(-1).flatten(1).any(-1)

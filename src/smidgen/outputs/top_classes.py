@@ -21,10 +21,7 @@ from smidgen.outputs.links import append_axes, noise_draws, with_first_class
 
 @dataclass(frozen=True, eq=False)
 class TopClasses:
-    """The m likeliest classes of each example, the likeliest first.
-
-    `numbers` are class numbers, (B, m).
-    """
+    """The m likeliest classes of each example, the likeliest first: `numbers`, (B, m)."""
 
     numbers: Tensor
 
@@ -45,15 +42,8 @@ class TopClasses:
         return weights.scatter_(-1, first, -1)
 
     def grouped(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Part logits, as distances to the likeliest class.
-
-        Args:
-            logits: Logits of all classes, (..., B, C).
-
-        Returns:
-            Those of the other followed classes, (..., B, m−1), and those of the remaining
-            ones, (..., B, C), with −∞ for followed classes.
-        """
+        """Split logits (..., B, C), as distances to the likeliest, into followed and others."""
+        # Followed: (..., B, m−1). Others: (..., B, C), with −∞ for followed classes.
         numbers = self.numbers.expand(*logits.shape[:-1], -1)
         distances = logits - logits.gather(-1, numbers[..., :1])
         remaining = distances.scatter(-1, numbers, -inf)
@@ -62,24 +52,15 @@ class TopClasses:
     def at_temperatures(
         self, logits: Tensor, covariance: Tensor, *, normals: Tensor
     ) -> Callable[[float | Tensor], Tensor]:
-        """Prepare the sampling link for many temperatures.
-
-        Args:
-            logits: Mean logits, (B, C).
-            covariance: Covariance of the directions, (..., B, m−1, m−1).
-            normals: Standard normals, (S, m−1).
-
-        Returns:
-            A function from temperatures (...), one for each covariance of many, to
-            log-probabilities of all classes, (..., B, C). For one its memory is that of
-            B·S·m + B·C numbers.
-        """
+        """Prepare the sampling link: log-probabilities (..., B, C) of temperatures (...)."""
+        # covariance: of the directions, (..., B, m−1, m−1). normals: (S, m−1). One temperature
+        # takes memory for B·S·m + B·C numbers.
         noise = noise_draws(covariance, normals)
         count = log(len(normals))
 
         def sampled(temperature: float | Tensor) -> Tensor:
             means, remaining = self.grouped(logits / append_axes(temperature, 2))
-            drawn = with_first_class(means[..., None, :] + noise)
+            drawn = with_first_class(means[..., None, :] + noise)  # (..., B, S, m)
             rest = remaining.logsumexp(-1, keepdim=True)
             total = torch.logaddexp(drawn.logsumexp(-1), rest)  # (..., B, S)
             followed = (drawn - total[..., None]).logsumexp(-2) - count

@@ -20,30 +20,12 @@ _KEY = "smidgen-checkpoint"
 def write_checkpoint(
     path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
 ) -> None:
-    """Write the state of a run, replacing an earlier one.
-
-    Args:
-        path: The file.
-        tensors: The state.
-        about: What the run is, as JSON takes it: a run goes on only from a checkpoint
-            whose description equals its own.
-    """
+    """Write the state of a run; only a run with the same description `about` may resume it."""
     write_tensor_file(path, tensors, about, key=_KEY)
 
 
 def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """Read the state of an interrupted run.
-
-    Args:
-        path: The file.
-        about: What the run is.
-
-    Returns:
-        Its tensors, or None if there is no file.
-
-    Raises:
-        StoreError: If the file is damaged, or of another run.
-    """
+    """Read the state of an interrupted run with this description; None if there is no file."""
     path = Path(path)
     if not path.exists():
         return None
@@ -72,12 +54,7 @@ def pack_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
 
 
 def unpack_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser back what `pack_optimiser` listed.
-
-    Args:
-        optimiser: One made in the same way.
-        tensors: What was listed.
-    """
+    """Restore the state of `pack_optimiser` in an optimiser made in the same way."""
     states: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split("/")
@@ -92,6 +69,6 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def of_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take back the part that `with_prefix` named so."""
+    """Select the tensors named `prefix/name`, under their plain names."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

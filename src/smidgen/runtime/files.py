@@ -23,19 +23,11 @@ from torch import Tensor
 from smidgen.errors import StoreError
 
 HASH = "tensors_sha256"
-"""The key of a saved folder's config under which the hash of its tensors is."""
+"""Key of the tensors' hash in a saved folder's config."""
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file whole, making its folder if need be.
-
-    Args:
-        path: The file; one that is there is replaced.
-        content: Its content.
-
-    Returns:
-        The path.
-    """
+    """Write or replace a whole file, making its folder if need be."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -51,7 +43,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def _umask() -> int:
-    """Read which permissions new files lack, which takes setting it."""
+    """Read the permissions that new files lack; it can only be read by setting it."""
     umask = os.umask(0)
     os.umask(umask)
     return umask
@@ -65,17 +57,7 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_tensor_file(
     path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, key: str
 ) -> Path:
-    """Write tensors and a JSON header to one safetensors file.
-
-    Args:
-        path: The file; one that is there is replaced.
-        tensors: The tensors.
-        header: What else the file tells, as JSON values.
-        key: The metadata key of the header, which tells the kinds of files apart.
-
-    Returns:
-        The path.
-    """
+    """Write tensors and a JSON header, stored under `key`, to one safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return write_bytes(path, save(plain, metadata={key: json.dumps(dict(header))}))
 
@@ -83,20 +65,7 @@ def write_tensor_file(
 def read_tensor_file(
     path: str | Path, *, key: str, what: str, advice: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensor_file` wrote.
-
-    Args:
-        path: The file.
-        key: The metadata key of the header.
-        what: What the file should be: "subset".
-        advice: What to do if it is not.
-
-    Returns:
-        The tensors and the header.
-
-    Raises:
-        StoreError: If the file is missing, damaged or of another kind.
-    """
+    """Read what `write_tensor_file` wrote; errors say what was expected and what to do."""
     try:
         with safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {})[key])
@@ -107,17 +76,7 @@ def read_tensor_file(
 
 
 def require_schema(path: str | Path, stored: object, known: int, what: str) -> None:
-    """Refuse what another version of smidgen wrote.
-
-    Args:
-        path: What was read, for the refusal.
-        stored: The schema it has.
-        known: The schema this version reads.
-        what: What it is: "posterior".
-
-    Raises:
-        StoreError: If the schemas differ.
-    """
+    """Refuse what another version of smidgen wrote."""
     if stored != known:
         raise StoreError(
             f"{path} has {what} schema {stored}, this smidgen reads {known}. Use the "
@@ -127,14 +86,10 @@ def require_schema(path: str | Path, stored: object, known: int, what: str) -> N
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder to fill; it replaces `folder` if nothing fails.
+    """Yield a temporary folder to fill, which replaces `folder` if nothing fails.
 
-    Args:
-        folder: The target. An existing one is moved aside first, and moved back if
-            anything fails before the new one is in place; call `refuse_taken` before.
-
-    Yields:
-        The folder to fill.
+    An existing folder is moved aside first, and moved back if anything fails before the new
+    one is in place. Call `refuse_taken` first.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -157,18 +112,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def refuse_taken(
     folder: Path, *, overwrite: bool, needed: str, written: Sequence[str], what: str
 ) -> None:
-    """Refuse a target that holds anything but an earlier save to be replaced.
-
-    Args:
-        folder: The target.
-        overwrite: Whether an earlier save may be replaced.
-        needed: Pattern of a file that every save has.
-        written: Patterns of all files that a save may have.
-        what: What is saved there: "posterior".
-
-    Raises:
-        StoreError: If the target is a file, or holds something that must stay.
-    """
+    """Refuse a target that holds anything but an earlier save to be replaced."""
+    # `needed` matches a file that every save has, `written` all files a save may have.
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or folder.is_symlink():
@@ -197,20 +142,7 @@ def hash_file(path: Path) -> str:
 
 
 def read_config(path: Path, *, schema: int, what: str, made_by: str) -> dict[str, Any]:
-    """Read the JSON config of a saved folder.
-
-    Args:
-        path: The file.
-        schema: The schema.
-        what: What the folder should be: "posterior".
-        made_by: What makes one, for the refusal.
-
-    Returns:
-        The config.
-
-    Raises:
-        StoreError: If the file is missing, damaged or of another schema.
-    """
+    """Read the JSON config of a saved folder, refusing another schema."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         stored = config["schema"]
@@ -223,19 +155,7 @@ def read_config(path: Path, *, schema: int, what: str, made_by: str) -> dict[str
 
 
 def read_tensors(path: Path, config: dict[str, Any], *, what: str) -> dict[str, Tensor]:
-    """Read the tensors of a saved folder, if they have the hash that its config says.
-
-    Args:
-        path: The file.
-        config: The config beside it.
-        what: What the folder is, for the refusal.
-
-    Returns:
-        The tensors.
-
-    Raises:
-        StoreError: If the file cannot be read, or was changed.
-    """
+    """Read the tensors of a saved folder if they match the hash in its config."""
     try:
         intact = hash_file(path) == config[HASH]
         tensors = load_file(str(path)) if intact else {}

@@ -20,15 +20,7 @@ _PROBED = 1024
 
 
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
-    """Hash names, types, shapes and bytes of all weights and persistent buffers.
-
-    Args:
-        model: The model; it is only read.
-        without: Names to leave out, such as those of a new head.
-
-    Returns:
-        A SHA-256 in hexadecimal.
-    """
+    """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         if name in without:
@@ -43,15 +35,8 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
 
 
 def quick_fingerprint(model: nn.Module) -> str:
-    """Hash a model, or remember its hash if no tensor was moved or written since.
-
-    Args:
-        model: The model; it is only read.
-
-    Returns:
-        The same as `fingerprint`, unless single weights of a large tensor were changed
-        without autograd's knowledge.
-    """
+    """Hash a model, or remember its hash if no tensor was moved or written since."""
+    # Single weights of a large tensor changed behind autograd's back may go unnoticed.
     tensors = [*model.parameters(), *model.buffers()]
     versions = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
     state = versions, _probe(tensors)
@@ -85,15 +70,7 @@ def _probed_indices(count: int) -> tuple[int, ...]:
 
 
 def require_fingerprint(model: nn.Module, expected: str) -> None:
-    """Refuse a model whose weights are not those a posterior was fitted to.
-
-    Args:
-        model: The model about to be used.
-        expected: The hash of the weights it should have.
-
-    Raises:
-        ArgumentError: If its weights differ.
-    """
+    """Refuse a model whose weights are not those a posterior was fitted to."""
     digest = quick_fingerprint(model)
     if digest != expected:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Whatever a pass changes about the caller's model is restored afterwards."""
+"""Guards that restore whatever a pass changes about the caller's model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ _RECOMPUTES = "gradient_checkpointing"
 
 @contextmanager
 def disable_recomputing(model: nn.Module) -> Iterator[None]:
-    """Switch off gradient checkpointing, so that each module runs once.
-
-    Args:
-        model: The model; Hugging Face's switch is turned off in all of its modules.
-
-    Yields:
-        Nothing.
-    """
+    """Switch off gradient checkpointing, so that each module runs once."""
     recomputing = [m for m in model.modules() if getattr(m, _RECOMPUTES, False) is True]
     try:
         for module in recomputing:
@@ -37,16 +30,9 @@ def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]
     """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
 
     torch's fused transformer layers are switched off too: they do not call the layers
-    they hold, so hooks would see nothing.
-
-    Args:
-        model: The caller's model. Weights, buffers, flags and gradients are not this
-            guard's business: passes compute on detached weights and copied buffers.
-        dropout: Run in training mode instead, except layers with running statistics:
-            those stay in evaluation mode.
-
-    Yields:
-        Nothing.
+    they hold, so hooks would see nothing. Weights, buffers and gradients need no guard:
+    passes compute on detached weights and copied buffers. With `dropout` the model trains,
+    except layers with running statistics.
     """
     training = {module: module.training for module in model.modules()}
     fused = torch.backends.mha.get_fastpath_enabled()

@@ -14,15 +14,12 @@ from smidgen.types import Batch
 
 
 class ResumableLoader:
-    """The batches of a loader, epoch after epoch, without end.
+    """The batches of a loader that can be read again, epoch after epoch, without end.
 
     An interrupted run continues with the batch that came next: the random state at the
     start of the epoch is remembered, the loader is started again from it, and the batches
     that were read are skipped. A loader without a generator draws its order from torch's
     global one, so use this within `torch.random.fork_rng`.
-
-    Args:
-        loader: What yields the batches; it must be possible to read it again.
     """
 
     def __init__(self, loader: Iterable[Batch]) -> None:
@@ -37,38 +34,24 @@ class ResumableLoader:
 
     def __next__(self) -> Batch:
         if self._iterator is None:
-            self._begin()
-        assert self._iterator is not None
+            self._start = {"global": torch.get_rng_state(), **self._generator_states()}
+            self._iterator = iter(self.loader)
         batch = next(self._iterator, _END)
         if batch is _END:
             if not self.position:
-                raise DataError(
-                    "the training loader yielded no batch"
-                    + (
-                        " when read again. Pass a loader, not an iterator or a generator."
-                        if self.epoch
-                        else ". Check the dataset's length and drop_last."
-                    )
-                )
-            self.epoch += 1
-            self.position = 0
-            self._iterator = None
+                advice = "Check the dataset's length and drop_last."
+                if self.epoch:
+                    advice = "Pass a loader that can be read again, not an iterator."
+                raise DataError(f"the training loader yielded no batch. {advice}")
+            self.epoch, self.position, self._iterator = self.epoch + 1, 0, None
             return next(self)
         self.position += 1
         return batch
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Draw the order of batches from a seed; the loader's generators are restored.
-
-        Args:
-            seed: Makes the order the same however often the loader was read before.
-
-        Yields:
-            Nothing.
-        """
-        generators = find_generators(self.loader)
-        before = {path: generator.get_state() for path, generator in generators.items()}
+        """Draw the order of batches from a seed; the loader's generators are restored."""
+        generators, before = find_generators(self.loader), self._generator_states()
         try:
             for generator in generators.values():
                 generator.manual_seed(seed)
@@ -92,8 +75,8 @@ class ResumableLoader:
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on where another left off; torch's global random state stays as it is."""
-        self.epoch, position = (int(each) for each in state["place"])
-        start = {name: each for name, each in state.items() if name != "place"}
+        self.epoch, position = state["place"].tolist()
+        start = {name: value for name, value in state.items() if name != "place"}
         for name, generator in find_generators(self.loader).items():
             if name in start:
                 generator.set_state(start[name])
@@ -111,13 +94,9 @@ class ResumableLoader:
                 )
         torch.set_rng_state(now)
 
-    def _begin(self) -> None:
-        self._start = {"global": torch.get_rng_state(), **self._generator_states()}
-        self._iterator = iter(self.loader)
-
     def _generator_states(self) -> dict[str, Tensor]:
-        found = find_generators(self.loader)
-        return {name: generator.get_state() for name, generator in found.items()}
+        generators = find_generators(self.loader)
+        return {path: generator.get_state() for path, generator in generators.items()}
 
 
 _END: Any = object()

@@ -25,20 +25,9 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def available_bytes(device: torch.device | str = "cpu") -> int | None:
-    """Find how many bytes are free on a device.
-
-    On a CPU this is the system's estimate (Linux's MemAvailable, elsewhere free pages), at
-    most what a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrides it.
-
-    Args:
-        device: Where the work would be done.
-
-    Returns:
-        The bytes, or None if they cannot be found out.
-
-    Raises:
-        ArgumentError: If SMIDGEN_MEMORY is not a number.
-    """
+    """Find how many bytes are free on a device; None if that cannot be found out."""
+    # On a CPU this is the system's estimate (Linux's MemAvailable, elsewhere free pages), at
+    # most what a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrides it.
     limit = os.environ.get(LIMIT)
     if limit is not None:
         try:

@@ -24,18 +24,7 @@ def is_packed(path: str | Path) -> bool:
 
 
 def pack_records(path: str | Path, records: Mapping[str, Record]) -> Path:
-    """Write records to one file, whole or not at all.
-
-    Args:
-        path: The file; one that is there is replaced.
-        records: The records by name.
-
-    Returns:
-        The path.
-
-    Raises:
-        StoreError: If a value is not finite or not plain.
-    """
+    """Write records by name to one file, whole or not at all."""
     try:
         lines = [
             json.dumps(
@@ -52,17 +41,7 @@ def pack_records(path: str | Path, records: Mapping[str, Record]) -> Path:
 
 
 def unpack_records(path: str | Path) -> dict[str, Record]:
-    """Read a file of records.
-
-    Args:
-        path: The file, as `pack_records` writes it.
-
-    Returns:
-        The records by name.
-
-    Raises:
-        StoreError: If the file is missing, or a line of it is not a record.
-    """
+    """Read the records by name that `pack_records` wrote."""
     try:
         lines = gzip.decompress(Path(path).read_bytes()).decode("utf-8").splitlines()
         entries = [json.loads(line) for line in lines]

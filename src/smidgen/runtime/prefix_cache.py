@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any
 
 import torch
@@ -21,18 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 # Values that are the same wherever they are equal, and never change.
-_PLAIN = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    Enum,
-)
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, Enum, NoneType)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +54,7 @@ class _Values:
 
 
 class PrefixCache:
-    """What unchanged modules returned in the first pass over a batch.
-
-    Args:
-        model: The network.
-        changing: Names of the parameters that differ between passes.
-    """
+    """What modules returned in the first pass over a batch, if no changing parameter affects it."""
 
     def __init__(self, model: nn.Module, changing: Collection[str]) -> None:
         parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -89,11 +74,7 @@ class PrefixCache:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Make one pass: the first fills the cache, the others use it.
-
-        Yields:
-            Nothing.
-        """
+        """Make one pass: the first fills the cache, the others use it."""
         self.turn.clear()
         plain = {module: vars(module).get("forward") for module in self.steady}
         try:

@@ -30,28 +30,15 @@ def track(
     total: int | None = None,
     show: bool = True,
 ) -> Iterator[Item]:
-    """Yield the items and show how many have passed, on the error stream.
-
-    A terminal gets a bar, a log file a line a minute.
-
-    Args:
-        items: Anything iterable, also without a length.
-        label: What is being done, such as "fitting", or a function that returns it.
-        total: How many items there will be, if the iterable does not know.
-        show: Draw nothing when false.
-
-    Yields:
-        The items, unchanged.
-    """
+    """Yield the items and show progress on stderr: a bar, or one line a minute in a log."""
     if not show or os.environ.get(SWITCH) == "0":
         yield from items
         return
     if total is None:
         total = count_batches(items)
     terminal = sys.stderr.isatty()
-    delay, refresh = (
-        (_DELAY_SECONDS, _REFRESH_SECONDS) if terminal else (_LOG_SECONDS, _LOG_SECONDS)
-    )
+    delay = _DELAY_SECONDS if terminal else _LOG_SECONDS
+    refresh = _REFRESH_SECONDS if terminal else _LOG_SECONDS
     start = last = time.monotonic()
     drawn = False
     try:

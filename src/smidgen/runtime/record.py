@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.errors import StoreError
-from smidgen.runtime.files import write_text
+from smidgen.runtime.files import require_schema, write_text
 
-SCHEMA = 1
+RECORD_SCHEMA = 1
 BASELINES = ("map", "temperature")
-"""Methods that all others are compared with: the point estimate, and with a temperature."""
+"""Methods that all others are compared with: the point estimate, without and with a temperature."""
 _NOT_A_RECORD = (
     "{} is not a smidgen record ({!r}). Make one with 'smidgen evaluate --json' or "
     "'smidgen demo'."
@@ -62,10 +62,6 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 @dataclass(frozen=True)
 class Record:
     """One run as plain JSON: nothing in it needs a model to be read.
@@ -85,18 +81,13 @@ class Record:
     status: str = "complete"
     versions: Mapping[str, str] = field(default_factory=_versions)
     machine: Mapping[str, Any] = field(default_factory=_machine)
-    created: str = field(default_factory=_now)
-    schema: int = SCHEMA
+    created: str = field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
+    )
+    schema: int = RECORD_SCHEMA
 
     def to_json(self) -> str:
-        """Write as indented JSON; NaN and infinity are refused.
-
-        Returns:
-            The text.
-
-        Raises:
-            StoreError: If a value is not finite or not plain.
-        """
+        """Write as indented JSON; NaN and infinity are refused."""
         try:
             return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
@@ -129,25 +120,9 @@ class Record:
 
     @classmethod
     def from_fields(cls, fields: Any, path: str | Path) -> Record:
-        """Make a record of what JSON holds of it.
-
-        Args:
-            fields: The values by name.
-            path: Where they were read, for errors.
-
-        Returns:
-            The record.
-
-        Raises:
-            StoreError: If that is not a record, or has another schema.
-        """
+        """Make a record of its JSON fields; `path` is for error messages."""
         try:
-            schema = fields["schema"]
-            if schema == SCHEMA:
-                return cls(**fields)
+            require_schema(path, fields["schema"], RECORD_SCHEMA, "record")
+            return cls(**fields)
         except (KeyError, TypeError) as error:
             raise StoreError(_NOT_A_RECORD.format(path, error)) from error
-        raise StoreError(
-            f"{path} has record schema {schema}, this smidgen reads {SCHEMA}. Use the "
-            "version that wrote it."
-        )

@@ -6,15 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def format_table(cells: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """Write rows of cells below each other.
-
-    Args:
-        cells: Rows of equal length, headings first.
-        left: The columns that are aligned to the left; all others are to the right.
-
-    Returns:
-        The lines.
-    """
+    """Align rows of cells, headings first: `left` columns to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
         "  ".join(

@@ -18,9 +18,10 @@ from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
 
-# As in the paper: attention = the query, key, value and output layers, MLP = all others.
+_PLAIN = (nn.Linear, nn.Conv2d)
 # Tables of embeddings make outputs only through a layer tied to them, left out itself.
 _NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
+# As in the paper: attention = the query, key, value and output layers, MLP = all others.
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
@@ -79,8 +80,8 @@ class AffineLayer:
 class Coverage:
     """Which modules of a model are affine layers, and why the others are left out.
 
-    `output_layer` is the layer that comes last, in the order of the modules; None where it may
-    not be what makes the outputs, and `without_output_layer` says why.
+    `output_layer` is the last one, in the order of the modules; None where something else may
+    make the outputs, and `without_output_layer` says why.
     """
 
     layers: tuple[AffineLayer, ...]
@@ -91,7 +92,7 @@ class Coverage:
     @property
     def universe(self) -> dict[str, Shape]:
         """Names and shapes of all parameters of the layers."""
-        return {n: shape for each in self.layers for n, shape in each.shapes.items()}
+        return {n: shape for layer in self.layers for n, shape in layer.shapes.items()}
 
     def last(self) -> Subset | None:
         """Choose all weights of the output layer; None if there is none."""
@@ -101,16 +102,8 @@ class Coverage:
         return Subset(self.universe, parts, Origin("last-layer"))
 
     def row_column_blocks(self, fraction: float) -> Subset:
-        """Choose the first rows and columns of every layer.
-
-        They stand in for others where sizes are counted and no weights are loaded.
-
-        Args:
-            fraction: The fraction of rows and of columns, in (0, 1].
-
-        Returns:
-            A block of every layer.
-        """
+        """Choose the first fraction of rows and columns of every layer."""
+        # They stand in for others where sizes are counted and no weights are loaded.
         parts: dict[str, Part] = {}
         for layer in self.layers:
             rows = torch.arange(ceil_fraction(layer.outputs, fraction))
@@ -119,7 +112,7 @@ class Coverage:
         return Subset(self.universe, parts)
 
     def __str__(self) -> str:
-        rows = [(m.name, f"{m.outputs} × {m.inputs}, {m.group}") for m in self.layers]
+        rows = [(la.name, f"{la.outputs} × {la.inputs}, {la.group}") for la in self.layers]
         rows += [(name, f"left out: {why}") for name, why in self.left_out.items()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
@@ -132,10 +125,10 @@ def ceil_fraction(total: int, fraction: float) -> int:
 
 
 def coverage(model: nn.Module) -> Coverage:
-    """List the affine layers of a model and what is left out, with the reason.
+    """List the affine layers of a model, and the modules that are left out with the reason.
 
     Args:
-        model: Any PyTorch module; it is only looked at.
+        model: Any PyTorch module.
 
     Returns:
         Layers in the order of the modules, and left-out modules that hold parameters.
@@ -149,32 +142,19 @@ def coverage(model: nn.Module) -> Coverage:
     left_out: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path, module in modules.items():
-        own = dict(module.named_parameters(recurse=False))
-        if not own:
+        if next(module.parameters(recurse=False), None) is None:
             continue
-        why = _objection(module, path, modules, owners)
+        why = _find_objection(module, path, modules, owners)
         if why is not None:
             left_out[path] = why
-        elif id(own["weight"]) not in layers_by_id:
-            layers_by_id[id(own["weight"])] = _make_layer(
-                path, own, canonical, owners, module
-            )
+        elif id(module.weight) not in layers_by_id:
+            layers_by_id[id(module.weight)] = _make_layer(path, module, canonical, owners)
     layers = tuple(layers_by_id.values())
     return Coverage(layers, left_out, *_find_output_layer(layers, left_out, modules))
 
 
 def require_coverage(model: nn.Module) -> Coverage:
-    """List the affine layers of a model that must have one.
-
-    Args:
-        model: Any PyTorch module; it is only looked at.
-
-    Returns:
-        The coverage, with at least one layer.
-
-    Raises:
-        StructureError: If the model has no affine layer.
-    """
+    """List the affine layers of a model, refusing one that has none."""
     covered = coverage(model)
     if not covered.layers:
         raise StructureError(
@@ -187,30 +167,30 @@ def require_coverage(model: nn.Module) -> Coverage:
 def _find_output_layer(
     layers: tuple[AffineLayer, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
 ) -> tuple[AffineLayer | None, str]:
-    """The layer that comes last, or None and why there is none that makes the outputs."""
+    """Find the layer that makes the outputs, or None and the reason."""
     if not layers:
         return None, "it has no affine layer"
     order = {path: number for number, path in enumerate(modules)}
-    last = max(layers, key=lambda each: order[each.modules[-1]])
+    last = max(layers, key=lambda layer: order[layer.modules[-1]])
     for path, why in left_out.items():
-        own = modules[path]
-        matrix = any(each.dim() > 1 for each in own.parameters(recurse=False))
-        makes_outputs = matrix and not isinstance(own, _NO_OUTPUTS)
+        module = modules[path]
+        matrix = any(p.dim() > 1 for p in module.parameters(recurse=False))
+        makes_outputs = matrix and not isinstance(module, _NO_OUTPUTS)
         if makes_outputs and order[path] > order[last.modules[-1]]:
             after = f"{path!r} comes after the last affine layer {last.name!r}"
-            return None, f"{after} and is none that can be chosen ({why})"
+            return None, f"{after} and cannot be chosen ({why})"
     return last, ""
 
 
 def _make_layer(
     path: str,
-    own: dict[str, nn.Parameter],
+    module: nn.Module,
     canonical: dict[int, str],
     owners: dict[int, list[str]],
-    module: nn.Module,
 ) -> AffineLayer:
-    weight, bias = own["weight"], own.get("bias")
-    transposed = not isinstance(module, (nn.Linear, nn.Conv2d))
+    parameters = dict(module.named_parameters(recurse=False))
+    weight, bias = parameters["weight"], parameters.get("bias")
+    transposed = not isinstance(module, _PLAIN)
     n, m = weight.shape[0], prod(weight.shape[1:])
     if transposed:
         n, m = m, n
@@ -226,7 +206,7 @@ def _make_layer(
     )
 
 
-def _objection(
+def _find_objection(
     module: nn.Module,
     path: str,
     modules: dict[str, nn.Module],
@@ -235,7 +215,7 @@ def _objection(
     """Say why a module cannot be treated as an affine layer, or None if it can."""
     if not _is_affine(module):
         return f"{type(module).__name__} is not an affine layer"
-    if any(isinstance(each, nn.MultiheadAttention) for each in _ancestors(path, modules)):
+    if any(isinstance(m, nn.MultiheadAttention) for m in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
     parameters = dict(module.named_parameters(recurse=False))
     if set(parameters) - {"weight", "bias"} or "weight" not in parameters:
@@ -247,7 +227,7 @@ def _objection(
         return f"a convolution in {module.groups} groups is not one affine layer"
     for other in owners[id(parameters["weight"])]:
         twin = modules[other]
-        if not _is_affine(twin) or not isinstance(twin, _kind(module)):
+        if not _is_affine(twin) or not isinstance(twin, _plain_kind(module)):
             return f"its weight is tied to {other} ({type(twin).__name__})"
         if getattr(twin, "bias", None) is not getattr(module, "bias", None):
             return f"it shares its weight, but not its bias, with {other}"
@@ -261,18 +241,17 @@ def _objection(
 
 def _is_affine(module: nn.Module) -> bool:
     """Whether a module computes W x + b and nothing else."""
-    for plain in (nn.Linear, nn.Conv2d):
-        if isinstance(module, plain):
-            # A subclass with a forward of its own may do otherwise with its weight.
-            return type(module).forward is plain.forward
     kind = type(module)
+    for plain in _PLAIN:
+        if isinstance(module, plain):
+            # A subclass with a forward of its own may use its weight in another way.
+            return kind.forward is plain.forward
     # By name, so that the core does not import transformers.
     return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
 
 
-def _kind(module: nn.Module) -> type[nn.Module]:
-    plain = (nn.Linear, nn.Conv2d)
-    return next((each for each in plain if isinstance(module, each)), type(module))
+def _plain_kind(module: nn.Module) -> type[nn.Module]:
+    return next((kind for kind in _PLAIN if isinstance(module, kind)), type(module))
 
 
 def _ancestors(path: str, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:

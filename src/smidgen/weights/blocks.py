@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.weights.affine import AffineLayer, coverage
-from smidgen.weights.subset import Entries, Part, Subset, Whole
+from smidgen.weights.subset import Entries, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,47 +45,29 @@ class LayerBlock:
         return self.row_count * self.column_count
 
     def scatter(self, values: Tensor) -> dict[str, Tensor]:
-        """Write a number for each chosen weight into its parameters, zero elsewhere.
-
-        Args:
-            values: The numbers, (D,), in the order of the grid.
-
-        Returns:
-            A tensor of the shape of each parameter the block touches.
-        """
+        """Write values (D,), in the order of the grid, into zeros of the parameters' shapes."""
         grid = values
         if self.entries is not None:
             grid = values.new_zeros(self.row_count * self.column_count)
             grid[self.entries.to(values.device)] = values
         grid = grid.reshape(self.row_count, self.column_count)
         rows, columns = self.rows.to(values.device), self.columns.to(values.device)
-        shapes, found = self.layer.shapes, {}
+        shapes, tensors = self.layer.shapes, {}
         if self.bias:
             assert self.layer.bias is not None
-            found[self.layer.bias] = values.new_zeros(shapes[self.layer.bias])
-            found[self.layer.bias][rows] = grid[:, 0]
+            tensors[self.layer.bias] = values.new_zeros(shapes[self.layer.bias])
+            tensors[self.layer.bias][rows] = grid[:, 0]
             grid = grid[:, 1:]
         if columns.numel():
             matrix = values.new_zeros(self.layer.outputs, self.layer.inputs)
             matrix[rows[:, None], columns] = grid
             stored = matrix.T if self.layer.transposed else matrix
-            found[self.layer.weight] = stored.reshape(shapes[self.layer.weight])
-        return found
+            tensors[self.layer.weight] = stored.reshape(shapes[self.layer.weight])
+        return tensors
 
 
 def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
-    """Read a subset as one block per affine layer.
-
-    Args:
-        model: The model it was chosen from.
-        subset: Whole parameters, blocks or entries of affine layers.
-
-    Returns:
-        A block for each layer that the subset touches, in the order of the modules.
-
-    Raises:
-        StructureError: If the subset holds parameters that are not affine layers.
-    """
+    """Read a subset as one block for each affine layer it touches, in the order of the modules."""
     covered = coverage(model)
     known = covered.universe
     for name, shape in subset.universe.items():
@@ -99,23 +81,12 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
                 f"a posterior needs parameters of affine layers, got {name!r} of "
                 f"shape {shape}. Print smidgen.coverage(model) to see the layers."
             )
-    chosen = (_block(each, subset) for each in covered.layers)
+    chosen = (_make_block(layer, subset) for layer in covered.layers)
     return tuple(block for block in chosen if block is not None)
 
 
 def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
-    """Keep of a subset what lies in the layers of some blocks.
-
-    Args:
-        subset: The subset.
-        blocks: The blocks that stay stochastic.
-
-    Returns:
-        The subset of their parameters.
-
-    Raises:
-        StructureError: If nothing is left.
-    """
+    """Restrict a subset to the layers of some blocks."""
     names = {name for block in blocks for name in block.layer.shapes}
     parts = {name: part for name, part in subset.parts.items() if name in names}
     if not parts:
@@ -126,37 +97,40 @@ def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
     return Subset(subset.universe, parts, subset.origin)
 
 
-def _block(each: AffineLayer, subset: Subset) -> LayerBlock | None:
-    weight = subset.parts.get(each.weight)
-    bias = subset.parts.get(each.bias) if each.bias is not None else None
-    bias_rows = _bias_rows(bias, each.outputs)
+def _make_block(layer: AffineLayer, subset: Subset) -> LayerBlock | None:
+    weight = subset.parts.get(layer.weight)
+    bias = subset.parts.get(layer.bias) if layer.bias is not None else None
+    bias_rows = None
+    if bias is not None:
+        whole = torch.arange(layer.outputs)
+        bias_rows = bias.indices if isinstance(bias, Entries) else whole
     if weight is None:
         if bias_rows is None:
             return None
-        return LayerBlock(each, bias_rows, torch.empty(0, dtype=torch.int64), True)
+        return LayerBlock(layer, bias_rows, torch.empty(0, dtype=torch.int64), True)
     if isinstance(weight, Entries):
-        return _make_scattered(each, *_rows_and_columns(each, weight.indices), bias_rows)
+        return _make_scattered(layer, *_rows_and_columns(layer, weight.indices), bias_rows)
     if isinstance(weight, Whole):
-        rows, columns = torch.arange(each.outputs), torch.arange(each.inputs)
-    elif each.transposed:
+        rows, columns = torch.arange(layer.outputs), torch.arange(layer.inputs)
+    elif layer.transposed:
         rows, columns = weight.columns, weight.rows
     else:
         rows, columns = weight.rows, weight.columns
     if bias_rows is None or torch.equal(bias_rows, rows):
-        return LayerBlock(each, rows, columns, bias_rows is not None)
+        return LayerBlock(layer, rows, columns, bias_rows is not None)
     row, column = torch.cartesian_prod(rows, columns).unbind(1)
-    return _make_scattered(each, row.contiguous(), column.contiguous(), bias_rows)
+    return _make_scattered(layer, row.contiguous(), column.contiguous(), bias_rows)
 
 
-def _rows_and_columns(each: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _rows_and_columns(layer: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Row and column in W of entries of the stored parameter."""
-    if each.transposed:
-        return indices % each.outputs, indices // each.outputs
-    return indices // each.inputs, indices % each.inputs
+    if layer.transposed:
+        return indices % layer.outputs, indices // layer.outputs
+    return indices // layer.inputs, indices % layer.inputs
 
 
 def _make_scattered(
-    each: AffineLayer, row: Tensor, column: Tensor, bias_rows: Tensor | None
+    layer: AffineLayer, row: Tensor, column: Tensor, bias_rows: Tensor | None
 ) -> LayerBlock:
     """Find the smallest grid that holds single entries, and where in it they are."""
     has_bias = bias_rows is not None
@@ -168,11 +142,5 @@ def _make_scattered(
     if bias_rows is not None:
         entries = torch.cat([entries, torch.searchsorted(rows, bias_rows) * width])
     if entries.numel() == rows.numel() * width:
-        return LayerBlock(each, rows, columns, has_bias)
-    return LayerBlock(each, rows, columns, has_bias, entries.sort().values)
-
-
-def _bias_rows(part: Part | None, outputs: int) -> Tensor | None:
-    if part is None:
-        return None
-    return part.indices if isinstance(part, Entries) else torch.arange(outputs)
+        return LayerBlock(layer, rows, columns, has_bias)
+    return LayerBlock(layer, rows, columns, has_bias, entries.sort().values)

@@ -23,7 +23,7 @@ from smidgen.runtime.fingerprint import fingerprint
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
 
-SCHEMA = 1
+DELTA_SCHEMA = 1
 _KEY = "smidgen-delta"
 
 
@@ -59,7 +59,7 @@ class Delta:
         object.__setattr__(self, "replaced", MappingProxyType(dict(self.replaced)))
 
     def __repr__(self) -> str:
-        whole = sum(each.numel() for each in self.replaced.values())
+        whole = sum(value.numel() for value in self.replaced.values())
         return (
             f"Delta({self.subset.size:,} weights moved, {whole:,} replaced, base "
             f"{self.fingerprint[:12]}…)"
@@ -70,11 +70,11 @@ class Delta:
         return replace(self, difference=self.difference.to(torch.float16))
 
     def without_head(self) -> Delta:
-        """The same without what is given whole: the model keeps a head of its own."""
+        """The same without `replaced`: the model keeps a head of its own."""
         return replace(self, replaced={}, left_out=self._free())
 
     def _free(self) -> tuple[str, ...]:
-        """All that may differ in the base."""
+        """Name the parameters that the base's hash leaves out."""
         return tuple(sorted({*self.replaced, *self.left_out}))
 
     def apply(self, model: nn.Module) -> Applied:
@@ -84,18 +84,17 @@ class Delta:
             model: The base model; only the weights of the delta are written.
 
         Returns:
-            What can be asked to take them off again.
+            A handle that takes them off again.
 
         Raises:
-            StoreError: If this is not the model the delta belongs to, or a delta is on
-                it already.
+            StoreError: If this is not the base model, or already carries a delta.
         """
         _refuse_second(model)
-        found = fingerprint(model, without=self._free())
-        if found != self.fingerprint:
+        digest = fingerprint(model, without=self._free())
+        if digest != self.fingerprint:
             raise StoreError(
                 f"the delta belongs to another base model, of hash {self.fingerprint[:12]}…"
-                f"; this one has {found[:12]}…. Load that base."
+                f"; this one has {digest[:12]}…. Load that base."
             )
         known = dict(model.named_parameters())
         for name, value in self.replaced.items():
@@ -110,19 +109,12 @@ class Delta:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Have the tuned weights in the base model for a while.
-
-        Args:
-            model: The base model.
-
-        Yields:
-            The model.
-        """
-        there = self.apply(model)
+        """Put the tuned weights into the base model while the context lasts."""
+        handle = self.apply(model)
         try:
             yield model
         finally:
-            there.remove()
+            handle.remove()
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file, whole or not at all."""
@@ -130,7 +122,7 @@ class Delta:
         tensors["difference"] = self.difference
         tensors.update({f"replaced/{n}": t for n, t in self.replaced.items()})
         about = {
-            "schema": SCHEMA,
+            "schema": DELTA_SCHEMA,
             "fingerprint": self.fingerprint,
             "left_out": self.left_out,
             "subset": header,
@@ -139,20 +131,10 @@ class Delta:
 
     @classmethod
     def load(cls, path: str | Path) -> Delta:
-        """Read a delta that `save` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The delta; `apply` checks the base model.
-
-        Raises:
-            StoreError: If the file is missing, damaged or not a delta.
-        """
+        """Read a delta that `save` wrote; `apply` checks the base model."""
         advice = "Write one with Delta.save."
         tensors, about = read_tensor_file(path, key=_KEY, what="delta", advice=advice)
-        require_schema(path, about.get("schema"), SCHEMA, "delta")
+        require_schema(path, about.get("schema"), DELTA_SCHEMA, "delta")
         start = "replaced/"
         replaced = {n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)}
         try:
@@ -167,46 +149,36 @@ class Delta:
             raise StoreError(f"{path} is not a delta file ({error}). {advice}") from error
 
 
-# Names, places and values that a delta wrote. It holds no model, so that one can go.
-_Written = list[tuple[str, Tensor | None, Tensor]]
-_ON: WeakKeyDictionary[nn.Module, _Written] = WeakKeyDictionary()
+# Names, indices (None: all) and values of entries.
+_Values = list[tuple[str, Tensor | None, Tensor]]
+# What a delta wrote. It holds no model, so that one can be freed.
+_ON: WeakKeyDictionary[nn.Module, _Values] = WeakKeyDictionary()
 
 
 class Applied:
-    """A delta that is on a model, with the values that were there before.
-
-    Args:
-        delta: The delta.
-        model: Its base model; it is written to.
-    """
+    """A delta that is on a model, with the values that were there before."""
 
     def __init__(self, delta: Delta, model: nn.Module) -> None:
         self.model = model
         known = dict(model.named_parameters())
         touched = find_parameters(model, delta.subset)
-        places = SubsetIndex(delta.subset, touched)
-        self._indices = {**places.indices, **dict.fromkeys(delta.replaced)}
+        index = SubsetIndex(delta.subset, touched)
+        places = {**index.indices, **dict.fromkeys(delta.replaced)}
         # In each parameter's own type, so that what is put back is bitwise the same.
-        self._before = self._values(known)
-        base = places.gather(touched)
+        self._before = _read_entries(known, places)
+        base = index.gather(touched)
         with torch.no_grad():
             added = delta.difference.to(base.device, base.dtype)
-            places.scatter(touched, base + added)
+            index.scatter(touched, base + added)
             for name, value in delta.replaced.items():
                 known[name].copy_(value)
-        written = zip(self._indices.items(), self._values(known), strict=True)
-        self._written = [(name, indices, value) for (name, indices), value in written]
-        _ON[model] = self._written
+        self._written = _ON[model] = _read_entries(known, places)
 
     def remove(self) -> None:
-        """Put the base model's weights back, bitwise; a second call does nothing.
-
-        Raises:
-            StoreError: If the weights are no longer those the delta wrote.
-        """
+        """Put the base model's weights back, bitwise; a second call does nothing."""
         if not self._before:
             return
-        changed = _changed(self.model, self._written)
+        changed = _find_changed(self.model, self._written)
         if changed is not None:
             raise StoreError(
                 f"the model must be as the delta left it, got other values of {changed!r}: "
@@ -214,9 +186,7 @@ class Applied:
             )
         known = dict(self.model.named_parameters())
         with torch.no_grad():
-            for (name, indices), value in zip(
-                self._indices.items(), self._before, strict=True
-            ):
+            for name, indices, value in self._before:
                 tensor = known[name]
                 if indices is None:
                     tensor.copy_(value)
@@ -225,22 +195,25 @@ class Applied:
         self._before, self._written = [], []
         _ON.pop(self.model, None)
 
-    def _values(self, known: Mapping[str, Tensor]) -> list[Tensor]:
-        return [_entries(known[name], each) for name, each in self._indices.items()]
+
+def _read_entries(
+    known: Mapping[str, Tensor], places: Mapping[str, Tensor | None]
+) -> _Values:
+    return [(name, at, _copy_entries(known[name], at)) for name, at in places.items()]
 
 
-def _entries(tensor: Tensor, indices: Tensor | None) -> Tensor:
-    """A copy of some entries, or of all."""
+def _copy_entries(tensor: Tensor, indices: Tensor | None) -> Tensor:
+    """Copy some entries, or all."""
     if indices is None:
         return tensor.detach().clone()
     return tensor.detach().flatten()[indices.to(tensor.device)]
 
 
-def _changed(model: nn.Module, written: _Written) -> str | None:
-    """The first parameter that is not as a delta wrote it."""
+def _find_changed(model: nn.Module, written: _Values) -> str | None:
+    """Find the first parameter that is not as a delta wrote it."""
     known = dict(model.named_parameters())
     for name, indices, value in written:
-        now = _entries(known[name], indices) if name in known else None
+        now = _copy_entries(known[name], indices) if name in known else None
         if now is None or not torch.equal(now, value.to(now)):
             return name
     return None
@@ -248,7 +221,7 @@ def _changed(model: nn.Module, written: _Written) -> str | None:
 
 def _refuse_second(model: nn.Module) -> None:
     """Refuse a model that has a delta on it, unless other weights were loaded since."""
-    if model in _ON and _changed(model, _ON[model]) is None:
+    if model in _ON and _find_changed(model, _ON[model]) is None:
         raise StoreError(
             "a delta is on this model already. Call remove() on what apply returned; to "
             "put two deltas on one base, merge them first."
@@ -290,33 +263,33 @@ def make_delta(
                 "of base.named_parameters()."
             )
     pieces = difference.split(list(subset.sizes().values()))
-    kept = {
+    moved = {
         name: piece
         for name, piece in zip(subset.parts, pieces, strict=True)
         if name not in replaced
     }
-    if not kept:
+    if not moved:
         raise ArgumentError(
             "subset must hold pretrained weights besides those that are replaced. Pass "
             "replaced={} to keep differences of all."
         )
-    parts = {name: subset.parts[name] for name in kept}
+    parts = {name: subset.parts[name] for name in moved}
     universe = {n: s for n, s in subset.universe.items() if n not in replaced}
     return Delta(
         Subset(universe, parts),
-        torch.cat(list(kept.values())).detach().cpu().clone(),
+        torch.cat(list(moved.values())).detach().cpu().clone(),
         {name: value.detach().cpu().clone() for name, value in replaced.items()},
         fingerprint(base, without=replaced),
     )
 
 
 def merge_deltas(deltas: Sequence[Delta], weights: Sequence[float] | None = None) -> Delta:
-    """Add several deltas of one base up, where they overlap too.
+    """Add up several deltas of one base, which may overlap.
 
     Args:
         deltas: Two or more, of one base model. Runs have a head each, and a model can
             have one: take it off all others with `Delta.without_head`.
-        weights: A factor for each; all 1 if left out.
+        weights: A factor for each; 1 by default.
 
     Returns:
         One delta with the weights of all.
@@ -330,29 +303,29 @@ def merge_deltas(deltas: Sequence[Delta], weights: Sequence[float] | None = None
             f"weights must be as many as the deltas, {len(deltas)}, got {len(factors)}."
         )
     first = deltas[0]
-    heads = _one_head(deltas)
+    replaced = _join_replaced(deltas)
     subset = first.subset
     for other in deltas[1:]:
         subset = subset | other.subset
-    kind = torch.float32
+    dtype = torch.float32
     for delta in deltas:
-        kind = torch.promote_types(kind, delta.difference.dtype)
-    total = torch.zeros(subset.size, dtype=kind)
+        dtype = torch.promote_types(dtype, delta.difference.dtype)
+    total = torch.zeros(subset.size, dtype=dtype)
     starts, place = {}, 0
     for name, size in subset.sizes().items():
         starts[name], place = place, place + size
     for delta, factor in zip(deltas, factors, strict=True):
-        pieces = delta.difference.to(kind).split(list(delta.subset.sizes().values()))
+        pieces = delta.difference.to(dtype).split(list(delta.subset.sizes().values()))
         for name, piece in zip(delta.subset.parts, pieces, strict=True):
             where = torch.searchsorted(subset.indices(name), delta.subset.indices(name))
             total[starts[name] + where] += factor * piece
-    left_out = tuple(name for name in first._free() if name not in heads)
-    return Delta(subset, total, heads, first.fingerprint, left_out)
+    left_out = tuple(name for name in first._free() if name not in replaced)
+    return Delta(subset, total, replaced, first.fingerprint, left_out)
 
 
-def _one_head(deltas: Sequence[Delta]) -> dict[str, Tensor]:
-    """What the deltas replace together, where they are of one base and do not differ."""
-    found: dict[str, Tensor] = {}
+def _join_replaced(deltas: Sequence[Delta]) -> dict[str, Tensor]:
+    """Join what the deltas replace, refusing several bases and conflicting values."""
+    replaced: dict[str, Tensor] = {}
     first = deltas[0]
     for delta in deltas:
         if delta.fingerprint != first.fingerprint:
@@ -363,10 +336,10 @@ def _one_head(deltas: Sequence[Delta]) -> dict[str, Tensor]:
                 f"with and one without {name!r}. Make them of runs with the same head."
             )
         for name, value in delta.replaced.items():
-            if name in found and not torch.equal(found[name], value):
+            if name in replaced and not torch.equal(replaced[name], value):
                 raise ArgumentError(
                     f"deltas must replace the same parameters by the same values, got two "
                     f"of {name!r}. Take the head off all but one: delta.without_head()."
                 )
-            found[name] = value
-    return found
+            replaced[name] = value
+    return replaced

@@ -22,24 +22,11 @@ Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
 
 
 def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
-    """Settle which parameters are the head.
-
-    Args:
-        model: The model; it is only looked at.
-        head: A subset of whole parameters, names of modules or of parameters, "last" or
-            "none".
-
-    Returns:
-        Its parts by parameter name; none for "none".
-
-    Raises:
-        ArgumentError: If the word is another, "last" cannot be told, a name is not the
-            model's, or a parameter is not whole.
-    """
+    """Find the parts of the head by parameter name; "none" has none."""
     if isinstance(head, Subset):
-        return _whole(model, head)
+        return _require_whole(model, head)
     if isinstance(head, (tuple, list)):
-        return _named(model, head)
+        return _find_named(model, head)
     if head == "none":
         return {}
     if head != "last":
@@ -59,16 +46,7 @@ def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
 
 
 def check_width(model: nn.Module, head: Head, outputs: int) -> None:
-    """Refuse "last" where the last layer, in the order of modules, is not as wide as outputs.
-
-    Args:
-        model: The model; it is only looked at.
-        head: What was asked for.
-        outputs: How many outputs the model has.
-
-    Raises:
-        ArgumentError: If it is not: another layer must make the outputs.
-    """
+    """Refuse "last" if the last layer is not as wide as the model's outputs."""
     if head != "last":
         return
     last = coverage(model).output_layer
@@ -81,14 +59,14 @@ def check_width(model: nn.Module, head: Head, outputs: int) -> None:
 
 
 def find_certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
-    """The parts of the last layer if that can make so many outputs, or nothing."""
+    """Find the parts of the last layer if it has as many outputs as the model, or none."""
     last = coverage(model).output_layer
     if last is None or last.outputs != outputs:
         return {}
     return {name: Whole() for name in last.shapes}
 
 
-def _whole(model: nn.Module, head: Subset) -> dict[str, Part]:
+def _require_whole(model: nn.Module, head: Subset) -> dict[str, Part]:
     missing = head.parts.keys() - dict(model.named_parameters()).keys()
     if missing:
         raise ArgumentError(
@@ -104,11 +82,11 @@ def _whole(model: nn.Module, head: Subset) -> dict[str, Part]:
     return dict(head.parts)
 
 
-def _named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Part]:
-    """The parameters of these names, and all those of modules of these names."""
+def _find_named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Part]:
+    """Find the parameters with these names or within modules with these names."""
     known = [name for name, _ in model.named_parameters()]
     for name in names:
-        if not any(_within(each, name) for each in known):
+        if not any(_is_within(parameter, name) for parameter in known):
             raise ArgumentError(
                 f"head must name modules or parameters of the model, got {name!r}, which "
                 "has no weights of its own. Take names of model.named_parameters()."
@@ -117,8 +95,8 @@ def _named(model: nn.Module, names: tuple[str, ...] | list[str]) -> dict[str, Pa
         raise ArgumentError(
             "head must name a module or more, got none. Pass head='none' if none is new."
         )
-    return {each: Whole() for each in known if any(_within(each, n) for n in names)}
+    return {p: Whole() for p in known if any(_is_within(p, name) for name in names)}
 
 
-def _within(parameter: str, name: str) -> bool:
+def _is_within(parameter: str, name: str) -> bool:
     return parameter == name or parameter.startswith(f"{name}.")

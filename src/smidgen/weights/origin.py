@@ -43,17 +43,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> Origin | None:
-        """Read what `to_json` wrote; None where nothing was stored.
-
-        Args:
-            stored: The JSON object, or None.
-
-        Returns:
-            The origin, or None.
-
-        Raises:
-            StoreError: If the object is malformed.
-        """
+        """Read what `to_json` wrote; None where nothing was stored."""
         if stored is None:
             return None
         try:
@@ -65,15 +55,7 @@ class Origin:
 
 
 def combine_origins(operation: str, *origins: Origin | None) -> Origin | None:
-    """Say that a subset was made of others, by "union", "intersection" or "complement".
-
-    Args:
-        operation: What was done with them.
-        *origins: The origins of the others.
-
-    Returns:
-        The combined origin; None if none of the others has one.
-    """
+    """Name the set operation that made a subset of others; None if no origin is known."""
     if not any(origins):
         return None
     return Origin(operation, {"of": [o.to_json() if o else None for o in origins]})

@@ -72,10 +72,11 @@ class Subset:
 
     def __post_init__(self) -> None:
         universe = {name: tuple(shape) for name, shape in self.universe.items()}
-        parts = {}
-        for name in universe:
-            if name in self.parts:
-                parts[name] = _canonical(name, self.parts[name], universe[name])
+        parts = {
+            name: _canonical(name, self.parts[name], shape)
+            for name, shape in universe.items()
+            if name in self.parts
+        }
         unknown = [name for name in self.parts if name not in universe]
         if unknown:
             raise SubsetError(
@@ -196,18 +197,7 @@ class Subset:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], header: Mapping[str, object]
     ) -> Subset:
-        """Rebuild what `to_tensors` took apart, checking every index.
-
-        Args:
-            tensors: Index tensors by `field/parameter`.
-            header: The universe and the kind of each part.
-
-        Returns:
-            The subset.
-
-        Raises:
-            StoreError: If the header or a tensor is missing or malformed.
-        """
+        """Rebuild what `to_tensors` took apart, checking every index."""
         fields = {"whole": (), "block": ("rows", "columns"), "entries": ("indices",)}
         kinds = {"whole": Whole, "block": Block, "entries": Entries}
         try:
@@ -240,17 +230,7 @@ class Subset:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
-        """Read a subset that `to_file` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The subset.
-
-        Raises:
-            StoreError: If the file is missing, damaged or not a subset.
-        """  # noqa: DOC502
+        """Read a subset that `to_file` wrote."""
         advice = "Write one with Subset.to_file."
         tensors, header = read_tensor_file(path, key=_KEY, what="subset", advice=advice)
         require_schema(path, header.get("schema"), _SCHEMA, "subset")

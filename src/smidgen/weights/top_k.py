@@ -11,25 +11,15 @@ from smidgen.errors import ArgumentError
 
 
 def top_k(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """Find where the largest scores are, over all tensors; ties go to the lower index.
-
-    Args:
-        scores: Scores by name, fp32 or fp64, without NaN.
-        count: How many to find, at least one and at most all.
-
-    Returns:
-        Flat indices, ascending, by name; names with none of them are left out.
-
-    Raises:
-        ArgumentError: If the count is out of range, or types are mixed.
-    """
+    """Find the flat indices of the `count` largest scores of all tensors, ascending, by name."""
+    # Ties go to the lower index; names without any are left out. NaN must not occur.
     total = sum(score.numel() for score in scores.values())
     if not 1 <= count <= total:
         raise ArgumentError(f"count must be from 1 to {total}, got {count}.")
-    kinds = {score.dtype for score in scores.values()}
-    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+    dtypes = {score.dtype for score in scores.values()}
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
         raise ArgumentError(
-            f"scores must all be fp32 or all fp64, got {sorted(map(str, kinds))}."
+            f"scores must all be fp32 or all fp64, got {sorted(map(str, dtypes))}."
         )
     flat = {name: score.detach().flatten() for name, score in scores.items()}
     # A score among the largest of all is among the largest of its tensor.
@@ -51,16 +41,7 @@ def top_k(scores: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
 def top_k_overlap(
     first: Mapping[str, Tensor], second: Mapping[str, Tensor], count: int
 ) -> float:
-    """Measure how much two sets of scores agree: the fraction of the largest in both.
-
-    Args:
-        first: Scores by name.
-        second: Other scores of the same weights.
-        count: How many of the largest are compared.
-
-    Returns:
-        In [0, 1]; scores that have nothing in common give about count over all.
-    """
+    """Measure which fraction of the `count` largest scores two sets of scores share."""
     left, right = top_k(first, count), top_k(second, count)
     both = sum(
         int(torch.isin(left[name], right[name]).sum()) for name in left if name in right

@@ -1,4 +1,4 @@
-"""The weights a subset chooses, as one flat vector that may move while all else stands.
+"""The weights a subset chooses, as one flat vector that may move while all others stay.
 
 Every method that moves chosen weights (SWAG, Langevin, sparse fine-tuning) shares this
 order: parameters as in the subset's universe, the entries of each ascending.
@@ -6,7 +6,7 @@ order: parameters as in the subset's universe, the entries of each ascending.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,7 @@ class SubsetVector:
     """Copies of the parameters a subset touches; only the chosen entries ever change.
 
     A forward pass takes `tensors` in the place of the model's own parameters, so the
-    model is never written to, and what is not chosen stays bitwise what it was.
-
-    Args:
-        model: The model the subset was chosen from.
-        subset: The weights that may move.
-
-    Raises:
-        SubsetError: If the model lacks one of the subset's parameters.
+    model is never written to, and all other weights stay bitwise the same.
     """
 
     def __init__(self, model: nn.Module, subset: Subset) -> None:
@@ -48,8 +41,8 @@ class SubsetVector:
             self._places.scatter(self.tensors, values)
 
     def gradient(self) -> Tensor:
-        """Take the chosen weights' gradient, (S,), out of the tensors; it leaves none."""
-        # A parameter that took no part in this pass has no gradient: that is zero.
+        """Take the chosen weights' gradient, (S,), and clear the tensors' gradients."""
+        # A parameter that took no part in this pass has no gradient, so it is zero.
         gradients = {
             name: torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             for name, tensor in self.tensors.items()
@@ -60,12 +53,7 @@ class SubsetVector:
 
 
 class SubsetIndex:
-    """Where in each parameter the chosen entries are.
-
-    Args:
-        subset: The subset.
-        like: Parameters by name, for their devices.
-    """
+    """Where in each parameter the chosen entries are, on that parameter's device."""
 
     def __init__(self, subset: Subset, like: Mapping[str, Tensor]) -> None:
         self.sizes = subset.sizes()
@@ -88,37 +76,34 @@ class SubsetIndex:
 
     def scatter(self, tensors: Mapping[str, Tensor], values: Tensor) -> None:
         """Write the chosen entries into the tensors, in place."""
-        pieces = values.split(list(self.sizes.values()))
-        for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
-            tensor = tensors[name]
-            given = piece.to(tensor)
+        for name, indices, entries in self._split(tensors, values):
             if indices is None:
-                tensor.copy_(given.view(tensor.shape))
+                tensors[name].copy_(entries.view(tensors[name].shape))
             else:
-                write_entries(tensor, indices, given)
+                write_entries(tensors[name], indices, entries)
 
     def replaced(self, tensors: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
-        """The tensors with other values of the chosen entries; views where all are."""
-        tensors_by_name = {}
+        """The tensors with other values of the chosen entries; views where all are chosen."""
+        replaced = {}
+        for name, indices, entries in self._split(tensors, values):
+            if indices is None:
+                replaced[name] = entries.view(tensors[name].shape)
+            else:
+                replaced[name] = _copy(tensors[name])
+                replaced[name].view(-1)[indices] = entries
+        return replaced
+
+    def _split(
+        self, tensors: Mapping[str, Tensor], values: Tensor
+    ) -> Iterator[tuple[str, Tensor | None, Tensor]]:
+        """Split values (S,) by parameter, in the type and on the device of each."""
         pieces = values.split(list(self.sizes.values()))
         for (name, indices), piece in zip(self.indices.items(), pieces, strict=True):
-            given = piece.to(tensors[name])
-            if indices is None:
-                tensors_by_name[name] = given.view(tensors[name].shape)
-            else:
-                tensors_by_name[name] = _copy(tensors[name])
-                tensors_by_name[name].view(-1)[indices] = given
-        return tensors_by_name
+            yield name, indices, piece.to(tensors[name])
 
 
 def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
-    """Write entries of a tensor in place, whatever its strides are.
-
-    Args:
-        tensor: The tensor.
-        indices: Flat indices, counted along its axes and not along its memory.
-        values: As many values, of its type.
-    """
+    """Write entries of a tensor in place, by flat indices in the order of its axes."""
     if tensor.is_contiguous():
         tensor.view(-1)[indices] = values
     else:
@@ -127,30 +112,19 @@ def write_entries(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy whose entries lie in their order, whatever the strides were."""
+    """Copy a tensor so that it is contiguous, whatever its strides were."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def find_parameters(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
-    """Find the parameters that a subset touches, in its order.
-
-    Args:
-        model: The model.
-        subset: The subset.
-
-    Returns:
-        The model's own parameters by name.
-
-    Raises:
-        SubsetError: If one is missing or has another shape.
-    """
+    """Find the model's parameters that a subset touches, in its order."""
     known = dict(model.named_parameters())
     for name in subset.parts:
         shape = tuple(known[name].shape) if name in known else None
         if shape != subset.universe[name]:
-            found = "it is not there" if shape is None else f"here it has {shape}"
+            here = "it is not there" if shape is None else f"here it has {shape}"
             raise SubsetError(
                 f"subset was chosen from another model: {name!r} of shape "
-                f"{subset.universe[name]}, and {found}. Choose one from this model."
+                f"{subset.universe[name]}, and {here}. Choose one from this model."
             )
     return {name: known[name] for name in subset.parts}

@@ -31,7 +31,7 @@ class Likelihood(ABC):
         """Square-root columns of the Hessian: (K, B, C) with Σ_k s_k s_kᵀ = Λ."""
 
     def fit_noise(self, squared_residual: float) -> Self:
-        """Take the noise of the training residuals, where there is one: of regressions."""
+        """Fit the noise to the training residuals; only a regression has any."""
         return self
 
     @abstractmethod
@@ -61,31 +61,13 @@ class Likelihood(ABC):
         normals: Tensor,
         top: int | None = None,
     ) -> Predictive:
-        """Turn Gaussian outputs into a predictive.
-
-        Args:
-            outputs: Mean outputs, (B, C).
-            covariance: Covariance of the directions, (B, K, K).
-            link: A resolved link.
-            temperature: Divides the mean of logits.
-            normals: Standard normals (S, C−1) if the link samples, (S, m−1) with `top`.
-            top: How many classes m of each example are followed; None for all.
-
-        Returns:
-            The predictive.
-        """
+        """Turn Gaussian outputs (B, C) into a predictive."""
+        # covariance: of the link's directions, (B, K, K). normals: (S, K), if the link samples.
+        # top: how many classes of each example are followed; None for all.
 
     @abstractmethod
     def mixture(self, outputs: Tensor, temperature: float) -> Predictive:
-        """Turn outputs under S samples of the weights into a predictive.
-
-        Args:
-            outputs: The samples' outputs, (S, B, C), in fp64.
-            temperature: Divides every sample's logits.
-
-        Returns:
-            The predictive of their equal mixture.
-        """
+        """Turn outputs (S, B, C) of S weight samples into the predictive of their mixture."""
 
     @abstractmethod
     def nll_of_temperature(
@@ -106,25 +88,14 @@ class Likelihood(ABC):
         return 1.0
 
     def resolve_link(self, link: str, top: int | None = None) -> str:
-        """Settle "auto", or refuse a link that cannot serve.
-
-        Args:
-            link: "auto" or the name of a link.
-            top: How many classes of each example to follow, if not all.
-
-        Returns:
-            The link's name.
-
-        Raises:
-            ArgumentError: If these outputs have no such link, or are no classes.
-        """
+        """Settle "auto", or refuse a link or `top` that these outputs do not have."""
         if top is not None:
             raise ArgumentError(
                 f"top is for outputs that are classes, and these are {self.kind}, got "
                 f"{top!r}. Leave it out."
             )
         if link not in ("auto", *self.links):
-            allowed = " or ".join(repr(each) for each in ("auto", *self.links))
+            allowed = " or ".join(map(repr, ("auto", *self.links)))
             raise ArgumentError(
                 f"link must be {allowed} for {self.kind} outputs, got {link!r}. Leave it "
                 "out."
@@ -152,14 +123,7 @@ class Likelihood(ABC):
         return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)
 
     def check_outputs(self, logits: Tensor) -> None:
-        """Refuse outputs that are not finite numbers of shape (B, C).
-
-        Args:
-            logits: The outputs.
-
-        Raises:
-            DataError: If they are not.
-        """
+        """Refuse outputs that are not finite numbers of shape (B, C)."""
         if logits.dim() != 2 or logits.shape[1] != self.outputs:
             raise DataError(
                 f"outputs must have shape (batch, {self.outputs}), got "
@@ -173,18 +137,7 @@ class Likelihood(ABC):
 
 
 def flatten_targets(targets: Tensor, logits: Tensor) -> Tensor:
-    """Shape targets as the outputs; a vector will do for one output.
-
-    Args:
-        targets: The targets.
-        logits: The outputs, (B, C).
-
-    Returns:
-        Targets (B, C).
-
-    Raises:
-        DataError: If they have another shape.
-    """
+    """Shape targets like the outputs (B, C); a vector will do for one output."""
     if targets.shape == logits.shape[:1] and logits.shape[1] == 1:
         targets = targets[:, None]
     if targets.shape != logits.shape:

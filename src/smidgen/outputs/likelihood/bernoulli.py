@@ -92,18 +92,7 @@ class Bernoulli(Likelihood):
         return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return zeros and ones (B, C); for one label (B,) will do.
-
-        Args:
-            logits: The outputs, (B, C).
-            targets: The targets of the kept rows.
-
-        Returns:
-            The labels, in the logits' type.
-
-        Raises:
-            DataError: If they are anything else.
-        """
+        """Return zeros and ones (B, C), in the logits' type; for one label (B,) will do."""
         targets = flatten_targets(targets, logits)
         if not ((targets == 0) | (targets == 1)).all():
             raise DataError(

@@ -16,6 +16,7 @@ from smidgen.outputs.links import (
     at_temperatures,
     centre,
     directions,
+    pick_class,
     resolve_link,
     targets_at_temperatures,
 )
@@ -28,7 +29,7 @@ _EXTREME = log(10.0)
 
 
 def is_extreme(temperature: float) -> bool:
-    """Whether it is one that no well-sized validation set would ask for."""
+    """Whether a temperature is one that no well-sized validation set would ask for."""
     return abs(log(temperature)) > _EXTREME
 
 
@@ -46,14 +47,9 @@ class Categorical(Likelihood):
             )
 
     def root_columns(self, logits: Tensor) -> Tensor:
-        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C).
-
-        With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
-        L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
-
-        Returns:
-            The columns.
-        """
+        """Closed-form Cholesky factor of diag(π) − ππᵀ: C − 1 columns, (C−1, B, C)."""
+        # With q_j = 1 − Σ_{k≤j} π_k: L_jj = √(π_j q_j / q_{j−1}) and, below it,
+        # L_ij = −π_i √(π_j / (q_j q_{j−1})). For two classes: √(π₀π₁)·(1, −1).
         probs = logits.softmax(-1)
         # q_{j-1}: the mass of class j and all after it, summed from the small end.
         tail = probs.flip(-1).cumsum(-1).flip(-1)
@@ -62,8 +58,7 @@ class Categorical(Likelihood):
         tiny = torch.finfo(probs.dtype).tiny
         diagonal = (head * after / before.clamp_min(tiny)).sqrt()
         below = (head / (after * before).clamp_min(tiny)).sqrt()
-        columns = -probs[:, None, :] * below[:, :, None]
-        columns = columns.triu(1)
+        columns = (-probs[:, None, :] * below[:, :, None]).triu(1)  # (B, C−1, C)
         columns.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return columns.transpose(0, 1)
 
@@ -152,36 +147,19 @@ class Categorical(Likelihood):
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""
         if top is None:
-            own = targets_at_temperatures(
+            log_probs = targets_at_temperatures(
                 link, outputs, covariance, targets, normals=normals
             )
-            return lambda temperature: -own(temperature).mean(-1)
+            return lambda temperature: -log_probs(temperature).mean(-1)
         at = _at_temperatures(link, outputs, covariance, normals, top)
-
-        def nll(temperature: float | Tensor) -> Tensor:
-            found = at(temperature)
-            chosen = targets.expand(found.shape[:-1])[..., None]
-            return -found.gather(-1, chosen).squeeze(-1).mean(-1)
-
-        return nll
+        return lambda temperature: -pick_class(at(temperature), targets).mean(-1)
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-softmax at the target class, (B,)."""
-        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+        return pick_class(logits.log_softmax(-1), targets)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return class numbers (B,) as int64.
-
-        Args:
-            logits: The outputs, (B, C).
-            targets: The targets of the kept rows.
-
-        Returns:
-            The class numbers.
-
-        Raises:
-            DataError: If they are not class numbers of this model.
-        """
+        """Return class numbers (B,) as int64."""
         if targets.is_floating_point() or targets.shape != logits.shape[:1]:
             raise DataError(
                 f"labels must be {len(logits)} class numbers, got {targets.dtype} of shape "
@@ -192,7 +170,7 @@ class Categorical(Likelihood):
         if wrong.numel():
             raise DataError(
                 f"labels must be in [0, {self.outputs}), got {int(wrong[0])}. The model "
-                f"has {self.outputs} classes; layer the labels to them."
+                f"has {self.outputs} classes; renumber the labels."
             )
         return targets.long()
 

@@ -11,8 +11,8 @@ from smidgen.outputs.likelihood.bernoulli import Bernoulli
 from smidgen.outputs.likelihood.categorical import Categorical
 from smidgen.outputs.likelihood.gaussian import Gaussian
 
-KINDS: dict[str, type[Likelihood]] = {
-    each.kind: each for each in (Categorical, Bernoulli, Gaussian)
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    likelihood.kind: likelihood for likelihood in (Categorical, Bernoulli, Gaussian)
 }
 
 
@@ -21,9 +21,9 @@ def describe(likelihood: Likelihood) -> dict[str, Any]:
     return {"kind": likelihood.kind, **asdict(likelihood)}
 
 
-def from_description(given: Mapping[str, Any]) -> Likelihood:
+def from_description(description: Mapping[str, Any]) -> Likelihood:
     """Make the likelihood that was described."""
-    settings = dict(given)
+    settings = dict(description)
     if settings.get("relative") is not None:
         settings["relative"] = tuple(settings["relative"])
-    return KINDS[settings.pop("kind")](**settings)
+    return LIKELIHOODS[settings.pop("kind")](**settings)

@@ -23,7 +23,7 @@ def nll_of_squares(squares: float, noise: float) -> float:
 
 
 def squares_of_nll(nll: float, noise: float) -> float:
-    """Mean squared residual of an output: `nll_of_squares` the other way round."""
+    """Mean squared residual of an output: the inverse of `nll_of_squares`."""
     return (2 * nll - log(2 * pi * noise)) * noise
 
 
@@ -34,7 +34,7 @@ class Gaussian(Likelihood):
     Curvature is accumulated for unit noise; a posterior divides it by σ², so fitting
     the noise never needs another pass. `relative` are the ρ_c of the outputs, where they
     differ in their noise; they shape the curvature and are fixed before it is summed.
-    Their geometric mean is one: of others, σ² takes the rest.
+    They are scaled to a geometric mean of one, and σ² takes the rest.
     """
 
     noise: float = 1.0
@@ -44,18 +44,19 @@ class Gaussian(Likelihood):
     def __post_init__(self) -> None:
         if not self.noise > 0:
             raise ArgumentError(f"noise is a variance and must be > 0, got {self.noise}.")
-        given = self.relative
-        if given is not None and (len(given) != self.outputs or min(given) <= 0):
+        ratios = self.relative
+        if ratios is None:
+            return
+        if len(ratios) != self.outputs or min(ratios) <= 0:
             raise ArgumentError(
-                f"relative must be {self.outputs} numbers > 0, got {given}."
+                f"relative must be {self.outputs} numbers > 0, got {ratios}."
             )
-        if given is not None:
-            rest = sum(map(log, given)) / len(given)
-            # What is one but for rounding stays, or a stored value would not come back.
-            if abs(rest) > _ROUNDING:
-                scaled = tuple(each * exp(-rest) for each in given)
-                object.__setattr__(self, "relative", scaled)
-                object.__setattr__(self, "noise", self.noise * exp(rest))
+        log_mean = sum(map(log, ratios)) / len(ratios)
+        # A mean of one up to rounding stays, so that stored values load unchanged.
+        if abs(log_mean) > _ROUNDING:
+            scaled = tuple(ratio * exp(-log_mean) for ratio in ratios)
+            object.__setattr__(self, "relative", scaled)
+            object.__setattr__(self, "noise", self.noise * exp(log_mean))
 
     @property
     def scale(self) -> float:
@@ -64,21 +65,11 @@ class Gaussian(Likelihood):
 
     def ratios(self, like: Tensor) -> Tensor:
         """Relative noise of each output, ρ_c, (C,)."""
-        given = self.relative or (1.0,) * self.outputs
-        return torch.tensor(given, dtype=like.dtype, device=like.device)
+        ratios = self.relative or (1.0,) * self.outputs
+        return torch.tensor(ratios, dtype=like.dtype, device=like.device)
 
     def fit_noise(self, squared_residual: float) -> Gaussian:
-        """Take the noise of the training residuals.
-
-        Args:
-            squared_residual: Their mean square, for relative noise one.
-
-        Returns:
-            The likelihood with that noise.
-
-        Raises:
-            DataError: If there is no residual to fit the noise to.
-        """
+        """Take the mean squared training residual, for relative noise one, as the noise."""
         if not squared_residual:
             raise DataError(
                 "regression needs targets that differ from the outputs to fit its noise. "
@@ -97,8 +88,8 @@ class Gaussian(Likelihood):
 
     def draw_targets(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """Draw outputs with unit noise."""
-        drawn = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
-        return logits + drawn.to(logits) * self.ratios(logits).sqrt()
+        noise = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
+        return logits + noise.to(logits) * self.ratios(logits).sqrt()
 
     def gradient(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Compute (f − y)/ρ."""
@@ -137,11 +128,7 @@ class Gaussian(Likelihood):
         normals: Tensor,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
-        """Refuse: a regression has a noise variance where classes have a temperature.
-
-        Raises:
-            ArgumentError: Always.
-        """
+        """Refuse: a regression has a noise variance where classes have a temperature."""
         raise ArgumentError("a regression has no temperature. Tune its noise instead.")
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -151,18 +138,7 @@ class Gaussian(Likelihood):
         return -0.5 * terms.sum(-1)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return finite numbers (B, C); for one output (B,) will do.
-
-        Args:
-            logits: The outputs, (B, C).
-            targets: The targets of the kept rows.
-
-        Returns:
-            The targets, in the outputs' type.
-
-        Raises:
-            DataError: If they are anything else.
-        """
+        """Return finite numbers (B, C), in the outputs' type; for one output (B,) will do."""
         targets = flatten_targets(targets, logits)
         if not torch.isfinite(targets).all():
             raise DataError(

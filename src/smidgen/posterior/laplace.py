@@ -24,7 +24,7 @@ from smidgen.posterior.base import (
     check_positive,
 )
 from smidgen.posterior.output_covariance import CovarianceTerm
-from smidgen.runtime.fingerprint import require_fingerprint
+from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.blocks import LayerBlock, find_blocks
 
 

@@ -29,7 +29,7 @@ from smidgen.runtime.files import (
     read_tensors,
     refuse_taken,
 )
-from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import fingerprint
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.weights.delta import Delta
 from smidgen.weights.subset import Subset

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
-from smidgen.runtime.fingerprint import require_fingerprint
+from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]

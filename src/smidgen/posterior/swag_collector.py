@@ -7,7 +7,7 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.posterior.swag import CovarianceKind, Snapshots, SwagPosterior
-from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import fingerprint
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 

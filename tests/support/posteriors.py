@@ -8,8 +8,8 @@ from torch import nn
 import smidgen
 
 QUICK = {
-    "swag": {"learning_rate": 0.01, "steps": 8, "every": 2, "rank": 3},
-    "ssvi": {"settings": smidgen.fit.SsviSettings(epochs=1, every=1)},
+    "swag": smidgen.fit.SwagSettings(learning_rate=0.01, steps=8, every=2, rank=3),
+    "ssvi": smidgen.fit.SsviSettings(epochs=1, every=1, num_data=16),
 }
 """Settings that make a fit quick, by method."""
 
@@ -32,7 +32,7 @@ def make_problem(kind, seed=0):
     for _ in range(2):
         inputs = torch.randn(8, 4, generator=generator)
         outputs = model(inputs).detach().double()
-        targets = likelihood.drawn_targets(outputs, generator)
+        targets = likelihood.draw_targets(outputs, generator)
         if kind != "classes" and kind != "two-classes":
             targets = targets.float()
         batches.append((inputs, targets))
@@ -41,8 +41,7 @@ def make_problem(kind, seed=0):
 
 def fit_quickly(method, problem, batches):
     """Fit a posterior of a registered method over the last layer."""
-    arguments = {"progress": False, **QUICK.get(method, {})}
-    if method == "ssvi":
-        return smidgen.fit.ssvi(problem, batches, num_data=16, **arguments)
+    arguments = {"settings": QUICK[method]} if method in QUICK else {}
     subset = smidgen.select.last_layer(problem.model)
-    return getattr(smidgen.fit, method)(problem, batches, subset, **arguments)
+    function = getattr(smidgen.fit, method)
+    return function(problem, batches, subset, **arguments, progress=False)

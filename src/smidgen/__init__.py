@@ -11,7 +11,7 @@ from smidgen import evaluate, fit, select
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.outputs.link_choice import Link
+from smidgen.outputs.links import Link
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.planning.plan import Plan, plan

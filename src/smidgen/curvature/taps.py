@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.curvature.jacobian import Jacobian
+from smidgen.curvature.operators import Jacobian
 from smidgen.errors import DataError
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model

@@ -37,8 +37,7 @@ from smidgen.runtime.checkpoint import (
     unpack_optimiser,
     with_prefix,
 )
-from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.delta import Delta, make_delta

@@ -27,8 +27,7 @@ from smidgen.outputs.residuals import fit_relative_noise
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import find_blocks, restrict_subset

@@ -23,8 +23,7 @@ from smidgen.fit.laplace import LaplaceSettings
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
-from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset

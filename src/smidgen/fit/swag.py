@@ -28,8 +28,7 @@ from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
-from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_model, quick_fingerprint
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset

@@ -7,6 +7,7 @@ same as dividing its damped logits by T.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf, log, pi
 
 import torch
@@ -17,6 +18,23 @@ from smidgen.errors import ArgumentError
 LINKS = ("probit", "diagonal-probit", "sampling", "laplace-bridge")
 DRAWS = 256
 """How many draws of the logits the sampling link takes by default."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link and its settings; the name alone does wherever a link is asked for.
+
+    Args:
+        name: "auto", "probit" (two classes, exact in f₁ − f₀), "diagonal-probit" (the
+            paper's equation 12), "sampling" or "laplace-bridge".
+        draws: Draws of the logits if the link samples.
+        top: Give only this many classes of each example a covariance, its likeliest:
+            top − 1 backward passes. The others keep their distance to the likeliest.
+    """
+
+    name: str = "auto"
+    draws: int = DRAWS
+    top: int | None = None
 
 
 def damping_factor(variance: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,15 +14,17 @@ from smidgen.errors import ArgumentError, StructureError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.output_covariance import CovarianceTerm
-from smidgen.runtime.fingerprint import require_fingerprint
 from smidgen.weights.blocks import LayerBlock
 from smidgen.weights.subset import Subset
 
 SAMPLES = 32
-"""Draws of the weights unless told otherwise."""
+"""How many draws of the weights a prediction takes by default."""
+
+Tensors = Mapping[str, Tensor]
+Config = Mapping[str, Any]
 
 Sampler = Callable[[Sequence[torch.Generator]], Iterator[dict[str, Tensor]]]
-"""Draws weights, once from each generator: the parameters that a draw changes, by name."""
+"""Draws once from each generator: the parameters that the draw changes, by name."""
 
 
 @dataclass(frozen=True)
@@ -30,57 +32,35 @@ class Calibration:
     """How prior precision and temperature were chosen: validation NLL over the whole grid.
 
     A *scale* goes with each precision: the temperature of a classifier, the noise
-    variance of a regression.
-
-    Args:
-        precisions: The prior precisions tried.
-        nll: Validation NLL of each, with the scale as it was.
-        joint_nll: Validation NLL of each with the best scale for it.
-        scales: Those best scales.
-        map_nll: NLL of the point estimate.
-        map_scale: The best scale of the point estimate: temperature scaling.
-        map_scaled_nll: NLL of the point estimate with that scale.
-        examples: How many validation examples.
-        at_edge: Whether the chosen precision is the first or last of the grid.
-        fixed_scale: The scale of `nll`.
-        chosen_nll: Validation NLL of what was chosen.
-        scope: Whether one precision was chosen, or one for each group or layer.
+    variance of a regression. `map_` numbers are those of the point estimate.
     """
 
     precisions: tuple[float, ...]
-    nll: tuple[float, ...]
-    joint_nll: tuple[float, ...]
-    scales: tuple[float, ...]
+    nll: tuple[float, ...]  # of each precision, at `fixed_scale`
+    joint_nll: tuple[float, ...]  # of each precision, at its best scale
+    scales: tuple[float, ...]  # those best scales
     map_nll: float
-    map_scale: float
+    map_scale: float  # the best one: temperature scaling
     map_scaled_nll: float
     examples: int
-    at_edge: bool
+    at_edge: bool  # whether a chosen precision is the first or last of the grid
     fixed_scale: float = 1.0
     chosen_nll: float | None = None
-    scope: str = "scalar"
+    scope: str = "scalar"  # one precision, or one for each group or layer
 
 
 @dataclass(frozen=True)
 class SampleCalibration:
     """How the temperature, or a regression's noise, was chosen for prediction by draws.
 
-    Args:
-        nll: Validation NLL of the draws' mixture at temperature 1, or with the noise
-            that suits a regression's point estimate.
-        chosen_nll: The same at the chosen temperature or noise.
-        map_nll: NLL of the point estimate, likewise.
-        map_scale: The best temperature or noise of the point estimate.
-        map_scaled_nll: NLL of the point estimate with that.
-        examples: How many validation examples.
-        samples: How many draws of the weights.
+    `map_` numbers are those of the point estimate, all others of the draws' mixture.
     """
 
-    nll: float
-    chosen_nll: float
-    map_nll: float
-    map_scale: float
-    map_scaled_nll: float
+    nll: float  # at temperature 1, or with the noise that suits the point estimate
+    chosen_nll: float  # at the chosen temperature or noise
+    map_nll: float  # as `nll`
+    map_scale: float  # its own best temperature or noise
+    map_scaled_nll: float  # and the NLL there
     examples: int
     samples: int
 
@@ -89,8 +69,9 @@ class SampleCalibration:
 class Posterior(ABC):
     """A distribution over a subset of a model's weights; all others stay fixed.
 
-    A new kind says how it is drawn (`sampler`) and how it is stored (`pack`, `unpack`);
-    one row in `smidgen.posterior.registry` makes it known.
+    A new kind implements how it is drawn (`sampler`), which models it belongs to
+    (`require`) and how it is stored (`pack`, `unpack`), and takes one row in
+    `smidgen.posterior.registry`.
 
     Args:
         subset: The stochastic weights.
@@ -98,7 +79,7 @@ class Posterior(ABC):
         num_data: How many training examples it was fitted to; 0 if not counted.
         fingerprint: Hash of the weights of the model it belongs to.
         temperature: Divides the logits.
-        calibration: How held-out data chose what `calibrate` chooses, if they did.
+        calibration: How `calibrate` chose the temperature and more, if it did.
     """
 
     subset: Subset
@@ -116,11 +97,15 @@ class Posterior(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", float(self.temperature))
-        require_positive("temperature", self.temperature)
+        check_positive("temperature", self.temperature)
+
+    @abstractmethod
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model that it does not belong to."""
 
     @abstractmethod
     def sampler(self, model: nn.Module) -> Sampler:
-        """Prepare draws: each gives other values of some parameters of `point_model`."""
+        """Prepare draws: each gives new values to some parameters of `point_model`."""
 
     @abstractmethod
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -129,23 +114,9 @@ class Posterior(ABC):
     @classmethod
     @abstractmethod
     def unpack(
-        cls,
-        tensors: Mapping[str, Tensor],
-        config: Mapping[str, Any],
-        problem: Problem,
-        common: Mapping[str, Any],
+        cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
-        """Put together what `pack` split.
-
-        Args:
-            tensors: The tensors.
-            config: The settings.
-            problem: The model it belongs to, and how to read its batches.
-            common: What every posterior has, by the name of its argument.
-
-        Returns:
-            The posterior.
-        """
+        """Put together what `pack` split; `common` are the arguments all posteriors take."""
 
     def covariance_terms(
         self,
@@ -153,16 +124,9 @@ class Posterior(ABC):
         precisions: Tensor | None = None,
         label: Callable[[str], Hashable] = lambda _: "all",
     ) -> list[CovarianceTerm]:
-        """Take the covariance of the linearised model's outputs apart, if it has one.
-
-        Args:
-            blocks: The blocks of its layers.
-            precisions: Prior precisions for unit noise, (P,); its own if left out.
-            label: From an operator's name to the sum its term joins.
-
-        Raises:
-            StructureError: If this kind predicts by draws.
-        """
+        """List the terms of the linearised outputs' covariance, one for each operator."""
+        # Precisions, (P,), are for unit noise, by default the posterior's own; `label` maps
+        # an operator's name to the sum that its term joins.
         raise StructureError(f"a {self.method} posterior is not linearised.")
 
     @property
@@ -177,13 +141,9 @@ class Posterior(ABC):
 
     @property
     def samples(self) -> int:
-        """With how many draws it predicts: as many as it was calibrated with."""
-        chosen = self.calibration
-        return chosen.samples if isinstance(chosen, SampleCalibration) else SAMPLES
-
-    def require(self, model: nn.Module) -> None:
-        """Refuse a model that it does not belong to."""
-        require_fingerprint(model, self.fingerprint)
+        """How many draws it predicts with: as many as it was calibrated with."""
+        how = self.calibration
+        return how.samples if isinstance(how, SampleCalibration) else SAMPLES
 
     def point_model(self, model: nn.Module) -> nn.Module:
         """The point estimate: the network whose parameters a draw changes."""
@@ -216,15 +176,15 @@ class Posterior(ABC):
         }
 
     def precision_curve(self) -> dict[str, Any] | None:
-        """List the validation NLL over the grid of precisions, if it has some."""
+        """List the validation NLL over the grid of precisions, if there is one."""
         return None
 
     def headline(self) -> str:
-        """Name in a few words the number that matters most beside the temperature."""
+        """Name the number that matters most beside the temperature."""
         return f"{self.subset.size:,} weights"
 
     def describe(self) -> str:
-        """Say in a sentence or two what it is, for the card of its folder."""
+        """Describe it in a sentence or two, for the card of its folder."""
         return f"{self!r}."
 
     def card(self) -> str:
@@ -250,8 +210,7 @@ SHA-256 of the base model's weights: `{self.fingerprint}`
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        shared = ("subset", "likelihood", "num_data", "fingerprint", "temperature")
-        names = (*shared, "calibration")
+        names = [shared.name for shared in fields(Posterior)]
         if any(getattr(self, name) != getattr(other, name) for name in names):
             return False
         (tensors, settings), (others, theirs) = self.pack(), other.pack()
@@ -264,15 +223,7 @@ SHA-256 of the base model's weights: `{self.fingerprint}`
     __hash__ = None  # type: ignore[assignment]
 
 
-def require_positive(name: str, value: float) -> None:
-    """Refuse a number that is not above zero, or not finite.
-
-    Args:
-        name: The argument.
-        value: Its value.
-
-    Raises:
-        ArgumentError: If it is neither.
-    """
+def check_positive(name: str, value: float) -> None:
+    """Refuse an argument that is not a finite number above zero."""
     if not 0 < value < float("inf"):
         raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")

@@ -1,6 +1,6 @@
-"""What posteriors cost, whatever the method: the numbers, what to compare with, refusals.
+"""What posteriors cost, whatever the method, and the refusal of one that is too large.
 
-How a method's cost is counted is in `cost_laplace` and `cost_swag`.
+`cost_laplace` and `cost_swag` count the cost of one method each.
 """
 
 from __future__ import annotations
@@ -22,27 +22,19 @@ from smidgen.weights.subset import Subset
 LAST_LAYER = "last layer"
 SLACK = 0.4
 """Fraction of the activations that malloc gives back late."""
-# Of Sparse-KFAC.
+# Sizes of Sparse-KFAC to compare with.
 _PERCENTS = (1, 3, 10, 30, 100)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What costs depend on besides the subset.
+    """What costs depend on besides the subset."""
 
-    Args:
-        itemsize: Bytes of a number in the working type.
-        columns: Backward passes for each batch of a fit.
-        directions: Backward passes for each batch of a prediction.
-        checked_bytes: What the search for NaN takes.
-        rank: Deviations that SWAG keeps.
-    """
-
-    itemsize: int
-    columns: int
-    directions: int
-    checked_bytes: int
-    rank: int
+    itemsize: int  # bytes of a number in the working type
+    columns: int  # backward passes for each batch of a fit
+    directions: int  # backward passes for each batch of a prediction
+    checked_bytes: int  # what the search for NaN takes
+    rank: int  # deviations that SWAG keeps
 
     @classmethod
     def of(
@@ -52,7 +44,7 @@ class Setting:
         top: int | None = None,
         rank: int = 20,
     ) -> Setting:
-        """Read off a problem what fits and `predict` would do."""
+        """Derive from a problem what a fit and `predict` would do."""
         likelihood = problem.likelihood
         link = likelihood.resolve_link("auto", top)
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
@@ -67,48 +59,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one posterior costs.
-
-    Args:
-        weights: How many weights are stochastic.
-        stored_bytes: Bytes of the tensors that are saved, indices included.
-        fit_peak_bytes: Most bytes a fit takes at once, beyond the model.
-        tune_peak_bytes: The same of a calibration, over 41 precisions for Laplace.
-        predict_peak_bytes: The same of a prediction.
-        activation_bytes: The part of those that grows with the batch, not the subset.
-        passes: Passes over the training data.
-        pass_work: Multiplications for each batch of a pass, beyond the model's own.
-        final_work: Multiplications after the passes.
-    """
+    """What one posterior costs. Peaks are the most bytes taken at once, beyond the model."""
 
     weights: int
-    stored_bytes: int
+    stored_bytes: int  # of the tensors that are saved, indices included
     fit_peak_bytes: int
-    tune_peak_bytes: int
+    tune_peak_bytes: int  # of a calibration, over 41 precisions for Laplace
     predict_peak_bytes: int
-    activation_bytes: int
-    passes: int
-    pass_work: int
-    final_work: int
+    activation_bytes: int  # the part of the peaks that grows with the batch
+    passes: int  # over the training data
+    pass_work: int  # multiplications for each batch of a pass, beyond the model's own
+    final_work: int  # multiplications after the passes
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """How the cost of a method is counted: its row in the registry of posteriors.
-
-    Args:
-        cost: Counts the cost of a subset of a model in one form, from what a pass keeps.
-        forms: The forms of the posterior, the default first: structures or covariances.
-        option: The argument of the fit that chooses the form.
-        label: What a form is called in a table, with braces for its name.
-        scattered: Those of the forms that can hold single weights.
-    """
+    """How the cost of a method is counted, in each form its posterior can have."""
 
     cost: Callable[[nn.Module, Subset, str, ActivationTrace, Setting], Cost]
-    forms: tuple[str, ...]
-    option: str
-    label: str
-    scattered: tuple[str, ...]
+    forms: tuple[str, ...]  # structures or covariances, the default first
+    option: str  # the argument of the fit that chooses the form
+    label: str  # of a form in a table, with braces for its name
+    scattered: tuple[str, ...]  # the forms that can hold single weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,18 +96,7 @@ class Candidate:
 def list_candidates(
     costs: CostModel, model: nn.Module, name: str, subset: Subset, form: str
 ) -> Iterator[Candidate]:
-    """List a choice and what could take its place.
-
-    Args:
-        costs: The method's.
-        model: The model; it is only looked at.
-        name: What to call the choice.
-        subset: The chosen weights.
-        form: The chosen form.
-
-    Yields:
-        The choice; its form on other subsets; its subset in other forms.
-    """
+    """List a choice, then its form on other subsets, then its subset in other forms."""
     yield Candidate(name, form, subset, True)
     for other, weights in _compared_subsets(model).items():
         if other != name:
@@ -156,7 +117,7 @@ def name_sparse_kfac(percent: float) -> str:
 
 
 def _compared_subsets(model: nn.Module) -> dict[str, Subset]:
-    """Sparse-KFAC's of several sizes by name, and the last layer if there is one."""
+    """List Sparse-KFAC's subsets of several sizes, and the last layer if there is one."""
     coverage = require_coverage(model)
     subsets = {
         name_sparse_kfac(percent): coverage.row_column_blocks(percent / 100)
@@ -174,22 +135,9 @@ def refuse_too_large(
     setting: Setting,
     batch: Batch = None,
 ) -> None:
-    """Refuse a fit that needs more memory than there is, and say what would fit.
-
-    Activations are left out: they are the model's, and it would take a pass to know them.
-
-    Args:
-        costs: The method's.
-        problem: The problem.
-        subset: The weights.
-        form: The form of the posterior: a structure, or a covariance.
-        setting: What else the cost depends on.
-        batch: The first batch, where the cost depends on its number of examples.
-
-    Raises:
-        ResourceError: If it would not fit.
-    """
+    """Refuse a fit that needs more memory than there is, and say what would fit."""
     available = available_bytes(problem.device)
+    # Activations are left out: they are the model's, and it would take a pass to know them.
     trace = ActivationTrace(_count_examples(batch), 0)
 
     def find_peak(candidate: Candidate) -> int:
@@ -216,11 +164,8 @@ def refuse_too_large(
 
 def _count_examples(batch: Batch) -> int:
     """Count the examples of a batch, by its first tensor."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else 1
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(batch, (Mapping, tuple, list)):
-        return next(
-            (_count_examples(part) for part in parts if isinstance(part, Tensor)), 1
-        )
-    return 1
+    if not isinstance(batch, (Mapping, tuple, list)):
+        parts = [batch]
+    tensors = (part for part in parts if isinstance(part, Tensor))
+    return next((len(part) if part.dim() else 1 for part in tensors), 1)

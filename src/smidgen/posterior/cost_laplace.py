@@ -1,7 +1,7 @@
 """What a Laplace posterior costs, from shapes alone: bytes stored, peak bytes, passes, work.
 
 Stored bytes are exact: those of the tensors in `posterior.safetensors`. Peak bytes are what
-a fit, a tuning or a prediction takes beyond the model and the batch. With e bytes a number
+a fit, calibration or prediction takes beyond the model and the batch. With e bytes a number
 (4, or 8 for an fp64 model), B examples, and for each layer T positions, n chosen rows, m
 chosen columns (the bias's among them) and D chosen weights, a pass holds
 
@@ -45,8 +45,8 @@ from smidgen.posterior.output_covariance import KEPT_BYTES
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
-GRID_SIZE = 41
-"""Prior precisions that a calibration tries by default."""
+# Prior precisions that a calibration tries by default.
+_GRID_SIZE = 41
 _DOUBLE = 8
 # LAPACK's divide and conquer: scaled factor, symmetric copy, vectors, and 2n² of workspace.
 _EIGH_MATRICES = 5
@@ -56,25 +56,14 @@ _LINK_COPIES = 5
 _EIGH_WORK = 18
 
 
-def cost(
+def laplace_cost(
     model: nn.Module,
     subset: Subset,
     structure: str,
     trace: ActivationTrace,
     setting: Setting,
 ) -> Cost:
-    """Count what a Laplace posterior costs.
-
-    Args:
-        model: The model; its weights may be on the meta device.
-        subset: The weights.
-        structure: How the curvature is stored.
-        trace: What a pass keeps; without runs, activations are left out.
-        setting: What else the cost depends on.
-
-    Returns:
-        The cost.
-    """
+    """Count what a Laplace posterior costs; without runs in the trace, no activations."""
     kind = _STRUCTURES[structure](find_blocks(model, subset), trace, setting.itemsize)
     indices, _ = subset.to_tensors()
     operators = kind.operator_bytes()
@@ -83,7 +72,7 @@ def cost(
         weights=kind.size,
         stored_bytes=operators + sum(tensor.nbytes for tensor in indices.values()),
         fit_peak_bytes=max(fit + kind.slack, setting.checked_bytes),
-        tune_peak_bytes=kind.predict_peak(setting.directions, GRID_SIZE) + kind.slack,
+        tune_peak_bytes=kind.predict_peak(setting.directions, _GRID_SIZE) + kind.slack,
         predict_peak_bytes=kind.predict_peak(setting.directions, 1) + kind.slack,
         activation_bytes=kind.activations + kind.slack,
         passes=kind.passes,
@@ -132,7 +121,7 @@ class _Structure(ABC):
 
     @abstractmethod
     def pass_work(self, columns: int) -> int:
-        """Multiplications on a batch, with positions reduced where they can be."""
+        """Multiplications on a batch, with positions summed where possible."""
 
     @abstractmethod
     def final_work(self) -> int:
@@ -167,7 +156,7 @@ class _Structure(ABC):
         return held + max(self.deltas + self.swing, work)
 
     def _input_bytes(self, graph: Mapping[int, int]) -> int:
-        """What taps keep of inputs: copies of columns, or the activation itself."""
+        """Bytes of inputs that taps keep: copies of columns, or the activation itself."""
         whole: dict[int, int] = {}
         copies = 0
         for block in self.blocks:
@@ -279,17 +268,10 @@ class _DenseStructure(_Structure):
         return (3 * directions + 1) * self.trace.examples * self.e * self.size
 
 
-_STRUCTURES: Mapping[str, type[_Structure]] = {
-    kind.operator.structure: kind
-    for kind in (
-        _KroneckerStructure,
-        _EigenbasisStructure,
-        _DiagonalStructure,
-        _DenseStructure,
-    )
-}
+_KINDS = (_KroneckerStructure, _EigenbasisStructure, _DiagonalStructure, _DenseStructure)
+_STRUCTURES: Mapping[str, type[_Structure]] = {k.operator.structure: k for k in _KINDS}
 LAPLACE_COSTS = CostModel(
-    cost=cost,
+    cost=laplace_cost,
     forms=tuple(STRUCTURES),
     option="structure",
     label="{}",

@@ -1,4 +1,4 @@
-"""What a SWAG posterior costs, from shapes alone: the same words as for Laplace.
+"""What a SWAG posterior costs, from shapes alone, in the terms of `cost_laplace`.
 
 With S chosen weights, e bytes a number, K deviations and P the sizes of all parameters that
 the subset touches, a collection holds
@@ -38,18 +38,7 @@ def swag_cost(
     trace: ActivationTrace,
     setting: Setting,
 ) -> Cost:
-    """Count what a SWAG posterior costs.
-
-    Args:
-        model: The model; its weights may be on the meta device.
-        subset: The weights that move.
-        covariance: Which covariance.
-        trace: What a pass keeps; without runs, activations are left out.
-        setting: What else the cost depends on.
-
-    Returns:
-        The cost, of one pass: how many there are follows from the number of steps.
-    """
+    """Count what one pass of SWAG costs: the number of passes follows from the steps."""
     indices, _ = subset.to_tensors()
     deviations = setting.rank if covariance == "low-rank" else 0
     vector = subset.size * setting.itemsize

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,16 @@ from smidgen.curvature.operators import JOINT, STRUCTURES, Operator
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.base import Calibration, Posterior, Sampler, require_positive
+from smidgen.posterior.base import (
+    Calibration,
+    Config,
+    Posterior,
+    Sampler,
+    Tensors,
+    check_positive,
+)
 from smidgen.posterior.output_covariance import CovarianceTerm
+from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.blocks import LayerBlock, find_blocks
 
 
@@ -40,29 +48,25 @@ class LaplacePosterior(Posterior):
     approximation: str = "reduce"
     log_likelihood: float | None = None
     calibration: Calibration | None = field(default=None)
-    method: ClassVar[str] = "laplace"
-    linearised: ClassVar[bool] = True
-    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
-        "structure": str,
-        "approximation": str,
-        "precision": (float, dict),
-    }
+    method = "laplace"
+    linearised = True
+    packed_types = {"structure": str, "approximation": str, "precision": (float, dict)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.precision
-        if isinstance(given, Mapping):
-            if set(given) != set(self.operators):
+        prior = self.precision
+        if isinstance(prior, Mapping):
+            if set(prior) != set(self.operators):
                 raise ArgumentError(
                     "precision must be a number, or one for each of the operators "
-                    f"{', '.join(list(self.operators)[:3])}…, got {', '.join(given)}."
+                    f"{', '.join(list(self.operators)[:3])}…, got {', '.join(prior)}."
                 )
-            frozen = {name: float(value) for name, value in given.items()}
-            object.__setattr__(self, "precision", MappingProxyType(frozen))
+            prior = MappingProxyType({name: float(tau) for name, tau in prior.items()})
         else:
-            object.__setattr__(self, "precision", float(given))
-        for value in self.precisions.values():
-            require_positive("precision", value)
+            prior = float(prior)
+        object.__setattr__(self, "precision", prior)
+        for tau in self.precisions.values():
+            check_positive("precision", tau)
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
 
     @property
@@ -73,31 +77,35 @@ class LaplacePosterior(Posterior):
     @property
     def plain_precision(self) -> float | dict[str, float]:
         """The prior precision as JSON takes it: a number, or one for each operator."""
-        given = self.precision
-        return dict(given) if isinstance(given, Mapping) else given
+        prior = self.precision
+        return dict(prior) if isinstance(prior, Mapping) else prior
 
     @property
     def precision_range(self) -> str:
-        """The smallest and the largest prior precision, to be read."""
+        """The prior precision, or the smallest and the largest, as text."""
         return format_range(self.precisions.values())
 
     def precision_of(self, name: str) -> float:
         """The prior precision of one operator."""
-        given = self.precision
-        return given[name] if isinstance(given, Mapping) else given
+        prior = self.precision
+        return prior[name] if isinstance(prior, Mapping) else prior
+
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model with other weights than it was fitted to."""
+        require_fingerprint(model, self.fingerprint)
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
-        chosen = find_blocks(model, self.subset)
+        blocks = find_blocks(model, self.subset)
 
         def draw(generator: torch.Generator) -> dict[str, Tensor]:
             deviations = self.sample_deviations(generator)
             if JOINT in deviations:
-                pieces = deviations[JOINT].split([block.size for block in chosen])
+                pieces = deviations[JOINT].split([block.size for block in blocks])
             else:
-                pieces = tuple(deviations[block.layer.name] for block in chosen)
+                pieces = tuple(deviations[block.layer.name] for block in blocks)
             weights: dict[str, Tensor] = {}
-            for block, piece in zip(chosen, pieces, strict=True):
+            for block, piece in zip(blocks, pieces, strict=True):
                 for name, deviation in block.scatter(piece).items():
                     weight = weights.get(name, model.get_parameter(name).detach())
                     # Added in the finer of the two types: a small deviation of a bf16
@@ -113,43 +121,21 @@ class LaplacePosterior(Posterior):
         precisions: Tensor | None = None,
         label: Callable[[str], Hashable] = lambda _: "all",
     ) -> list[CovarianceTerm]:
-        """Take the outputs' covariance apart, one term for each operator.
-
-        Args:
-            blocks: The blocks of its layers.
-            precisions: Precisions for unit noise, (P,); the posterior's own if left out.
-            label: From an operator's name to the sum its term joins.
-
-        Returns:
-            The terms.
-        """
+        """List the terms of the linearised outputs' covariance, one for each operator."""
         layers = tuple(block.layer.name for block in blocks)
         terms = []
         for name, operator in self.operators.items():
-            own = self.precision_of(name) * self.likelihood.scale
-            terms.append(
-                CovarianceTerm(
-                    label(name),
-                    layers if operator.joint else (name,),
-                    operator,
-                    torch.tensor([own], dtype=torch.float64)
-                    if precisions is None
-                    else precisions,
-                )
-            )
+            grid = precisions
+            if grid is None:
+                precision = self.precision_of(name) * self.likelihood.scale
+                grid = torch.tensor([precision], dtype=torch.float64)
+            spanned = layers if operator.joint else (name,)
+            terms.append(CovarianceTerm(label(name), spanned, operator, grid))
         return terms
 
     def sample_deviations(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw the weights once, as deviations from the trained ones.
-
-        Curvature H is kept for unit noise, so their covariance is σ²(H + τσ²)⁻¹.
-
-        Args:
-            generator: Source of the draw, on the CPU.
-
-        Returns:
-            Deviations (D,) by the operator's name, in the order of its weights.
-        """
+        """Draw deviations (D,) from the trained weights, by the operator's name."""
+        # Curvature H is kept for unit noise, so their covariance is σ²(H + τσ²)⁻¹.
         scale, deviations = self.likelihood.scale, {}
         for name, operator in self.operators.items():
             shape = operator.values.shape
@@ -196,20 +182,19 @@ class LaplacePosterior(Posterior):
 
     def precision_curve(self) -> dict[str, Any] | None:
         """List the validation NLL over the grid of precisions, for a figure."""
-        if self.calibration is None:
+        chosen, curve = self.precision, self.calibration
+        if curve is None:
             return None
         return {
-            "precision": list(self.calibration.precisions),
-            "nll": list(self.calibration.nll),
-            "nll_with_temperature": list(self.calibration.joint_nll),
+            "precision": list(curve.precisions),
+            "nll": list(curve.nll),
+            "nll_with_temperature": list(curve.joint_nll),
             # Several precisions are not one point of the curve.
-            "chosen_precision": self.precision
-            if isinstance(self.precision, float)
-            else None,
+            "chosen_precision": chosen if isinstance(chosen, float) else None,
             "chosen_precisions": self.precisions,
             "chosen_temperature": self.temperature,
-            "map_nll": self.calibration.map_nll,
-            "temperature_nll": self.calibration.map_scaled_nll,
+            "map_nll": curve.map_nll,
+            "temperature_nll": curve.map_scaled_nll,
         }
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -228,37 +213,28 @@ class LaplacePosterior(Posterior):
 
     @classmethod
     def unpack(
-        cls,
-        tensors: Mapping[str, Tensor],
-        config: Mapping[str, Any],
-        problem: Problem,
-        common: Mapping[str, Any],
+        cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
         """Put together what `pack` split, checking every shape."""
         kind = STRUCTURES[config["structure"]]
-        chosen = find_blocks(problem.model, common["subset"])
-        spans = {JOINT: chosen} if kind.joint else {b.layer.name: (b,) for b in chosen}
-        return cls(
-            operators={
-                name: _operator(kind, tensors, name, span, problem.device)
-                for name, span in spans.items()
-            },
-            precision=config["precision"],
-            structure=config["structure"],
-            approximation=config["approximation"],
-            log_likelihood=config["log_likelihood"],
-            **common,
-        )
+        blocks = find_blocks(problem.model, common["subset"])
+        spans = {JOINT: blocks} if kind.joint else {b.layer.name: (b,) for b in blocks}
+        operators = {
+            name: _unpack_operator(kind, tensors, name, span, problem.device)
+            for name, span in spans.items()
+        }
+        names = ("precision", "structure", "approximation", "log_likelihood")
+        return cls(operators=operators, **{name: config[name] for name in names}, **common)
 
     def describe(self) -> str:
-        """Say what it is, for the card of its folder."""
+        """Describe it, for the card of its folder."""
         return f"""Laplace ({self.structure}, {self.approximation}) over {self.subset.size:,} of
 {self.subset.total:,} weights of affine layers ({self.subset.fraction:.3%}), fitted to
 {self.num_data:,} examples. Prior precision {self.precision_range}, temperature
 {self.temperature:.4g}; {self.floats:,} floats in the factors."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         values.update(operators=dict(self.operators), precision=self.plain_precision)
         return partial(LaplacePosterior, **values), ()
 
@@ -275,15 +251,15 @@ class LaplacePosterior(Posterior):
 
 
 def format_range(values: Iterable[float]) -> str:
-    """The smallest and the largest of some numbers, or the one they are, to be read."""
-    found = sorted(set(values))
-    ends = found if len(found) < 3 else (found[0], found[-1])
-    return " to ".join(f"{each:.4g}" for each in ends)
+    """Write the smallest and the largest of some numbers, once if they are the same."""
+    distinct = sorted(set(values))
+    ends = distinct if len(distinct) < 3 else (distinct[0], distinct[-1])
+    return " to ".join(f"{end:.4g}" for end in ends)
 
 
-def _operator(
+def _unpack_operator(
     kind: type[Operator],
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     name: str,
     span: Sequence[LayerBlock],
     device: torch.device,

@@ -1,4 +1,4 @@
-"""Every kind of posterior, one row each: a new one is registered here and nowhere else."""
+"""Every kind of posterior, one row each; a new kind is registered only here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ from smidgen.posterior.swag import SwagPosterior
 
 @dataclass(frozen=True)
 class PosteriorKind:
-    """One method: the class its fit returns, and what its fit costs.
-
-    Args:
-        posterior: The class.
-        costs: How fitting and predicting are counted, if that can be told beforehand.
-    """
+    """One method: the class its fit returns, and how its cost is counted, if it is."""
 
     posterior: type[Posterior]
     costs: CostModel | None = None

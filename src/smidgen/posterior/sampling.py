@@ -1,13 +1,13 @@
 """Outputs of a network under several draws of its weights.
 
-Layers below the lowest stochastic weight run once for each batch, not once for each
-sample. A small network runs all samples at once instead, on stacked weights.
+Layers below the lowest stochastic weight run once for each batch, not once for each draw.
+A small network runs all draws at once instead, on stacked weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,11 @@ from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.prefix_cache import PrefixCache
 from smidgen.types import Batch
 
-# Networks up to this many weights run all samples at once: three to five times as fast on
-# a CPU for an MLP of 3,000, and slower than one by one from about 70,000 on.
-_SMALL = 2**14
-# And inputs up to this many numbers over all samples: activations are as many times more.
-_FEW = 2**20
+# Networks up to this many weights run all draws at once: three to five times as fast on a
+# CPU for an MLP of 3,000, and slower than one by one from about 70,000 on.
+_MOST_WEIGHTS = 2**14
+# The most numbers in the inputs of all draws: activations are several times more.
+_MOST_INPUTS = 2**20
 
 
 def sampled_outputs(
@@ -38,25 +38,10 @@ def sampled_outputs(
     seed: int = 0,
     reuse: bool = True,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Compute the outputs of every batch under the same draws of the weights.
-
-    Args:
-        problem: The problem.
-        posterior: Any posterior of its model.
-        batches: Any iterable of batches, read once.
-        samples: How many draws; 0 for the point estimate, twice, as also a posterior
-            whose draws do not differ gives it.
-        seed: Seed of the draws.
-        reuse: Keep what lies below the stochastic weights for all draws of a batch. It
-            is compared with a plain pass once, and given up if it differs.
-
-    Yields:
-        Each batch and its outputs, (samples, R, C), in fp64 on the CPU.
-
-    Raises:
-        ArgumentError: If samples is 1 or below zero, or the model is another.
-        DataError: If a batch holds no example.
-    """
+    """Yield every batch and its outputs under the same draws: (S, R, C), fp64, on the CPU."""
+    # With samples=0, or if draws do not differ, they are the point estimate's, twice. `reuse`
+    # keeps what lies below the stochastic weights for all draws of a batch; it is compared
+    # with a plain pass once, and given up if it differs.
     if samples < 0 or samples == 1:
         raise ArgumentError(f"samples must be 2 or more, or 0, got {samples}.")
     posterior.require(problem.model)
@@ -85,29 +70,26 @@ class _Runs:
         self.sampler: Sampler = posterior.sampler(problem.model)
         self.reuse, self.trusted = reuse, False
         self.cache: PrefixCache | None = None
-        size = sum(each.numel() for each in model.parameters())
+        size = sum(parameter.numel() for parameter in model.parameters())
         # A forward of the user's own may look at single values, or keep what it sees; the
         # layers of a sparse network multiply by one set of weights at a time.
         plain = problem.forward is model_outputs and model is problem.model
-        self.small = plain and size <= _SMALL
+        self.small = plain and size <= _MOST_WEIGHTS
         self.stacked: dict[str, Tensor] | None = None
 
     def outputs(self, batch: Batch) -> Tensor:
         """Outputs (S, ..., C) under every draw; of the point twice if there is none."""
         if not self.seeds:
             return torch.stack([self._outputs(batch, {})] * 2)
-        return self.at_once(batch) if self.fit(batch) else self.one_by_one(batch)
-
-    def fit(self, batch: Batch) -> bool:
-        """Whether a batch is small enough to run under all draws at once."""
-        tensors = [each for each in tree_leaves(batch) if isinstance(each, Tensor)]
-        count = len(self.seeds) * sum(each.numel() for each in tensors)
-        return self.small and count <= _FEW
+        inputs = sum(v.numel() for v in tree_leaves(batch) if isinstance(v, Tensor))
+        if self.small and len(self.seeds) * inputs <= _MOST_INPUTS:
+            return self.run_at_once(batch)
+        return self.run_one_by_one(batch)
 
     def draws(self) -> Iterator[dict[str, Tensor]]:
-        return self.sampler([torch.Generator().manual_seed(each) for each in self.seeds])
+        return self.sampler([torch.Generator().manual_seed(seed) for seed in self.seeds])
 
-    def one_by_one(self, batch: Batch) -> Tensor:
+    def run_one_by_one(self, batch: Batch) -> Tensor:
         """Outputs (S, ..., C); what lies below the stochastic weights runs once."""
         if self.cache is not None:
             self.cache.forget()
@@ -115,13 +97,13 @@ class _Runs:
         for weights in self.draws():
             if self.reuse and self.cache is None:
                 self.cache = PrefixCache(self.problem.model, weights)
-            with self._passing():
+            with self.cache.passing() if self.cache else nullcontext():
                 outputs.append(self._outputs(batch, weights))
             if len(outputs) == 2 and self.cache is not None and not self.trusted:
-                outputs[1] = self._proved(self.cache, batch, weights, outputs[1])
+                outputs[1] = self._prove_reuse(self.cache, batch, weights, outputs[1])
         return torch.stack(outputs)
 
-    def _proved(
+    def _prove_reuse(
         self, cache: PrefixCache, batch: Batch, weights: dict[str, Tensor], reused: Tensor
     ) -> Tensor:
         """Compare a pass that reused something with a plain one; give up if they differ."""
@@ -131,25 +113,24 @@ class _Runs:
             self.reuse, self.cache = False, None
         return plain
 
-    def at_once(self, batch: Batch) -> Tensor:
+    def run_at_once(self, batch: Batch) -> Tensor:
         """Outputs (S, ..., C) on stacked weights, if the network can be run so."""
         if self.stacked is None:
-            drawn = list(self.draws())
-            self.stacked = {n: torch.stack([each[n] for each in drawn]) for n in drawn[0]}
+            draws = list(self.draws())
+            self.stacked = {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]}
         try:
-            return torch.func.vmap(lambda each: self._outputs(batch, each))(self.stacked)
+            return torch.func.vmap(lambda weights: self._outputs(batch, weights))(
+                self.stacked
+            )
         except RuntimeError:
-            # A network that branches on its values; its own errors come up again below.
+            # A network that branches on its values; its own errors are raised again below.
             self.small = False
-            return self.one_by_one(batch)
+            return self.run_one_by_one(batch)
 
     def _outputs(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
         # A copy: a network that writes to its inputs must find them as they were.
-        return self.problem.outputs(tree_map(_copied, batch), weights)
-
-    def _passing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.cache is None else self.cache.passing()
+        return self.problem.outputs(tree_map(_copy, batch), weights)
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value

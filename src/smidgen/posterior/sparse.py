@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.base import Posterior, SampleCalibration, Sampler
+from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.build import assemble_network
 from smidgen.sparse.network import SparseNetwork
@@ -31,16 +31,16 @@ from smidgen.weights.subset import Subset
 class SparsePosterior(Posterior):
     """A network with independent Gaussian weights where active, exact zeros elsewhere.
 
-    It holds the whole network, so the model it is used with gives the structure alone.
+    It holds the whole network: of the model it is used with, only the structure matters.
 
     Args:
         network: The network, in evaluation mode; its active set is the subset.
         history: What training reported after each epoch.
         changes: How the active set changed, in order.
-        state_bytes: What training kept of the layers' weights: values, indices, momentum.
-        derived_bytes: What the sparse path keeps besides, made from the indices.
-        plain: How the plain model is built, if that is known: then a folder needs no model.
-        notes: What else to note in its folder, as JSON takes it: seed, data.
+        state_bytes: Bytes that training kept for the weights: values, indices, momentum.
+        derived_bytes: Bytes that the sparse path derives from the indices and keeps.
+        plain: How to build the plain model, if known: then `load` needs no model.
+        notes: What else to note in its folder, such as seed and data.
     """
 
     network: SparseNetwork
@@ -54,11 +54,8 @@ class SparsePosterior(Posterior):
     notes: Mapping[str, Any] = field(default_factory=dict)
     subset: Subset = field(init=False)
     fingerprint: str = field(init=False, default="")
-    method: ClassVar[str] = "ssvi"
-    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
-        "budget": str,
-        "maps": dict,
-    }
+    method = "ssvi"
+    packed_types = {"budget": str, "maps": dict}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,11 +69,11 @@ class SparsePosterior(Posterior):
 
     @property
     def stochastic(self) -> bool:
-        """Whether weights have scales, or are points."""
+        """Whether its weights have scales."""
         return self.network.stochastic
 
     def require(self, model: nn.Module) -> None:
-        """Refuse a model of another structure; its weights may be any."""
+        """Refuse a model of another structure; its weights do not matter."""
         if model is self.network or model is self.network.model:
             return
         if isinstance(model, SparseNetwork):
@@ -106,7 +103,7 @@ class SparsePosterior(Posterior):
         return lambda generators: map(draw, generators)
 
     def settings(self) -> dict[str, Any]:
-        """List what was chosen for it, as a record notes it."""
+        """List what was chosen on held-out data, as a record notes it."""
         return {
             **super().settings(),
             "density": self.network.density,
@@ -135,11 +132,7 @@ class SparsePosterior(Posterior):
 
     @classmethod
     def unpack(
-        cls,
-        tensors: Mapping[str, Tensor],
-        config: Mapping[str, Any],
-        problem: Problem,
-        common: Mapping[str, Any],
+        cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
         """Put the network together in a copy of the model, checking every shape."""
         network = assemble_network(
@@ -158,19 +151,18 @@ class SparsePosterior(Posterior):
         )
 
     def describe(self) -> str:
-        """Say what it is, for the card of its folder."""
+        """Describe it, for the card of its folder."""
         network = self.network
         kind = "Gaussian" if network.stochastic else "deterministic"
-        return f"""A sparse network of {network.count:,} {kind} weights: {network.count:,} of
-{network.total:,} weights of {len(network.layers)} layers are active ({network.density:.3%});
-all others are exactly zero. Temperature {self.temperature:.4g}."""
+        return f"""A sparse network of {kind} weights: {network.count:,} of {network.total:,}
+weights in {len(network.layers)} layers are active ({network.density:.3%}); all others are
+exactly zero. Temperature {self.temperature:.4g}."""
 
     def card(self) -> str:
         """Write the README of its folder."""
-        model, comment = "model, ", "a model of the same structure, with any weights"
-        if self.plain is not None:
-            model, comment = "posterior.network, ", "takes raw inputs"
-        folder = '"this-folder"' if self.plain is not None else '"this-folder", model'
+        model, loaded = "posterior.network", '"this-folder")  # no model is needed'
+        if self.plain is None:
+            model, loaded = "model", '"this-folder", model)  # only its structure matters'
         return f"""---
 library_name: smidgen
 tags: [bayesian, variational-inference, sparse]
@@ -182,8 +174,8 @@ tags: [bayesian, variational-inference, sparse]
 ```python
 import smidgen
 
-posterior = smidgen.load({folder})  # {comment}
-predictive = smidgen.predict(posterior, {model}batch)
+posterior = smidgen.load({loaded}
+predictive = smidgen.predict(posterior, {model}, batch)
 state = posterior.network.dense_state_dict()  # a plain state dict of the means
 ```
 """

@@ -8,7 +8,7 @@ Of T snapshots w_t of the chosen weights (the paper's equations 1–4):
     sample    w̄ + (s/2)^½ ∘ z₁ + (2(K − 1))^−½ Dᵀ z₂
 
 so the covariance is ½ diag(s) + DᵀD / (2(K − 1)): (K + 2)·S floats for S weights. Without
-columns it is diag(s) alone; without a variance the mean is all there is ("swa").
+columns it is diag(s) alone; without a variance only the mean is left ("swa").
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.base import Posterior, SampleCalibration, Sampler
+from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
+from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]
 COVARIANCE_KINDS: tuple[CovarianceKind, ...] = get_args(CovarianceKind)
 _PARTS = ("mean", "variance", "deviations")
-# Draws made together: so many further vectors of the subset's size.
+# Draws made together: each takes a vector of the subset's size.
 _TOGETHER = 4
 LEAST_SNAPSHOTS: dict[CovarianceKind, int] = {"none": 1, "diagonal": 2, "low-rank": 3}
 """How many snapshots each covariance needs."""
@@ -39,15 +40,15 @@ LEAST_SNAPSHOTS: dict[CovarianceKind, int] = {"none": 1, "diagonal": 2, "low-ran
 class SwagPosterior(Posterior):
     """N(mean, ½ diag(variance) + DᵀD / (2(K − 1))) over a subset; all else stays fixed.
 
-    It belongs to the model it was collected from; `num_data` is of one epoch of that.
+    It belongs to the model it was collected from; `num_data` counts one epoch.
 
     Args:
         mean: Mean of the snapshots, (S,), in the order of `SubsetVector`.
-        variance: Their variance, (S,); None for the mean alone.
-        deviations: The last deviations from the running mean, (K, S); None without.
-        snapshots: How many snapshots the moments are of.
-        learning_rate: The rate of the collection, if it was ours.
-        rates: The rates tried for it, and the validation NLL of each; empty if given.
+        variance: Their variance, (S,), or None.
+        deviations: The last deviations from the running mean, (K, S), or None.
+        snapshots: How many snapshots there were.
+        learning_rate: The learning rate, if `fit.swag` collected them.
+        rates: The learning rates tried, and the validation NLL of each.
     """
 
     mean: Tensor
@@ -57,18 +58,15 @@ class SwagPosterior(Posterior):
     learning_rate: float | None = None
     rates: tuple[tuple[float, float], ...] = ()
     calibration: SampleCalibration | None = field(default=None)
-    method: ClassVar[str] = "swag"
-    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {
-        "snapshots": int,
-        "rates": list,
-    }
+    method = "swag"
+    packed_types = {"snapshots": int, "rates": list}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         size = self.subset.size
         rank = 0 if self.deviations is None else len(self.deviations)
-        wanted = {"mean": (size,), "variance": (size,), "deviations": (rank, size)}
-        for name, shape in wanted.items():
+        shapes = {"mean": (size,), "variance": (size,), "deviations": (rank, size)}
+        for name, shape in shapes.items():
             value = getattr(self, name)
             if value is not None and tuple(value.shape) != shape:
                 raise ArgumentError(
@@ -77,7 +75,7 @@ class SwagPosterior(Posterior):
                 )
             if value is not None and not bool(torch.isfinite(value).all()):
                 raise ArgumentError(
-                    f"{name} must be finite, got NaN or infinity: SGD ran off. Lower the "
+                    f"{name} must be finite, got NaN or infinity: SGD diverged. Lower the "
                     "learning rate."
                 )
         if self.deviations is not None and (self.variance is None or rank < 2):
@@ -87,16 +85,14 @@ class SwagPosterior(Posterior):
 
     @property
     def covariance(self) -> CovarianceKind:
-        """Which covariance it has."""
+        """The kind of covariance."""
         if self.variance is None:
             return "none"
         return "diagonal" if self.deviations is None else "low-rank"
 
-    @property
-    def floats(self) -> int:
-        """Floats of the moments: (K + 2)·S, 2·S or S."""
-        parts = (self.mean, self.variance, self.deviations)
-        return sum(part.numel() for part in parts if part is not None)
+    def require(self, model: nn.Module) -> None:
+        """Refuse a model with other weights than it was collected from."""
+        require_fingerprint(model, self.fingerprint)
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
@@ -112,14 +108,7 @@ class SwagPosterior(Posterior):
         return draw
 
     def sample_weights(self, generators: Sequence[torch.Generator]) -> Iterator[Tensor]:
-        """Draw the chosen weights once from each generator.
-
-        Args:
-            generators: Sources of the draws, on the CPU.
-
-        Yields:
-            The weights themselves, (S,), not deviations.
-        """
+        """Draw the chosen weights (S,) once from each generator."""
         mean, kind = self.mean, self.mean.dtype
         centres: Sequence[Tensor] = [mean] * len(generators)
         covariance = self.variance
@@ -162,14 +151,10 @@ class SwagPosterior(Posterior):
 
     def record_config(self) -> dict[str, Any]:
         """List what identifies it, as the config of a record notes it."""
-        return {
-            **super().record_config(),
-            "spread": self.covariance,
-            **self.settings(),
-        }
+        return {**super().record_config(), "spread": self.covariance, **self.settings()}
 
     def headline(self) -> str:
-        """Name the learning rate of the collection, if it was ours."""
+        """Name the learning rate, or else the number of snapshots."""
         rate = self.learning_rate
         return f"{self.snapshots} snapshots" if rate is None else f"learning rate {rate:g}"
 
@@ -185,19 +170,14 @@ class SwagPosterior(Posterior):
 
     @classmethod
     def unpack(
-        cls,
-        tensors: Mapping[str, Tensor],
-        config: Mapping[str, Any],
-        problem: Problem,
-        common: Mapping[str, Any],
+        cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
         """Put together what `pack` split; the posterior checks every shape."""
         if "swag/mean" not in tensors:
             raise StoreError("swag/mean is missing from the stored tensors.")
-        parts: dict[str, Any] = dict.fromkeys(_PARTS)
-        for name in _PARTS:
-            if f"swag/{name}" in tensors:
-                parts[name] = tensors[f"swag/{name}"].to(problem.device)
+        parts: dict[str, Any] = {name: tensors.get(f"swag/{name}") for name in _PARTS}
+        for name, part in parts.items():
+            parts[name] = None if part is None else part.to(problem.device)
         rates = ((rate, inf if nll is None else nll) for rate, nll in config["rates"])
         return cls(
             **parts,
@@ -208,7 +188,7 @@ class SwagPosterior(Posterior):
         )
 
     def describe(self) -> str:
-        """Say what it is, for the card of its folder."""
+        """Describe it, for the card of its folder."""
         return f"""SWAG ({self.covariance}, {self.snapshots} snapshots) over {self.subset.size:,} of
 {self.subset.total:,} weights ({self.subset.fraction:.3%}). Temperature {self.temperature:.4g};
 {self.floats:,} floats in the moments."""
@@ -223,15 +203,7 @@ class SwagPosterior(Posterior):
 
 
 def check_covariance(covariance: str, rank: int) -> None:
-    """Refuse a covariance that there is not, or too few deviations for it.
-
-    Args:
-        covariance: Which covariance.
-        rank: How many deviations.
-
-    Raises:
-        ArgumentError: If one is outside what it may be.
-    """
+    """Refuse an unknown covariance, or too few deviations for it."""
     if covariance not in COVARIANCE_KINDS:
         raise ArgumentError(
             f"covariance must be one of {', '.join(COVARIANCE_KINDS)}, got {covariance!r}."
@@ -245,11 +217,7 @@ def check_covariance(covariance: str, rank: int) -> None:
 class Snapshots:
     """Running moments of snapshots of S weights, and the last K deviations.
 
-    Args:
-        size: How many weights, S.
-        rank: How many deviations to keep, K, if the covariance is low-rank.
-        covariance: Which covariance is wanted.
-        like: A tensor whose type and device the moments have.
+    The moments have the type and device of `like`.
     """
 
     def __init__(
@@ -262,11 +230,10 @@ class Snapshots:
         # Sums of squares about the running mean (Welford): the difference of two large
         # second moments would lose the small deviations of fp32 weights.
         self.squares = like.new_zeros(0 if covariance == "none" else size)
-        kept = rank if covariance == "low-rank" else 0
-        self.deviations = like.new_zeros(kept, size)
+        self.deviations = like.new_zeros(rank if covariance == "low-rank" else 0, size)
 
     def add(self, values: Tensor) -> None:
-        """Take the weights as they are now for one more snapshot."""
+        """Count the current weights (S,) as one more snapshot."""
         before = values - self.mean
         self.mean += before / (self.count + 1)
         if self.covariance != "none":
@@ -276,14 +243,7 @@ class Snapshots:
         self.count += 1
 
     def moments(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Mean, variance and deviations, as the posterior takes them.
-
-        Returns:
-            Copies; those that the covariance does not have are None.
-
-        Raises:
-            ArgumentError: If there are too few snapshots.
-        """
+        """Copy mean, variance and deviations; those the covariance lacks are None."""
         least = LEAST_SNAPSHOTS[self.covariance]
         if self.count < least:
             raise ArgumentError(
@@ -298,13 +258,12 @@ class Snapshots:
         return self.mean.clone(), variance, columns
 
     def state(self) -> dict[str, Tensor]:
-        """All there is to go on from."""
-        count = torch.tensor(self.count)
-        parts = {"mean": self.mean, "squares": self.squares, "columns": self.deviations}
-        return {"count": count, **parts}
+        """List the tensors that `restore` takes."""
+        moments = {"mean": self.mean, "squares": self.squares, "columns": self.deviations}
+        return {"count": torch.tensor(self.count), **moments}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.count = int(state["count"])
         self.mean.copy_(state["mean"])
         self.squares.copy_(state["squares"])

@@ -1,4 +1,4 @@
-"""SWAG's statistics from anybody's training loop: call `collect` now and then."""
+"""Collect SWAG's statistics in your own training loop: call `collect` now and then."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.posterior.swag import CovarianceKind, Snapshots, SwagPosterior
-from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import fingerprint
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 
 class SwagCollector:
-    """Collects snapshots of the chosen weights of a model that somebody else trains.
+    """Collects snapshots of the chosen weights of a model that you train.
 
-    The moments are of the subset; all other weights are taken as they are when
-    `posterior` is called, so freeze them, or call it when training is over.
+    Weights outside the subset are taken as they are when `posterior` is called, so freeze
+    them, or call it when training is over.
 
     Args:
         model: The model in training; it is only read.
         subset: The weights to be stochastic.
-        rank: Deviations kept, K.
+        rank: How many deviations to keep, K.
         covariance: "low-rank", "diagonal" or "none".
     """
 
@@ -40,21 +40,21 @@ class SwagCollector:
         self.snapshots = Snapshots(subset.size, rank, covariance, now)
 
     def collect(self) -> None:
-        """Take the chosen weights as they are now for one more snapshot."""
+        """Count the current weights as one more snapshot."""
         self.snapshots.add(self._places.gather(self._parameters))
 
     def posterior(self, likelihood: Likelihood, *, num_data: int = 0) -> SwagPosterior:
-        """Make the posterior; the model must not be trained any further.
+        """Make the posterior; do not train the model any further.
 
         Args:
             likelihood: What the model's outputs mean.
-            num_data: How many examples it was trained on, to be noted.
+            num_data: How many examples it was trained on, for the record.
 
         Returns:
             The posterior of the model as it is now.
 
         Raises:
-            ArgumentError: If the likelihood is none, or there are too few snapshots.
+            ArgumentError: If the likelihood is not one, or there are too few snapshots.
         """
         if not isinstance(likelihood, Likelihood):
             raise ArgumentError(

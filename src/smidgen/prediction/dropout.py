@@ -1,7 +1,7 @@
-"""Monte Carlo dropout: outputs of a network with its dropout left on (a baseline).
+"""Monte Carlo dropout, a baseline: outputs of a network with its dropout left on.
 
-Gal and Ghahramani (2016), arXiv:1506.02142. Every pass draws other masks; the probabilities
-of the passes are averaged by the likelihood's `mixture`.
+Gal and Ghahramani (2016), arXiv:1506.02142. Each pass draws new masks; the likelihood's
+`mixture` averages the probabilities of the passes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
-_KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 def dropout_outputs(
@@ -35,29 +35,31 @@ def dropout_outputs(
         batches: Any iterable of batches, read once.
         samples: Passes over each batch.
         seed: Seed of the masks.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         The outputs, (samples, N, C), in fp64 on the CPU.
 
     Raises:
-        ArgumentError: If there are fewer than two samples, or no dropout to be left on.
+        ArgumentError: If samples is below two, or the model has no dropout.
         DataError: If there is no batch.
     """
     problem = as_problem(model)
     if samples < 2:
         raise ArgumentError(f"samples must be 2 or more, got {samples}.")
-    if not any(isinstance(m, _KINDS) and m.p > 0 for m in problem.model.modules()):
+    if not any(
+        isinstance(layer, _DROPOUTS) and layer.p > 0 for layer in problem.model.modules()
+    ):
         raise ArgumentError(
             "model must have dropout layers with p > 0 for Monte Carlo dropout, got none. "
-            "Take another method, or train it with dropout."
+            "Use another method, or train it with dropout."
         )
-    found = []
+    outputs = []
     with preserve_model(problem.model, dropout=True), torch.no_grad():
         torch.manual_seed(seed)
         for batch in track(batches, "predicting", show=progress):
             passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]
-            found.append(torch.stack(passes).double().cpu())
-    if not found:
+            outputs.append(torch.stack(passes).double().cpu())
+    if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
-    return torch.cat(found, 1)
+    return torch.cat(outputs, 1)

@@ -22,7 +22,7 @@ def point_outputs(
     Args:
         model: The model, or its `Problem`. It is left as it was.
         batches: Any iterable of batches, read once.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         Outputs (N, C) in fp64, one row for each example or token, and targets, or None
@@ -36,12 +36,12 @@ def point_outputs(
     outputs, targets = [], []
     with preserve_model(problem.model), torch.no_grad():
         for batch in track(batches, "predicting", show=progress):
-            found = problem.outputs(batch)
-            outputs.append(found.flatten(0, -2).double().cpu())
-            wanted = problem.targets(batch)
-            if wanted is not None:
-                targets.append(wanted.flatten(0, found.dim() - 2).cpu())
+            batch_outputs = problem.outputs(batch)
+            outputs.append(batch_outputs.flatten(0, -2).double().cpu())
+            batch_targets = problem.targets(batch)
+            if batch_targets is not None:
+                targets.append(batch_targets.flatten(0, batch_outputs.dim() - 2).cpu())
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
-    complete = len(targets) == len(outputs)
-    return torch.cat(outputs), torch.cat(targets) if complete else None
+    labelled = len(targets) == len(outputs)
+    return torch.cat(outputs), torch.cat(targets) if labelled else None

@@ -1,21 +1,35 @@
-"""`predict` and `predict_batches`: every posterior, in the way that suits it."""
+"""`predict` and `predict_batches`: through the linearised model, or by draws of the weights.
+
+A linearised posterior has Gaussian outputs, from the Jacobian, which a link turns into
+probabilities. Draws run the network itself:
+
+    p(y | x) ≈ (1/S) Σ_s p(y | f(x; w + ε_s)), ε_s from the posterior
+
+at S forward passes (of the layers above the lowest stochastic one) and no backward pass.
+That is how SWAG and SSVI predict. A Laplace posterior is that of the linearised model; its
+draws may leave the region where the two agree (Immer, Korzepa and Bauer, 2021).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.link_choice import Link
+from smidgen.outputs.links import Link, standard_normals
 from smidgen.outputs.predictive import Predictive, concatenate
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
-from smidgen.prediction.linearised import linearised_predictives
-from smidgen.prediction.sampled import sampled_predictives
+from smidgen.posterior.output_covariance import output_moments
+from smidgen.posterior.sampling import sampled_outputs
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
+from smidgen.weights.blocks import find_blocks
 
 
 def predict(
@@ -38,8 +52,8 @@ def predict(
         batch: The inputs, as the model's loader yields them; targets are not used.
         link: How the linearised model's outputs become probabilities: "auto", "probit",
             "diagonal-probit", "sampling", "laplace-bridge", or a `Link` with settings.
-        samples: Predict by so many draws of the weights; 0 for the point estimate. Left
-            out, a linearised posterior draws none, any other as many as it was
+        samples: Predict by this many draws of the weights; 0 for the point estimate. By
+            default a linearised posterior draws none, any other as many as it was
             calibrated with.
         seed: Seed of the draws, of weights or of the link's logits.
 
@@ -47,7 +61,7 @@ def predict(
         Probabilities, or mean and variance, with the uncertainty of each example.
 
     Raises:
-        ArgumentError: If batch is a loader, or posterior is not one of this model.
+        ArgumentError: If batch is a loader, or the posterior belongs to another model.
     """
     if isinstance(batch, DataLoader):
         raise ArgumentError(
@@ -75,7 +89,7 @@ def predict_batches(
         link: As in `predict`.
         samples: As in `predict`.
         seed: As in `predict`.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         One predictive for all examples.
@@ -105,7 +119,54 @@ def _predictives(
         )
     problem = as_problem(model)
     if posterior.linearised and samples is None:
-        chosen = link if isinstance(link, Link) else Link(link)
-        return linearised_predictives(posterior, problem, batches, chosen, seed)
+        settings = link if isinstance(link, Link) else Link(link)
+        return _linearised_predictives(posterior, problem, batches, settings, seed)
     count = posterior.samples if samples is None else samples
-    return sampled_predictives(posterior, problem, batches, count, seed)
+    return _sampled_predictives(posterior, problem, batches, count, seed)
+
+
+def _linearised_predictives(
+    posterior: Posterior,
+    problem: Problem,
+    batches: Iterable[Batch],
+    link: Link,
+    seed: int,
+) -> list[Predictive]:
+    likelihood = posterior.likelihood
+    posterior.require(problem.model)
+    unlabelled = replace(problem.with_likelihood(likelihood), targets=lambda batch: None)
+    name = likelihood.resolve_link(link.name, link.top)
+    count = max(1, (link.top or likelihood.outputs) - 1)
+    generator = torch.Generator().manual_seed(seed)
+    normals = standard_normals(link.draws, count, generator=generator)
+    blocks = find_blocks(problem.model, posterior.subset)
+    terms = posterior.covariance_terms(blocks)
+    directions = likelihood.choose_directions(name, link.top)
+    return [
+        likelihood.predictive(
+            moments.outputs,
+            moments.total[0] * likelihood.scale,
+            link=name,
+            temperature=posterior.temperature,
+            normals=normals,
+            top=link.top,
+        )
+        for moments in output_moments(unlabelled, batches, blocks, terms, directions)
+    ]
+
+
+def _sampled_predictives(
+    posterior: Posterior,
+    problem: Problem,
+    batches: Iterable[Batch],
+    samples: int,
+    seed: int,
+) -> list[Predictive]:
+    likelihood, predictives = posterior.likelihood, []
+    runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
+    # Around the loader too, which may draw from torch's own generator.
+    with preserve_model(problem.model):
+        for _, outputs in runs:
+            likelihood.check_outputs(outputs.flatten(0, 1))
+            predictives.append(likelihood.mixture(outputs, posterior.temperature))
+    return predictives

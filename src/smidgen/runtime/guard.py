@@ -1,13 +1,89 @@
-"""Guards that restore whatever a pass changes about the caller's model."""
+"""Guards that restore whatever a pass changes about the caller's model.
+
+A hash tells one set of weights from another, so that a posterior refuses another model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from smidgen.errors import ArgumentError
+
+_State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, str]] = WeakKeyDictionary()
+# How many entries of each tensor are read, since its version may not tell of a change.
+_PROBED = 1024
+
+
+def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
+    """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        if name in without:
+            continue
+        if not isinstance(value, Tensor):
+            digest.update(f"{name}|{value!r}|".encode())
+            continue
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def quick_fingerprint(model: nn.Module) -> str:
+    """Hash a model, or remember its hash if no tensor was moved or written since."""
+    # Single weights of a large tensor changed behind autograd's back may go unnoticed.
+    tensors = [*model.parameters(), *model.buffers()]
+    versions = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+    state = versions, _probe(tensors)
+    known = _KNOWN.get(model)
+    if known is None or known[0] != state:
+        known = _KNOWN[model] = (state, fingerprint(model))
+    return known[1]
+
+
+@torch.no_grad()
+def _probe(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Hash some entries of every tensor, joined by device and dtype."""
+    # A fused optimiser and a write to `.data` leave the version as it was. A step changes
+    # practically every weight, so a sample of them tells.
+    samples = defaultdict(list)
+    for tensor in tensors:
+        flat = tensor.flatten()
+        if len(flat) > _PROBED:
+            flat = flat[torch.tensor(_probed_indices(len(flat)), device=flat.device)]
+        samples[tensor.device, tensor.dtype].append(flat)
+    joined = (torch.cat(parts).view(torch.uint8).cpu() for parts in samples.values())
+    return tuple(hash(sample.numpy().tobytes()) for sample in joined)
+
+
+# Plain numbers: a tensor would stay on the device, or in the mode, of the first call.
+@lru_cache(maxsize=1024)
+def _probed_indices(count: int) -> tuple[int, ...]:
+    """Choose which entries of a flat tensor are read, all over its rows and columns."""
+    # Multiples of the golden ratio: no stride of a matrix is one of theirs.
+    return tuple(int(count * (i * 0.6180339887498949 % 1)) for i in range(_PROBED))
+
+
+def require_fingerprint(model: nn.Module, expected: str) -> None:
+    """Refuse a model whose weights are not those a posterior was fitted to."""
+    digest = quick_fingerprint(model)
+    if digest != expected:
+        raise ArgumentError(
+            "model must be the one the posterior was fitted to: its weights' hash is "
+            f"{digest[:12]}…, the posterior's {expected[:12]}…. Fit a new posterior, or load "
+            "that model."
+        )
+
 
 _RECOMPUTES = "gradient_checkpointing"
 

@@ -23,7 +23,7 @@ from smidgen.runtime.checkpoint import (
     unpack_optimiser,
     with_prefix,
 )
-from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import fingerprint
 from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.prune import PruningScore, check_score

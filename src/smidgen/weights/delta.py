@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenError, StoreError
 from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
-from smidgen.runtime.fingerprint import fingerprint
+from smidgen.runtime.guard import fingerprint
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
 

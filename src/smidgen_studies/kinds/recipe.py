@@ -17,7 +17,7 @@ from torch import Tensor
 from smidgen import fit, select
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.precision import GRID, choose
+from smidgen.fit.calibration.precision import GRID, choose_precisions
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem, SettledProblem
@@ -184,7 +184,7 @@ class _Tables:
         """Choose by validation NLL and predict test data."""
         parts = self.parts(recipe)
         held, test = _sum_parts(self.validation, parts), _sum_parts(self.test, parts)
-        _, choice = choose(self.objective, held, jointly=recipe.jointly)
+        _, choice = choose_precisions(self.objective, held, jointly=recipe.jointly)
         total = torch.stack([test.at(*pair) for pair in choice.precisions.items()]).sum(0)
         chosen = {str(label): value for label, value in choice.precisions.items()}
         return self.method(name or recipe.name, total, choice.scale, choice.nll, chosen)

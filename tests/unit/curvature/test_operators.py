@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from smidgen.curvature.jacobian import Jacobian
+from smidgen.curvature.operators import Jacobian
 
 
 @pytest.mark.parametrize("entries", [None, torch.tensor([0, 5, 7, 23])])

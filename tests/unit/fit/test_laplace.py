@@ -12,7 +12,7 @@ import smidgen
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.fit.calibration.precision import GRID
-from smidgen.runtime.fingerprint import fingerprint, quick_fingerprint
+from smidgen.runtime.guard import fingerprint, quick_fingerprint
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Entries, Subset, Whole

@@ -26,8 +26,7 @@ from smidgen.fit.bayestune.step import Langevin, StepSettings
 from smidgen.fit.data_size import count_training_data
 from smidgen.fit.training_run import TrainingRun, check_save_every
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.runtime.fingerprint import fingerprint
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch

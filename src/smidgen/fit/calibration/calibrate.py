@@ -1,4 +1,4 @@
-"""`calibrate`: choose precision and temperature of any posterior on held-out data."""
+"""`calibrate`: choose the precision and temperature of any posterior on held-out data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.precision import CalibrationSettings, calibrate_precision
 from smidgen.fit.calibration.samples import calibrate_from_outputs, held_out
-from smidgen.outputs.link_choice import Link
+from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.laplace import LaplacePosterior
@@ -18,11 +18,11 @@ from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
-Kind = TypeVar("Kind", bound=Posterior)
+_Kind = TypeVar("_Kind", bound=Posterior)
 
 
 def calibrate(
-    posterior: Kind,
+    posterior: _Kind,
     model: nn.Module | Problem,
     batches: Iterable[Batch],
     *,
@@ -31,27 +31,27 @@ def calibrate(
     samples: int | None = None,
     seed: int = 0,
     progress: bool = True,
-) -> Kind:
-    """Choose precision and temperature on held-out data; a regression's noise likewise.
+) -> _Kind:
+    """Choose precision and temperature, or a regression's noise, on held-out data.
 
     A linearised posterior gets both in one pass. One that predicts by draws gets the
-    temperature that suits their mixture.
+    temperature that suits the mixture of its draws.
 
     Args:
         posterior: The posterior.
         model: The model it belongs to, or its `Problem`. It is left as it was.
         batches: Labelled batches that neither trained the model nor will test it.
-        settings: What to choose and from what, for a linearised posterior.
-        link: How a linearised posterior's logits become probabilities meanwhile.
-        samples: How many draws, for a posterior that predicts by them.
+        settings: What to choose, and from what; for a linearised posterior.
+        link: How the logits become probabilities; for a linearised posterior.
+        samples: How many draws; for a posterior that predicts by draws.
         seed: Seed of the draws.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
-        The same posterior with what was chosen, and how in `calibration`.
+        The posterior with the chosen values; `calibration` records how they were chosen.
 
     Raises:
-        ArgumentError: If posterior is none, or an argument does not go with its kind.
+        ArgumentError: If an argument does not suit this kind of posterior.
     """
     if not isinstance(posterior, Posterior):
         raise ArgumentError(
@@ -63,20 +63,24 @@ def calibrate(
     if not posterior.linearised:
         if settings is not None:
             raise ArgumentError(
-                f"settings are for posteriors with a prior precision, and one of "
-                f"{posterior.method} has none. Leave them out."
+                f"settings are for posteriors with a prior precision, and a "
+                f"{posterior.method} posterior has none. Leave them out."
             )
         count = posterior.samples if samples is None else samples
         # Around the loader too, which may draw from torch's own generator.
         with preserve_model(problem.model):
-            held = held_out(problem, posterior, tracked, samples=count, seed=seed)
-        return calibrate_from_outputs(posterior, held)
+            outputs = held_out(problem, posterior, tracked, samples=count, seed=seed)
+        return calibrate_from_outputs(posterior, outputs)
     if samples is not None:
         raise ArgumentError(
             f"samples must be left out for a {posterior.method} posterior, which predicts "
             f"without draws, got {samples}."
         )
-    chosen = link if isinstance(link, Link) else Link(link)
-    laplace = cast(LaplacePosterior, posterior)
-    how = settings or CalibrationSettings()
-    return cast(Kind, calibrate_precision(laplace, problem, tracked, how, chosen))
+    calibrated = calibrate_precision(
+        cast(LaplacePosterior, posterior),
+        problem,
+        tracked,
+        settings or CalibrationSettings(),
+        link if isinstance(link, Link) else Link(link),
+    )
+    return cast(_Kind, calibrated)

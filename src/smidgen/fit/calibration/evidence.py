@@ -3,8 +3,8 @@
 log p(D) ≈ log p(D | θ*) − ½ Σ_d log((h_d/σ² + τ)/τ) − ½ τ‖θ*‖²
 
 with θ* the chosen trained weights, whose prior is N(0, 1/τ). Operators are independent, so
-each precision has a sum of its own. It needs no held-out data and no pass: the eigenvalues
-are there.
+each precision has a sum of its own. The posterior holds the eigenvalues, so this needs
+neither held-out data nor a pass.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import JOINT
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
-from smidgen.fit.calibration.groups import Scope, distinct, group_labels
+from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.weights.blocks import find_blocks
 
+# Natural logs of the precisions that are searched: 1e-6 to 1e10.
 _RANGE = (-14.0, 23.0)
-"""Natural logs of the precisions that are searched: 1e-6 to 1e10."""
 _POINTS = 149
 
 
 def log_evidence(posterior: LaplacePosterior, model: nn.Module | Problem) -> float:
-    """Log marginal likelihood of the training data under a posterior's precision.
+    """Compute the log marginal likelihood of the training data under a posterior's precision.
 
     Args:
         posterior: A posterior fitted to labelled data.
         model: The model it was fitted to.
 
     Returns:
-        The log marginal likelihood in nats, of all training data.
+        The log marginal likelihood in nats, summed over the training data.
 
     Raises:
         ArgumentError: If the posterior was fitted without labels.
@@ -62,28 +62,30 @@ def calibrate_by_evidence(
     """Choose the prior precision that makes the training data likeliest.
 
     Args:
-        posterior: The posterior; it needs neither labels nor held-out data.
+        posterior: The posterior; it may be fitted without labels.
         model: The model it was fitted to.
         scope: One precision, one for each group, or one for each layer.
 
     Returns:
-        The posterior with that precision. Its temperature stays.
+        The posterior with that precision and the same temperature.
     """
     problem = as_problem(model)
     posterior.require(problem.model)
-    joins = group_labels(scope, posterior, problem)
+    labels = group_labels(scope, posterior, problem)
     norms = _squared_norms(posterior, problem)
     chosen = {
-        label: _best(posterior, [n for n in joins if joins[n] == label], norms)
-        for label in distinct(list(joins.values()))
+        label: _search(posterior, [n for n in labels if labels[n] == label], norms)
+        for label in dict.fromkeys(labels.values())
     }
     if len(chosen) == 1:
         return replace(posterior, precision=next(iter(chosen.values())), calibration=None)
-    values = {name: chosen[label] for name, label in joins.items()}
-    return replace(posterior, precision=values, calibration=None)
+    precisions = {name: chosen[label] for name, label in labels.items()}
+    return replace(posterior, precision=precisions, calibration=None)
 
 
-def _best(posterior: LaplacePosterior, names: list[str], norms: dict[str, float]) -> float:
+def _search(
+    posterior: LaplacePosterior, names: list[str], norms: dict[str, float]
+) -> float:
     """Scan, then search between the neighbours: more than one peak is possible."""
 
     def loss(logs: Tensor) -> Tensor:
@@ -109,24 +111,18 @@ def _gain(
 ) -> Tensor:
     """What one operator adds to the log evidence, for precisions (P,): (P,)."""
     values = posterior.operators[name].values.double().cpu() / posterior.likelihood.scale
-    logs = torch.stack([(values / each).log1p().sum() for each in precisions])
+    logs = torch.stack([(values / precision).log1p().sum() for precision in precisions])
     return -0.5 * (logs + precisions * norm)
 
 
 def _squared_norms(posterior: LaplacePosterior, problem: Problem) -> dict[str, float]:
-    """Σ θ² over the chosen weights of each operator."""
-    subset, found = posterior.subset, {}
+    """Sum θ² over the chosen weights of each operator."""
+    subset, norms = posterior.subset, {}
     for block in find_blocks(problem.model, subset):
-        found[block.layer.name] = sum(
-            float(
-                problem.model.get_parameter(name)
-                .detach()
-                .flatten()[subset.indices(name).to(problem.device)]
-                .double()
-                .square()
-                .sum()
-            )
-            for name in block.layer.shapes
-            if name in subset.parts
-        )
-    return {JOINT: sum(found.values())} if JOINT in posterior.operators else found
+        norm = 0.0
+        for name in [n for n in block.layer.shapes if n in subset.parts]:
+            indices = subset.indices(name).to(problem.device)
+            weights = problem.model.get_parameter(name).detach().flatten()[indices]
+            norm += float(weights.double().square().sum())
+        norms[block.layer.name] = norm
+    return {JOINT: sum(norms.values())} if JOINT in posterior.operators else norms

@@ -13,25 +13,15 @@ _RATIO = (5**0.5 - 1) / 2
 def minimize(
     score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, *, steps: int = 48
 ) -> Tensor:
-    """Search P functions between P pairs of numbers.
-
-    Args:
-        score: From places (P,) to values (P,).
-        low: Where to begin, (P,).
-        high: Where to end, (P,).
-        steps: How often the brackets shrink, each time to 0.618 of what they were.
-
-    Returns:
-        The places of the lowest values, (P,).
-    """
+    """Search P functions between P pairs of numbers; each step leaves 0.618 of a bracket."""
     inner = [high - _RATIO * (high - low), low + _RATIO * (high - low)]
-    value = [score(each) for each in inner]
+    values = [score(place) for place in inner]
     for _ in range(steps):
-        left = value[0] < value[1]
+        left = values[0] < values[1]
         high, low = torch.where(left, inner[1], high), torch.where(left, low, inner[0])
-        wide = _RATIO * (high - low)
-        moved = torch.where(left, high - wide, low + wide)
-        found = score(moved)
+        width = _RATIO * (high - low)
+        moved = torch.where(left, high - width, low + width)
+        value = score(moved)
         inner = [torch.where(left, moved, inner[1]), torch.where(left, inner[0], moved)]
-        value = [torch.where(left, found, value[1]), torch.where(left, value[0], found)]
+        values = [torch.where(left, value, values[1]), torch.where(left, values[0], value)]
     return (low + high) / 2

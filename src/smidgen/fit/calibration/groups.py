@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 from smidgen.curvature.operators import JOINT
@@ -17,20 +16,7 @@ Scope = Literal["auto", "scalar", "group", "layer"]
 def group_labels(
     scope: Scope, posterior: LaplacePosterior, problem: Problem
 ) -> dict[str, str]:
-    """Name the precision that each operator has.
-
-    Args:
-        scope: "scalar", "group" (attention, MLPs and the output layer), "layer", or "auto":
-            by group, but one precision where one matrix spans all layers.
-        posterior: The posterior.
-        problem: The model it is of.
-
-    Returns:
-        A label for each operator, by its name.
-
-    Raises:
-        ArgumentError: If the scope is unknown, or one matrix spans all layers.
-    """
+    """Label each operator by the precision it shares; "auto" means by group if possible."""
     if scope not in get_args(Scope):
         raise ArgumentError(f"scope must be one of {get_args(Scope)}, got {scope!r}.")
     joint = JOINT in posterior.operators
@@ -43,13 +29,8 @@ def group_labels(
         )
     if scope == "layer":
         return {name: name for name in posterior.operators}
-    found = coverage(problem.model)
-    groups = {each.name: str(each.group) for each in found.layers}
-    if found.output_layer is not None:
-        groups[found.output_layer.name] = "head"
+    covered = coverage(problem.model)
+    groups = {layer.name: str(layer.group) for layer in covered.layers}
+    if covered.output_layer is not None:
+        groups[covered.output_layer.name] = "head"
     return {name: groups[name] for name in posterior.operators}
-
-
-def distinct(labels: Sequence[str]) -> list[str]:
-    """The labels in the order they first appear."""
-    return list(dict.fromkeys(labels))

@@ -21,8 +21,8 @@ from smidgen.outputs.links import standard_normals
 _DRAWS = 64
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
-# So often the bracket shrinks: to 5e-6 of a nat, where the NLL is flat to 1e-11.
-_SHRUNK = 30
+# Shrinks the bracket to 5e-6 of a nat, where the NLL is flat to 1e-11.
+_STEPS = 30
 Curve = Callable[[Tensor], Tensor]
 """From temperatures (P,) to mean NLLs (P,)."""
 # Draws of the logits are made for a few precisions at a time.
@@ -33,8 +33,8 @@ _MOST_DRAWN = 2**24
 class Objective:
     """Held-out outputs (N, C) and targets, and how they are scored.
 
-    `top` is how many classes of each example have a covariance; None for all. In place of
-    covariances, None stands for a point estimate, which has none.
+    `top` is how many classes of each example have a covariance; None for all. Covariances
+    are (P, N, K, K), for unit noise in a regression; None stands for a point estimate.
     """
 
     likelihood: Likelihood
@@ -49,42 +49,34 @@ class Objective:
 
     @property
     def own_scale(self) -> float:
-        """The scale without a choice: the temperature, or the likelihood's noise."""
+        """The scale before any is chosen: the temperature, or the likelihood's noise."""
         if isinstance(self.likelihood, Gaussian):
             return self.likelihood.noise
         return self.temperature
 
     def nll(self, covariance: Tensor | None, scale: float | None = None) -> Tensor:
-        """Mean NLL under each covariance, (P,), at one scale or the likelihood's own."""
-        wanted = self.own_scale if scale is None else scale
+        """Compute the mean NLL under each covariance, (P,), at `scale` or at `own_scale`."""
+        scale = self.own_scale if scale is None else scale
         if isinstance(self.likelihood, Gaussian):
-            unit = self._unit(covariance)
-            return self._gaussian(unit, unit.new_full((len(unit),), wanted))
-        return self._by_pieces(covariance, lambda curve, count: curve(_all(wanted, count)))
+            unit = self._unit_variances(covariance)
+            return self._gaussian(unit, unit.new_full((len(unit),), scale))
+        return self._by_pieces(
+            covariance, lambda curve, count: curve(_repeat(scale, count))
+        )
 
     def best(self, covariance: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The best scale under each covariance and the mean NLL at it, (P,) each.
-
-        Args:
-            covariance: Covariances (P, N, K, K); for regression of unit noise.
-
-        Returns:
-            Scales and NLLs.
-
-        Raises:
-            DataError: If a regression has no residual at all.
-        """
+        """Find the best scale under each covariance and the mean NLL there, (P,) each."""
         if isinstance(self.likelihood, Gaussian):
-            unit = self._unit(covariance)
+            unit = self._unit_variances(covariance)
             noise = (self._squares() / (unit + 1)).mean((-2, -1))
             if not (noise > 0).all():
                 raise DataError("all residuals are zero: there is no noise to fit.")
             return noise, self._gaussian(unit, noise)
-        found = self._by_pieces(covariance, best_temperatures)
-        return found[0], found[1]
+        temperatures, nlls = self._by_pieces(covariance, best_temperatures)
+        return temperatures, nlls
 
-    def _unit(self, covariance: Tensor | None) -> Tensor:
-        """Variances of the outputs where each has noise one, (P, N, C)."""
+    def _unit_variances(self, covariance: Tensor | None) -> Tensor:
+        """Scale the variances of the outputs to noise one, (P, N, C)."""
         assert isinstance(self.likelihood, Gaussian)
         if covariance is None:
             return self.outputs.new_zeros(1, *self.outputs.shape)
@@ -95,7 +87,7 @@ class Objective:
         return self.likelihood.squares(self.outputs, self.targets)
 
     def _gaussian(self, unit: Tensor, noise: Tensor) -> Tensor:
-        """Under variance σ²(u + 1): relative noises multiply to one."""
+        """Mean NLL under variance σ²(u + 1): relative noises multiply to one."""
         variance = noise[:, None, None] * (unit + 1)
         terms = self._squares() / variance + variance.log() + log(2 * pi)
         return 0.5 * terms.sum(-1).mean(-1)
@@ -117,8 +109,7 @@ class Objective:
 
     def _point_curve(self, temperatures: Tensor) -> Tensor:
         score, outputs = self.likelihood.log_prob, self.outputs.double()
-        found = [-score(outputs / each, self.targets).mean() for each in temperatures]
-        return torch.stack(found)
+        return torch.stack([-score(outputs / t, self.targets).mean() for t in temperatures])
 
     def _by_pieces(
         self, covariance: Tensor | None, score: Callable[[Curve, int], Tensor]
@@ -129,25 +120,16 @@ class Objective:
         draws = _DRAWS if self.link == "sampling" else 1
         drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
         pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
-        return torch.cat([score(self._curve(each), len(each)) for each in pieces], -1)
+        return torch.cat([score(self._curve(piece), len(piece)) for piece in pieces], -1)
 
 
-def _all(scale: float, count: int) -> Tensor:
+def _repeat(scale: float, count: int) -> Tensor:
     return torch.full((count,), scale, dtype=torch.float64)
 
 
 def best_temperatures(curve: Curve, count: int) -> Tensor:
-    """Search P curves of NLL over temperature, from 1/100 to 100.
-
-    The NLL is convex in 1/T for a point estimate, so its curve has one valley.
-
-    Args:
-        curve: From temperatures (P,) to mean NLLs (P,).
-        count: P.
-
-    Returns:
-        Temperatures, and the NLLs at them, (2, P).
-    """
-    high = _all(_LARGEST, count)
-    found = minimize(lambda logs: curve(logs.exp()), -high, high, steps=_SHRUNK).exp()
-    return torch.stack([found, curve(found)])
+    """Find the best temperatures on P curves, and the NLLs there: (2, P)."""
+    # The NLL is convex in 1/T for a point estimate, so its curve has one valley.
+    high = _repeat(_LARGEST, count)
+    logs = minimize(lambda logs: curve(logs.exp()), -high, high, steps=_STEPS)
+    return torch.stack([logs.exp(), curve(logs.exp())])

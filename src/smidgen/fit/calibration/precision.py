@@ -1,9 +1,9 @@
 """Choose the prior precision and a temperature on validation data, in one pass.
 
 One pass gives the output covariances under every precision of a grid; all that follows
-costs milliseconds. By default precision and temperature are chosen together, which did
-better than either alone (DESIGN 5). For regression the noise variance takes the place
-of the temperature, and its best value is closed-form.
+takes milliseconds. By default precision and temperature are chosen together, which did
+better than either alone (DESIGN 5). In a regression the noise variance takes the place of
+the temperature, and its best value is closed-form.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
-from smidgen.fit.calibration.groups import Scope, distinct, group_labels
+from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.temperature import mention_edge
+from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
-from smidgen.outputs.link_choice import Link
+from smidgen.outputs.links import Link
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import Calibration
 from smidgen.posterior.laplace import LaplacePosterior
@@ -34,8 +34,8 @@ from smidgen.types import Batch
 What = Literal["joint", "precision", "temperature"]
 GRID: tuple[float, ...] = tuple(10 ** (k / 4) for k in range(-16, 25))
 """Prior precisions from 1e-4 to 1e6, four to a decade."""
+# Standard deviation, in nats, of the prior on a group's precision about the common one.
 _SPREAD = 8.0
-"""How far, in nats, the precision of a group strays from the common one beforehand."""
 _SWEEPS = 10
 # Three points to a decade: there the cubic of `VarianceTable.at` errs by 3h⁴/128 < 1 %.
 _DENSE = 1.01 * log(10) / 3
@@ -46,14 +46,14 @@ class CalibrationSettings:
     """What to choose on held-out data, and from what.
 
     Args:
-        what: "joint", or "precision" or "temperature" alone.
-        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; what
-            "auto" takes where layers have operators of their own) or one for each "layer";
-            several are kept near the common one by a prior.
+        what: "joint" for both, or "precision" or "temperature" alone.
+        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head) or one
+            for each "layer"; a prior keeps several near the common one. "auto" chooses by
+            group, or one precision where one matrix spans all layers.
         precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
             is chosen too.
-        refine: Search between the best grid point's neighbours, for one precision and
-            a grid of three to a decade or more.
+        refine: Search between the neighbours of the best grid point, where there is one
+            precision and the grid has three points to a decade or more.
     """
 
     what: What = "joint"
@@ -63,7 +63,7 @@ class CalibrationSettings:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ScaledPrecisions:
     """Precisions for unit noise by label, their scale, and the held-out NLL they give."""
 
     precisions: Mapping[Hashable, float]
@@ -78,89 +78,61 @@ def calibrate_precision(
     settings: CalibrationSettings,
     link: Link,
 ) -> LaplacePosterior:
-    """Choose the prior precision and the temperature of a linearised posterior.
-
-    Args:
-        posterior: The posterior to calibrate.
-        problem: The model it was fitted to, with the posterior's likelihood.
-        batches: Labelled validation batches, read once.
-        settings: What to choose, and from what.
-        link: How logits become probabilities.
-
-    Returns:
-        The posterior with the chosen precision and temperature (for regression:
-        precision and noise), and the whole curve in `calibration`.
-    """
+    """Choose precision and temperature (or noise); `calibration` keeps the whole curve."""
     posterior.require(problem.model)
     what = settings.what
     _check_choices(posterior, what)
-    joins = group_labels(settings.scope, posterior, problem)
+    labels = group_labels(settings.scope, posterior, problem)
     likelihood = posterior.likelihood
     name = likelihood.resolve_link(link.name, link.top)
     grid = None
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
-        fixed = isinstance(likelihood, Gaussian) and what == "precision"
-        grid = checked_grid(settings.precisions) * (likelihood.scale if fixed else 1.0)
+        # Only regressions have a scale other than one.
+        grid = checked_grid(settings.precisions)
+        grid = grid * likelihood.scale if what == "precision" else grid
     table = variance_table(
         problem,
         batches,
         {"": posterior},
         grid,
         name,
-        label=lambda _, operator: joins[operator],
+        label=lambda _, operator: labels[operator],
         top=link.top,
     )
     objective = Objective(
         likelihood, table.outputs, table.targets, name, posterior.temperature, link.top
     )
     jointly = what != "precision"
-    curve, choice = choose(objective, table, jointly=jointly, refine=settings.refine)
-    return _calibrated(posterior, replace(curve, scope=settings.scope), choice, joins, what)
+    curve, choice = choose_precisions(
+        objective, table, jointly=jointly, refine=settings.refine
+    )
+    curve = replace(curve, scope=settings.scope)
+    return _apply_choice(posterior, curve, choice, labels, what)
 
 
-def choose(
+def choose_precisions(
     objective: Objective, table: VarianceTable, *, jointly: bool = True, refine: bool = True
-) -> tuple[Calibration, Choice]:
-    """Choose a precision for each label of a table, and the scale that goes with them.
-
-    Args:
-        objective: The held-out data.
-        table: Their variance table.
-        jointly: Choose the scale too.
-        refine: With one label, search between the best grid point's neighbours.
-
-    Returns:
-        The curve of one common precision, and what was chosen.
-    """
+) -> tuple[Calibration, ScaledPrecisions]:
+    """Choose a precision for each label, with its scale if `jointly`; curve and choice."""
     curve = score_precisions(objective, table, table.covariance)
     scores = curve.joint_nll if jointly else curve.nll
     winner = min(range(len(scores)), key=scores.__getitem__)
-    choice = Choice(
+    choice = ScaledPrecisions(
         dict.fromkeys(table.covariance, float(table.precisions[winner])),
         curve.scales[winner] if jointly else curve.fixed_scale,
         scores[winner],
     )
     if len(table.covariance) > 1:
-        choice = _descended(objective, table, choice, winner, jointly=jointly)
-    elif refine and _dense_around(winner, table.precisions):
-        choice = _refined(objective, table, choice, winner, jointly=jointly)
-    at_edge = _mention_edges(choice, table.precisions)
+        choice = _descend(objective, table, choice, winner, jointly=jointly)
+    elif refine and _is_dense_around(winner, table.precisions):
+        choice = _refine(objective, table, choice, winner, jointly=jointly)
+    at_edge = _warn_at_edges(choice, table.precisions)
     return replace(curve, chosen_nll=choice.nll, at_edge=at_edge), choice
 
 
 def checked_grid(precisions: Sequence[float]) -> Tensor:
-    """Sort a grid of prior precisions.
-
-    Args:
-        precisions: The precisions.
-
-    Returns:
-        Them, ascending and distinct, in fp64.
-
-    Raises:
-        ArgumentError: If there is none, or one is not a finite number above zero.
-    """
+    """Sort a grid of prior precisions: ascending and distinct, in fp64."""
     grid = torch.as_tensor(list(precisions), dtype=torch.float64)
     if not grid.numel() or not (grid > 0).all() or not torch.isfinite(grid).all():
         raise ArgumentError(
@@ -182,16 +154,7 @@ def _check_choices(posterior: LaplacePosterior, what: What) -> None:
 def score_precisions(
     objective: Objective, table: VarianceTable, labels: Iterable[Hashable]
 ) -> Calibration:
-    """Score one common precision at every grid point, and the point estimate.
-
-    Args:
-        objective: The held-out data.
-        table: Their variance table.
-        labels: The labels that are stochastic.
-
-    Returns:
-        The curve; what is chosen from it, and whether at its edge, is not yet said.
-    """
+    """Score the point estimate, and one precision for some labels at every grid point."""
     total = table.total(labels)
     alone = objective.nll(total)
     scales, joint = objective.best(total)
@@ -210,64 +173,61 @@ def score_precisions(
     )
 
 
-def _scored(
+def _score(
     objective: Objective, covariance: Tensor, *, jointly: bool
 ) -> tuple[Tensor, Tensor]:
-    """Scales and NLLs under some covariances, (P,) each."""
+    """Find scales and NLLs under some covariances, (P,) each."""
     if jointly:
         return objective.best(covariance)
     fixed = covariance.new_full((len(covariance),), objective.own_scale)
     return fixed, objective.nll(covariance)
 
 
-def _dense_around(winner: int, grid: Tensor) -> bool:
-    """Whether a point of the grid has neighbours so near that `at` is exact enough."""
+def _is_dense_around(winner: int, grid: Tensor) -> bool:
+    """Whether the neighbours of a grid point are so near that `at` is exact enough."""
     if not 0 < winner < len(grid) - 1:
         return False
     return bool((grid[winner - 1 : winner + 2].log().diff() < _DENSE).all())
 
 
-def _refined(
+def _refine(
     objective: Objective,
     table: VarianceTable,
-    choice: Choice,
+    choice: ScaledPrecisions,
     winner: int,
     *,
     jointly: bool,
-) -> Choice:
+) -> ScaledPrecisions:
     """Search for one precision between the neighbours of the best grid point."""
     logs = table.precisions.log()
 
-    def scored(place: Tensor) -> tuple[Tensor, Tensor]:
+    def score(place: Tensor) -> tuple[Tensor, Tensor]:
         covariance = sum(table.at(label, float(place.exp())) for label in table.covariance)
         assert isinstance(covariance, Tensor)
-        return _scored(objective, covariance[None], jointly=jointly)
+        return _score(objective, covariance[None], jointly=jointly)
 
     low, high = logs[winner - 1 : winner], logs[winner + 1 : winner + 2]
-    found = minimize(lambda place: scored(place)[1], low, high, steps=20)
-    scale, nll = scored(found)
+    place = minimize(lambda place: score(place)[1], low, high, steps=20)
+    scale, nll = score(place)
     if not float(nll) < choice.nll:
         return choice
-    precision = float(found.exp())
-    return Choice(dict.fromkeys(choice.precisions, precision), float(scale), float(nll))
+    precision = float(place.exp())
+    return ScaledPrecisions(
+        dict.fromkeys(choice.precisions, precision), float(scale), float(nll)
+    )
 
 
-def _descended(
+def _descend(
     objective: Objective,
     table: VarianceTable,
-    choice: Choice,
+    choice: ScaledPrecisions,
     winner: int,
     *,
     jointly: bool,
-) -> Choice:
-    """Let each label have a precision of its own, one after another, until none moves.
-
-    A normal prior on its log keeps each near the common one: few held-out examples say
-    little about many numbers.
-
-    Returns:
-        The precisions by label, or the common one if they do no better.
-    """
+) -> ScaledPrecisions:
+    """Move the precision of one label at a time until none moves; keep what does better."""
+    # A normal prior on its log keeps each near the common one: few held-out examples say
+    # little about many numbers.
     logs = table.precisions.log()
     penalty = (logs - logs[winner]).square() / (2 * _SPREAD**2 * len(objective))
     places = dict.fromkeys(table.covariance, winner)
@@ -284,38 +244,40 @@ def _descended(
                 nll = objective.nll(candidates, scale)
             places[label] = int((nll + penalty).argmin())
             total = candidates[places[label]]
-        scales, nlls = _scored(objective, total[None], jointly=jointly)
+        scales, nlls = _score(objective, total[None], jointly=jointly)
         scale, lowest_nll = float(scales), float(nlls)
         if places == before:
             break
-    found = {label: float(table.precisions[i]) for label, i in places.items()}
-    return Choice(found, scale, lowest_nll) if lowest_nll < choice.nll else choice
+    if not lowest_nll < choice.nll:
+        return choice
+    precisions = {label: float(table.precisions[i]) for label, i in places.items()}
+    return ScaledPrecisions(precisions, scale, lowest_nll)
 
 
-def _calibrated(
+def _apply_choice(
     posterior: LaplacePosterior,
     curve: Calibration,
-    choice: Choice,
-    joins: Mapping[str, str],
+    choice: ScaledPrecisions,
+    labels: Mapping[str, str],
     what: What,
 ) -> LaplacePosterior:
-    """Put what was chosen into the posterior."""
+    """Give the posterior its chosen precision and scale; a regression's τσ² becomes τ."""
     likelihood = posterior.likelihood
     if isinstance(likelihood, Gaussian):
         noise = choice.scale
-        chosen = {label: each / noise for label, each in choice.precisions.items()}
-        divisors = curve.scales if what == "joint" else [noise] * len(curve.scales)
-        taus = zip(curve.precisions, divisors, strict=True)
-        curve = replace(curve, precisions=tuple(tau / each for tau, each in taus))
+        chosen = {label: tau / noise for label, tau in choice.precisions.items()}
+        noises = curve.scales if what == "joint" else [noise] * len(curve.scales)
+        grid = zip(curve.precisions, noises, strict=True)
+        curve = replace(curve, precisions=tuple(tau / scale for tau, scale in grid))
         posterior = _with_noise(posterior, likelihood, noise)
     else:
         chosen = dict(choice.precisions)
-        mention_edge(choice.scale)
+        warn_if_extreme(choice.scale)
         posterior = replace(posterior, temperature=choice.scale)
     if what == "temperature":
         return replace(posterior, calibration=curve)
-    values = {name: chosen[label] for name, label in joins.items()}
-    one = len(distinct(list(joins.values()))) == 1
+    values = {name: chosen[label] for name, label in labels.items()}
+    one = len(set(labels.values())) == 1
     precision = next(iter(values.values())) if one else values
     return replace(posterior, precision=precision, calibration=curve)
 
@@ -324,18 +286,17 @@ def _with_noise(
     posterior: LaplacePosterior, likelihood: Gaussian, noise: float
 ) -> LaplacePosterior:
     """Give a regression another noise, and the likelihood of its training data under it."""
-    fitted = posterior.log_likelihood
-    if fitted is not None:
+    log_likelihood = posterior.log_likelihood
+    if log_likelihood is not None:
         count = posterior.num_data * likelihood.outputs
-        squares = squares_of_nll(-fitted / count, likelihood.noise)
-        fitted = -count * nll_of_squares(squares, noise)
-    return replace(
-        posterior, likelihood=replace(likelihood, noise=noise), log_likelihood=fitted
-    )
+        squares = squares_of_nll(-log_likelihood / count, likelihood.noise)
+        log_likelihood = -count * nll_of_squares(squares, noise)
+    likelihood = replace(likelihood, noise=noise)
+    return replace(posterior, likelihood=likelihood, log_likelihood=log_likelihood)
 
 
-def _mention_edges(choice: Choice, grid: Tensor) -> bool:
-    """Warn of chosen precisions at an end of their grid; whether there is one."""
+def _warn_at_edges(choice: ScaledPrecisions, grid: Tensor) -> bool:
+    """Warn of chosen precisions at an end of the grid; return whether there are any."""
     if len(grid) < 2:
         return False
     at_edge = False
@@ -343,7 +304,7 @@ def _mention_edges(choice: Choice, grid: Tensor) -> bool:
         ("lower", "the prior hardly matters", float(grid[0])),
         ("upper", "the posterior adds nothing", float(grid[-1])),
     ):
-        labels = [str(label) for label, each in choice.precisions.items() if each == end]
+        labels = [str(label) for label, tau in choice.precisions.items() if tau == end]
         if labels:
             at_edge = True
             whose = f" of {', '.join(labels)}" if len(choice.precisions) > 1 else ""

@@ -1,6 +1,6 @@
-"""What goes with prediction by draws: a temperature, or a regression's noise.
+"""Calibrate prediction by draws: choose a temperature, or a regression's noise.
 
-The draws' outputs are computed once; a candidate then costs an average over them.
+The outputs of the draws are computed once; each candidate then costs an average over them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from smidgen.errors import DataError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.objective import best_temperatures
-from smidgen.fit.calibration.temperature import mention_edge
+from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
@@ -25,17 +25,17 @@ from smidgen.posterior.sampling import sampled_outputs
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
 
-Kind = TypeVar("Kind", bound=Posterior)
+_Kind = TypeVar("_Kind", bound=Posterior)
 
-# How far in nats a noise variance may be from the mean squared residual.
+# How many nats a noise variance may differ from the mean squared residual.
 _WIDEST = 5.0
-# Nats for each example by which samples may do worse than the trained weights unmentioned.
+# Draws that do worse than the point estimate by more nats an example get a warning.
 _WORSE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Outputs of held-out examples under samples (S, N, C) and of the point (1, N, C)."""
+    """Outputs of held-out examples under draws (S, N, C) and of the point (1, N, C)."""
 
     likelihood: Likelihood
     outputs: Tensor
@@ -43,15 +43,15 @@ class HeldOut:
     targets: Tensor
 
     def nll(self, outputs: Tensor, scale: float) -> float:
-        """Mean NLL of the samples' mixture, its temperature or noise being `scale`."""
+        """Compute the mean NLL of the draws' mixture at a temperature or noise."""
         return float(_curve(self.likelihood, outputs, self.targets)(scale))
 
     def best(self, outputs: Tensor) -> tuple[float, float]:
-        """The best scale and its NLL."""
+        """Find the best temperature or noise, and its NLL."""
         curve = _curve(self.likelihood, outputs, self.targets)
 
         def score(scales: Tensor) -> Tensor:
-            return torch.stack([curve(float(each)) for each in scales])
+            return torch.stack([curve(float(scale)) for scale in scales])
 
         if not isinstance(self.likelihood, Gaussian):
             temperature, nll = best_temperatures(score, 1).flatten().tolist()
@@ -73,51 +73,27 @@ def held_out(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> HeldOut:
-    """Run held-out data under draws of the weights and under the point estimate.
-
-    Args:
-        problem: The problem, its likelihood settled.
-        posterior: Any posterior of its model.
-        validation: Labelled batches, read once.
-        samples: How many draws.
-        seed: Seed of the draws.
-
-    Returns:
-        The outputs of the examples that have a label.
-
-    Raises:
-        DataError: If there is no labelled example.
-    """
+    """Run the labelled examples under draws of the weights and under the point estimate."""
     outputs, points, targets = [], [], []
     base = replace(problem, model=posterior.point_model(problem.model))
     runs = sampled_outputs(problem, posterior, validation, samples=samples, seed=seed)
     for batch, drawn in runs:
         with preserve_model(base.model), torch.no_grad():
             point = base.outputs(batch).flatten(0, -2).double().cpu()
-        labels, kept = base.read(batch, point)
+        labels, labelled = base.read(batch, point)
         if labels is None:
             raise DataError("validation needs labels, and a batch has none.")
-        outputs.append(drawn[:, kept])
-        points.append(point[None, kept])
-        targets.append(labels[kept])
+        outputs.append(drawn[:, labelled])
+        points.append(point[None, labelled])
+        targets.append(labels[labelled])
     if not sum(map(len, targets)):
         raise DataError("the validation loader yielded no labelled example.")
-    likelihood = posterior.likelihood
-    return HeldOut(
-        likelihood, torch.cat(outputs, 1), torch.cat(points, 1), torch.cat(targets)
-    )
+    tensors = torch.cat(outputs, 1), torch.cat(points, 1), torch.cat(targets)
+    return HeldOut(posterior.likelihood, *tensors)
 
 
-def calibrate_from_outputs(posterior: Kind, held: HeldOut) -> Kind:
-    """Choose temperature or noise by outputs that are there already.
-
-    Args:
-        posterior: The posterior.
-        held: Its outputs on held-out data.
-
-    Returns:
-        The posterior with its best temperature or noise, and how it was chosen.
-    """
+def calibrate_from_outputs(posterior: _Kind, held: HeldOut) -> _Kind:
+    """Choose the temperature or noise of a posterior from its outputs on held-out data."""
     likelihood = posterior.likelihood
     scale, nll = held.best(held.outputs)
     map_scale, map_scaled_nll = held.best(held.point)
@@ -131,33 +107,27 @@ def calibrate_from_outputs(posterior: Kind, held: HeldOut) -> Kind:
         examples=len(held.targets),
         samples=len(held.outputs),
     )
-    _mention_worse(posterior, calibration)
+    if nll > map_scaled_nll + _WORSE:
+        warnings.warn(
+            f"the NLL of {posterior.method}'s draws on the validation data is {nll:.3f}, "
+            f"that of the point estimate {map_scaled_nll:.3f}, both rescaled: the draws have "
+            "left what was learned. Fit it with a smaller learning rate, or fewer steps.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
     if isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, noise=scale)
         return replace(posterior, likelihood=likelihood, calibration=calibration)
-    mention_edge(scale)
+    warn_if_extreme(scale)
     return replace(posterior, temperature=scale, calibration=calibration)
-
-
-def _mention_worse(posterior: Posterior, calibration: SampleCalibration) -> None:
-    """Warn of draws that do clearly worse than the point estimate."""
-    if calibration.chosen_nll > calibration.map_scaled_nll + _WORSE:
-        warnings.warn(
-            f"the NLL of {posterior.method}'s draws on the validation data is "
-            f"{calibration.chosen_nll:.3f}, that of the point estimate "
-            f"{calibration.map_scaled_nll:.3f}, both rescaled: the draws have left what "
-            "was learned. Fit it with a smaller learning rate, or fewer steps.",
-            SmidgenWarning,
-            stacklevel=4,
-        )
 
 
 def _curve(
     likelihood: Likelihood, outputs: Tensor, targets: Tensor
 ) -> Callable[[float], Tensor]:
-    """Mean NLL as a function of the scale; what it does not change is done once."""
+    """Prepare the mean NLL as a function of the scale: what that leaves alone is done once."""
     if isinstance(likelihood, Gaussian):
-        # The predictive is N(mean, variance of the samples + noise).
+        # The predictive is N(mean, variance of the draws + noise).
         ratios = likelihood.ratios(outputs[0])
         spread = outputs.var(0, correction=1) if len(outputs) > 1 else outputs[0] * 0
         squares = likelihood.squares(outputs.mean(0), targets)
@@ -176,7 +146,7 @@ def _curve(
         outputs, targets = outputs.flatten(1)[..., None], targets.flatten()[:, None]
 
     def mixture(temperature: float) -> Tensor:
-        each = torch.stack([likelihood.log_prob(o / temperature, targets) for o in outputs])
-        return labels * (log(len(outputs)) - each.logsumexp(0).mean())
+        logs = torch.stack([likelihood.log_prob(o / temperature, targets) for o in outputs])
+        return labels * (log(len(outputs)) - logs.logsumexp(0).mean())
 
     return mixture

@@ -1,7 +1,7 @@
 """Temperature scaling: divide the logits by the one number that minimises the NLL.
 
-The baseline that is always shown (Guo et al., 2017, arXiv:1706.04599). The same search
-finds the temperature that goes with a prior precision.
+The baseline of every comparison (Guo et al., 2017, arXiv:1706.04599). The same search finds
+the temperature that goes with a prior precision.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         The temperature that minimises the NLL of softmax(logits / T).
 
     Raises:
-        ArgumentError: If they are not tensors.
-        DataError: If there is no example, or logits and targets do not fit.
+        ArgumentError: If one of them is not a tensor.
+        DataError: If no example is labelled, or the shapes do not match.
     """
     if not isinstance(logits, Tensor) or not isinstance(targets, Tensor):
         raise ArgumentError(
@@ -40,27 +40,27 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
             f"logits must have shape (examples, classes), got {tuple(logits.shape)}."
         )
     if targets.shape == logits.shape[:1]:
-        kept = has_target(targets)
-        logits, targets = logits[kept.to(logits.device)], targets[kept]
+        labelled = has_target(targets)
+        logits, targets = logits[labelled.to(logits.device)], targets[labelled]
     if not len(logits):
         raise DataError("no example has a label (all are -100). Pass labelled data.")
     likelihood = Categorical(logits.shape[1])
     likelihood.check_outputs(logits)
     targets = likelihood.check_targets(logits, targets)
-    logits = logits.detach().double()
+    link = likelihood.resolve_link("auto")
+    objective = Objective(likelihood, logits.detach().double(), targets, link)
+    best = float(objective.best(None)[0])
+    warn_if_extreme(best)
+    return best
 
-    objective = Objective(likelihood, logits, targets, likelihood.resolve_link("auto"))
-    found = float(objective.best(None)[0])
-    mention_edge(found)
-    return found
 
-
-def mention_edge(found: float) -> None:
-    """Warn about a temperature that no well-sized validation set would ask for."""
-    if is_extreme(found):
+def warn_if_extreme(temperature: float) -> None:
+    """Warn about a temperature that no validation set of a fair size would choose."""
+    if is_extreme(temperature):
         warnings.warn(
-            f"the best temperature {found:.3g} is extreme: the held-out data are too few, "
-            "or the model knows little of them. Pass more, or choose the precision alone.",
+            f"the best temperature {temperature:.3g} is extreme: there are too few held-out "
+            "data, or the model predicts them badly. Pass more, or choose the precision "
+            "alone.",
             SmidgenWarning,
             stacklevel=4,
         )

@@ -29,7 +29,7 @@ from smidgen.posterior import store
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.files import write_text
-from smidgen.runtime.fingerprint import quick_fingerprint
+from smidgen.runtime.guard import quick_fingerprint
 from smidgen.runtime.record import Record
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, require_coverage

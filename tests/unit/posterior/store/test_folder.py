@@ -194,7 +194,7 @@ def test_an_interrupt_at_any_rename_keeps_the_old_or_the_new(
     assert smidgen.load(folder, model).precision == (9.0 if done else 0.7)
 
 
-@pytest.mark.parametrize("step", ["folder.save_file", "folder.json.dumps", "os.rename"])
+@pytest.mark.parametrize("step", ["save_file", "json.dumps", "os.rename"])
 @pytest.mark.parametrize("existing", [False, True])
 def test_an_interrupted_save_leaves_no_half(fitted, tmp_path, monkeypatch, step, existing):
     posterior, model, _, folder = fitted

@@ -33,18 +33,18 @@ class Epoch:
     accuracy: float | None
 
     def to_row(self) -> tuple[float, ...]:
-        """As a checkpoint holds it."""
+        """Write the epoch for a checkpoint."""
         hits = nan if self.accuracy is None else self.accuracy
         return self.number, self.train_nll, self.nll, hits
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> Epoch:
-        """Take it back from a checkpoint."""
+        """Read the epoch from a checkpoint."""
         number, train_nll, nll, hits = row
         return cls(int(number), train_nll, nll, None if isnan(hits) else hits)
 
     def gains(self, best: Epoch, stop_on: Criterion) -> bool:
-        """Whether it is better than the best before it."""
+        """Whether it beats the best epoch before it."""
         if stop_on == "nll" or self.accuracy is None or best.accuracy is None:
             return self.nll < best.nll
         return self.accuracy > best.accuracy
@@ -55,19 +55,7 @@ def validation_scores(
     batches: Iterable[Batch],
     replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[float, float | None]:
-    """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
-
-    Args:
-        problem: The settled problem.
-        batches: Labelled batches.
-        replaced: Other values of some parameters, by name.
-
-    Returns:
-        The two numbers.
-
-    Raises:
-        DataError: If there is no label.
-    """
+    """Mean NLL of the point prediction, and its accuracy for classes; `replaced` by name."""
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
     with preserve_model(problem.model), torch.no_grad():
@@ -89,18 +77,7 @@ def validation_scores(
 def resolve_criterion(
     stop_on: Criterion | None, likelihood: Likelihood | None
 ) -> Criterion:
-    """Settle what a gain is: accuracy for classes, NLL for all else.
-
-    Args:
-        stop_on: What was asked for, if anything.
-        likelihood: What the outputs mean.
-
-    Returns:
-        The criterion.
-
-    Raises:
-        ArgumentError: If this likelihood has no such number.
-    """
+    """Check what counts as a gain: accuracy for classes, NLL otherwise."""
     classes = isinstance(likelihood, Categorical)
     if stop_on is None:
         return "accuracy" if classes else "nll"
@@ -113,7 +90,7 @@ def resolve_criterion(
 
 
 def warm_up_then_fall(steps: int) -> Callable[[int], float]:
-    """The rate's factor by step: up over a tenth of all, then linearly to zero."""
+    """Make the rate's factor: up over a tenth of the steps, then linearly to zero."""
     warm = max(1, steps // 10)
 
     def factor(step: int) -> float:

@@ -87,7 +87,7 @@ class FinetuneSettings:
             raise ArgumentError(f"learning_rate must be > 0, got {self.learning_rate}.")
 
     def filled(self, *, all_weights: bool) -> tuple[float, float]:
-        """Learning rate and weight decay, defaults filled in."""
+        """Learning rate and weight decay, with defaults filled in."""
         rate, decay = (5e-5, 0.01) if all_weights else (1e-3, 0.0)
         return (
             rate if self.learning_rate is None else self.learning_rate,
@@ -191,7 +191,7 @@ def _describe(
     length: int,
     seed: int,
 ) -> dict[str, Any]:
-    """What a checkpoint is compared by."""
+    """What a checkpoint must match."""
     rate, decay = settings.filled(all_weights=subset is None)
     return {
         "what": "fine-tuning",
@@ -209,7 +209,7 @@ def _describe(
 
 
 def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
-    """What moves: the chosen weights, and the head where it was named."""
+    """Add the head, if it was named, to the chosen weights."""
     parts = {} if head == "last" else find_head(model, head)
     if all(isinstance(subset.parts.get(name), Whole) for name in parts):
         return subset
@@ -293,7 +293,7 @@ class _ChosenWeights:
         return copy, delta
 
     def _replaced(self) -> dict[str, Tensor]:
-        """The parameters of the head that were tuned whole, unless they are all."""
+        """The head's parameters that were tuned whole, unless nothing else was tuned."""
         if self.head == "last":
             new = find_certain_head(self.problem.model, self.problem.likelihood.outputs)
         else:
@@ -316,7 +316,7 @@ def _backward(
 
 
 class _Tuning:
-    """Epochs of steps, the best of which is kept."""
+    """Runs the epochs and keeps the best."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ class _Tuning:
         criterion: Criterion,
         progress: bool,
     ) -> None:
-        """Run the epochs that are left, until nothing is gained for too long."""
+        """Run the remaining epochs until patience runs out."""
         left = range(len(self.history) + 1, self.settings.epochs + 1)
         for number, batches in run.epochs(
             left, self.length, "fine-tuning", progress=progress
@@ -356,7 +356,7 @@ class _Tuning:
                 self.best, self.best_weights = epoch, self.weights.values()
 
     def _train(self, batches: Iterable[Batch]) -> float:
-        """Train for one epoch; the mean NLL of its labelled rows."""
+        """Train for one epoch; return the mean NLL of its labelled rows."""
         accumulate, optimiser = self.settings.accumulate, self.weights.optimiser
         total, seen = 0.0, 0
         for index, batch in enumerate(batches):
@@ -385,7 +385,7 @@ class _Tuning:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         unpack_optimiser(self.weights.optimiser, of_prefix("optimiser", state))
         self.weights.assign(of_prefix("now", state))
         self.best_weights = of_prefix("best", state)

@@ -24,7 +24,7 @@ from smidgen.weights.vector import SubsetVector
 
 @dataclass(frozen=True)
 class SgdSettings:
-    """How SGD goes and which of its iterates count."""
+    """How SGD runs and which of its iterates count."""
 
     steps: int = 2000
     every: int = 5
@@ -51,19 +51,11 @@ class SgdSettings:
             )
 
     def skipped(self, steps: int) -> int:
-        """Steps before the first snapshot of a run; a shorter one skips fewer."""
+        """Steps before the first snapshot; a shorter run skips fewer."""
         return self.burn_in * steps // self.steps
 
     def require_snapshots(self, name: str, steps: int) -> None:
-        """Refuse a run that would end with too few snapshots.
-
-        Args:
-            name: The argument that gives its steps.
-            steps: Their number.
-
-        Raises:
-            ArgumentError: If it would.
-        """
+        """Refuse a run of `steps`, the argument `name`, with too few snapshots."""
         count = (steps - self.skipped(steps)) // self.every
         least = LEAST_SNAPSHOTS[self.covariance]
         if count < least:
@@ -75,15 +67,7 @@ class SgdSettings:
 
 
 class Sgd:
-    """One run from the trained weights at one rate.
-
-    Args:
-        problem: The problem, its likelihood settled.
-        subset: The weights that move.
-        settings: How SGD goes.
-        rate: The learning rate.
-        steps: How many steps this run will take.
-    """
+    """One run of SGD from the trained weights, at one rate, for so many steps."""
 
     def __init__(
         self,
@@ -105,7 +89,7 @@ class Sgd:
         self.step = 0
 
     def take(self, batch: Batch) -> int:
-        """Take one step, and tell the number of examples."""
+        """Take one step and return the number of examples."""
         settings = self.settings
         count = self.problem.within(
             batch, self.weights.tensors, lambda outputs: self._backward(batch, outputs)
@@ -122,7 +106,7 @@ class Sgd:
         return count
 
     def state(self) -> dict[str, Tensor]:
-        """All there is to go on from."""
+        """All that the next step depends on."""
         return {
             "step": torch.tensor(self.step),
             "values": self.values,
@@ -131,7 +115,7 @@ class Sgd:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
+        """Continue from an earlier state."""
         self.step = int(state["step"])
         self.values = state["values"].to(self.values)
         self.velocity = state["velocity"].to(self.velocity)

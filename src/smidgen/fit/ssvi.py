@@ -130,7 +130,7 @@ def ssvi(
 def _make_network(
     model: nn.Module, subset: Subset | None, settings: SsviSettings, seed: int
 ) -> SparseNetwork:
-    """A sparse network of one's own: a copy, or made from a plain model."""
+    """Copy a sparse network, or make one from a plain model."""
     if not isinstance(model, SparseNetwork):
         density, start = settings.density, settings.start
         return make_sparse(model, subset, density=density, start=start, seed=seed)
@@ -145,7 +145,7 @@ def _make_network(
 
 
 class _Training:
-    """Steps of SSVI, and what each epoch of them came to."""
+    """The steps of SSVI and the history of its epochs."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Training:
         self.changes: list[ActiveSetChange] = []
 
     def describe(self, seed: int) -> dict[str, Any]:
-        """What a checkpoint is compared by; to be asked before the first step."""
+        """What a checkpoint must match; call before the first step."""
         told = asdict(self.settings)
         # The network says what became of these.
         del told["density"], told["start"]
@@ -189,7 +189,7 @@ class _Training:
         validation: Iterable[Batch] | None,
         seed: int,
     ) -> None:
-        """Train for one epoch, and score the means on held-out data."""
+        """Train for one epoch, and score the means on validation data."""
         started = time.perf_counter()
         self.network.train()
         # Only of this epoch, so that a resumed training sees the same batches.
@@ -236,7 +236,7 @@ class _Training:
         return float(loss.detach()), rows
 
     def _losses(self, batches: Sequence[Batch]) -> Iterator[Loss]:
-        """As many passes as asked for; the batches come again until there are so many."""
+        """Yield as many losses as `passes`, cycling through the batches."""
         for batch in islice(cycle(batches), self.settings.passes):
 
             def loss(batch: Batch = batch) -> Tensor:
@@ -256,7 +256,7 @@ class _Training:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.history, self.changes, notes = unpack_history(state)
         restore_training(state, notes["paths"], self.network, self.optimiser)
         self.rewiring.step = int(notes["step"])

@@ -78,17 +78,7 @@ class SwagSettings(SgdSettings):
         self.require_snapshots("steps", self.steps)
 
     def rates(self, *, choosing: bool) -> tuple[float, ...]:
-        """The rates to try, or the one to take.
-
-        Args:
-            choosing: Whether there are validation data to choose by.
-
-        Returns:
-            The rates.
-
-        Raises:
-            ArgumentError: If they are no rates, or several that cannot be tried.
-        """
+        """The rates to try on validation data if there are any, or the one to take."""
         given = self.learning_rate
         default = RATES if choosing else (_RATE,)
         rates = default if given is None else _as_rates(given)
@@ -229,12 +219,12 @@ class _Collecting:
 
     @property
     def trying(self) -> bool:
-        """Whether rates are still to be tried."""
+        """Whether some rates have not been tried yet."""
         return len(self.rates) > 1 and len(self.scores) < len(self.rates)
 
     @property
     def rate(self) -> float:
-        """The rate that is tried next, or the one that did best."""
+        """The next rate to try, or the best one."""
         if self.trying:
             return self.rates[len(self.scores)]
         if len(self.rates) == 1:
@@ -250,7 +240,7 @@ class _Collecting:
     def try_rate(
         self, run: TrainingRun, validation: Iterable[Batch], progress: bool
     ) -> None:
-        """Note the validation NLL of a short run; infinite if it ran off."""
+        """Record the validation NLL of a short run; infinite if it diverged."""
         settings, nll = self.settings, inf
         try:
             steps = min(settings.trial_steps, settings.steps)
@@ -267,7 +257,7 @@ class _Collecting:
         run.save()
 
     def descend(self, run: TrainingRun, steps: int, progress: bool) -> SwagPosterior:
-        """Run SGD from the trained weights, or go on with it."""
+        """Run SGD from the trained weights, or continue it."""
         self.sgd = sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
         if self.interrupted:
             sgd.restore(self.interrupted)
@@ -298,7 +288,7 @@ class _Collecting:
         )
 
     def describe(self, seed: int) -> dict[str, Any]:
-        """What a checkpoint must be of."""
+        """What a checkpoint must match."""
         told = asdict(self.settings)
         del told["checkpoint_every"]
         return {
@@ -320,7 +310,7 @@ class _Collecting:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.scores = state["scores"].tolist()
         self.examples = int(state["examples"])
         self.interrupted = of_prefix("sgd", state)
@@ -334,7 +324,7 @@ def _with_noise(
     settings: SwagSettings,
     seed: int,
 ) -> SwagPosterior:
-    """Fit a regression's noise to held-out data, else to the training residuals."""
+    """Fit a regression's noise to validation data, or to the training residuals."""
     likelihood = posterior.likelihood
     if not isinstance(likelihood, Gaussian):
         return posterior

@@ -40,7 +40,7 @@ class Learner(Protocol):
         """What `restore` needs."""
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from the state of an interrupted run."""
+        """Continue from the state of an interrupted run."""
 
 
 class TrainingRun:
@@ -74,11 +74,7 @@ class TrainingRun:
             )
 
     def resume(self) -> None:
-        """Go on from the checkpoint, if there is one.
-
-        Raises:
-            StoreError: If it is of another training, or does not fit this one.
-        """
+        """Continue from the checkpoint if there is one; refuse one that does not fit."""
         if self.path is None:
             return
         tensors = read_checkpoint(self.path, self.description)
@@ -121,17 +117,7 @@ class TrainingRun:
         save_every: int,
         progress: bool,
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield a batch for each step, and save when so many have been taken.
-
-        Args:
-            steps: The steps that are left, from 0.
-            label: What is being done, for the progress bar.
-            save_every: Steps between checkpoints.
-            progress: Draw a progress bar.
-
-        Yields:
-            The step and its batch.
-        """
+        """Yield a batch for each remaining step (from 0); save every so many of them."""
         for step in track(steps, label, show=progress):
             yield step, next(self.batches)
             if (step + 1) % save_every == 0 or monotonic() > self._due:
@@ -140,17 +126,7 @@ class TrainingRun:
     def epochs(
         self, epochs: range, length: int, what: str, *, progress: bool
     ) -> Iterator[tuple[int, Iterator[Batch]]]:
-        """Yield the batches of each epoch, and save after it.
-
-        Args:
-            epochs: The epochs that are left, from 1.
-            length: Batches of one.
-            what: What is being done, for the progress bar.
-            progress: Draw a progress bar.
-
-        Yields:
-            The epoch's number and its batches.
-        """
+        """Yield the `length` batches of each remaining epoch (from 1); save after each."""
         for number in epochs:
             label = f"{what}, epoch {number} of {epochs.stop - 1}"
             some = islice(self.batches, length)
@@ -160,13 +136,6 @@ class TrainingRun:
 
 
 def check_save_every(checkpoint_every: int) -> None:
-    """Refuse an interval between checkpoints that is none.
-
-    Args:
-        checkpoint_every: Steps between them.
-
-    Raises:
-        ArgumentError: If there is not one at least.
-    """
+    """Refuse an interval between checkpoints below one step."""
     if checkpoint_every < 1:
         raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")

@@ -80,7 +80,7 @@ class Scales:
     displacement: Mapping[str, Tensor] | None = None
 
     def __repr__(self) -> str:
-        """Say how much there is of what, and not what it is."""
+        """Show how many weights and samples there are."""
         count = sum(each.numel() for each in self.halves[0].values())
         return f"Scales({count:,} weights, {sum(self.counts)} samples)"
 
@@ -147,7 +147,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class ChainSchedule:
-    """How long a chain is: samples come every `thin` steps after `burn_in`."""
+    """How long a chain is: a sample every `thin` steps after `burn_in`."""
 
     steps: int
     burn_in: int
@@ -155,7 +155,7 @@ class ChainSchedule:
 
     @property
     def samples(self) -> int:
-        """How many samples it gives."""
+        """How many samples the chain gives."""
         return (self.steps - self.burn_in) // self.thin
 
     def sample_at(self, step: int) -> int | None:
@@ -171,7 +171,7 @@ class WeightUpdate(Protocol):
         """Move all tensors by their `.grad`; steps are numbered from 1."""
 
     def scales(self, name: str, displacement: Tensor) -> Tensor:
-        """The scales of a parameter's weights, flat, given where they are."""
+        """The scales of a parameter's weights, flat, given their displacements."""
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """P(Δ > distance) of weights without data under what is sampled."""
@@ -180,21 +180,11 @@ class WeightUpdate(Protocol):
         """What `restore` needs."""
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
 
 
 class Chain:
-    """The running sums of a chain.
-
-    Args:
-        problem: The settled problem.
-        tensors: The moving weights, by name.
-        ranked: Names of those whose scales are wanted.
-        prior: The prior.
-        schedule: Its length.
-        update: How the weights move.
-        keep_displacement: Sum |θ − θ̄| as well.
-    """
+    """The running sums of a chain over the `tensors`; those named in `ranked` have a prior."""
 
     def __init__(
         self,
@@ -221,16 +211,7 @@ class Chain:
         self.done = 0
 
     def run(self, run: TrainingRun, save_every: int, *, progress: bool) -> Scales:
-        """Take all steps, or those that an interrupted run has left.
-
-        Args:
-            run: Gives the batches, and saves.
-            save_every: Steps between checkpoints.
-            progress: Draw a progress bar.
-
-        Returns:
-            The mean scales.
-        """
+        """Take all remaining steps and average the scales."""
         left = range(self.done, self.schedule.steps)
         for index, batch in run.steps(
             left, lambda: self.label, save_every=save_every, progress=progress
@@ -245,18 +226,7 @@ class Chain:
         return self._scales()
 
     def step(self, batch: Batch, step: int) -> float:
-        """Move the weights by one batch.
-
-        Args:
-            batch: The batch.
-            step: Its number, from 1.
-
-        Returns:
-            Its mean NLL before the move.
-
-        Raises:
-            DataError: If it has no label, or the loss is not finite.
-        """
+        """Move the weights by one batch, steps from 1; return its mean NLL before the move."""
         nll = self.problem.within(
             batch, self.tensors, lambda outputs: self._backward(batch, outputs)
         )
@@ -275,16 +245,7 @@ class Chain:
         return float(loss.detach())
 
     def sample(self, step: int, number: int, nll: float) -> None:
-        """Add the scales of the weights as they are to the sums.
-
-        Args:
-            step: The step just taken.
-            number: The sample's number, from 0.
-            nll: The NLL of the step's batch.
-
-        Raises:
-            DataError: If a weight is not finite.
-        """
+        """Add the weights' present scales to the sums; samples are numbered from 0."""
         half = "first" if number < self.schedule.samples // 2 else "second"
         totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
         for name in self.ranked:
@@ -345,7 +306,7 @@ class Chain:
         return tensors
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         with torch.no_grad():
             for part, known in {"weights": self.tensors, **self.sums}.items():
                 for name, tensor in of_prefix(part, state).items():

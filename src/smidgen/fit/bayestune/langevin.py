@@ -136,15 +136,7 @@ class LangevinSettings:
 
 
 def schedule_chain(steps: float, samples: int = 20) -> ChainSchedule:
-    """Lay out a chain: half of it is burn-in, the samples are evenly over the other half.
-
-    Args:
-        steps: Its length; few steps become one for each sample, and as many before them.
-        samples: How many samples are wanted; there are more where they do not divide.
-
-    Returns:
-        Steps, burn-in and thinning, as `LangevinSettings` has them.
-    """
+    """Make half the chain burn-in and spread the samples evenly over the other half."""
     length = max(2 * samples, round(steps))
     burn_in = length // 2
     return ChainSchedule(length, burn_in, (length - burn_in) // samples)
@@ -234,7 +226,7 @@ def langevin(
 def _count_data(
     problem: SettledProblem, batches: Iterable[Batch], settings: LangevinSettings
 ) -> int:
-    """N; 0 where the published update, which has none, cannot be told it."""
+    """N; 0 where the published update, which has none, cannot count it."""
     # It is counted where it can be all the same: that reads the loader, and both updates
     # shall see one order of batches.
     sized = isinstance(getattr(batches, "dataset", None), Sized)
@@ -245,7 +237,7 @@ def _count_data(
 def _find_moving(
     model: nn.Module, subset: Subset | None, head: Head
 ) -> tuple[Subset, frozenset[str]]:
-    """Settle what moves, and the names of what moves without a prior."""
+    """Find what moves, and the names of what moves without a prior."""
     if subset is None:
         universe = require_coverage(model).universe
         subset = Subset(universe, {name: Whole() for name in universe})

@@ -35,17 +35,7 @@ _DECAY, _CLIP = 0.01, 1.0
 
 
 class Published:
-    """The joint update of weights and scales as it was released.
-
-    Args:
-        tensors: The moving weights.
-        base: Pretrained values of those that have a prior.
-        prior: The prior.
-        burn_in: Steps before the first sample. As in the released settings the first
-            five sixths of them are plain AdamW.
-        rate: η of the weights.
-        seed: Of the noise.
-    """
+    """The joint update of weights and scales as it was released; `rate` is the weights' η."""
 
     def __init__(
         self,
@@ -100,7 +90,7 @@ class Published:
         return found
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
         for name, each in self.raw.items():
             each.copy_(state[f"raw/{name}"])
@@ -108,7 +98,7 @@ class Published:
             unpack_optimiser(optimiser, of_prefix(label, state))
 
     def _join(self, name: str, tensor: Tensor) -> None:
-        """Add prior and noise to a weight's gradient, and make that of its scales."""
+        """Add prior and noise to a weight's gradient, and compute its scales' gradient."""
         assert tensor.grad is not None
         tensor.grad.add_(self._noise(tensor, self.rate))
         if name not in self.base:

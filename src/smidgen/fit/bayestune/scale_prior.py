@@ -108,20 +108,7 @@ class ScalePrior:
     def rounded_tail(
         self, distances: Sequence[float], rounding: float, power: float
     ) -> list[float]:
-        """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding.
-
-        That is what a chain samples whose steps cannot see the spike, by quadrature over
-        log Δ.
-
-        Args:
-            distances: Where the tail is wanted, all > 0.
-            rounding: What is added to Δ², > 0.
-            power: Of the density, 1/γ² for noise that is discounted by γ; infinite for
-                no noise.
-
-        Returns:
-            The tails.
-        """
+        """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding."""
         if power == inf:
             return [0.0] * len(distances)
         # Below the core the density is flat, far above 1/β it is gone.
@@ -169,7 +156,7 @@ def _tables(shape: float) -> _Tables:
 
 
 def _logarithms(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log of β E[λ] and of Δ E[1/λ] where log x is given."""
+    """Log of β E[λ] and of Δ E[1/λ] at given log x."""
     root = np.exp(logs / 2)
     orders = shape, abs(shape - 2), abs(shape - 1)
     with np.errstate(all="ignore"):
@@ -178,7 +165,7 @@ def _logarithms(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _limits(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same as x goes to zero, where a K of order above 1 overflows."""
+    """Their limits as x goes to zero, where a K of order above 1 overflows."""
     flat = np.zeros_like(logs)
     first = flat + log(shape - 1) if shape > 1 else flat - inf
     if shape > 2:

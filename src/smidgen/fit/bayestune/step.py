@@ -38,7 +38,7 @@ _ENOUGH = 10_000
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How far and how noisily a step goes."""
+    """How far and how noisily a step moves."""
 
     learning_rate: float
     temperature: float = 1.0
@@ -117,32 +117,11 @@ class Langevin:
             self.level.fill_(total / max(count, 1))
 
     def scales(self, name: str, displacement: Tensor) -> Tensor:
-        """E[λ | Δ] of a parameter's weights.
-
-        Under the prior as stated, at Δ and not at r: r grows with G, and weights that get
-        no gradient would rank high for standing still.
-
-        Args:
-            name: The parameter's name.
-            displacement: Δ, flat.
-
-        Returns:
-            The scales, flat.
-        """
+        """E[λ | Δ] of a parameter's weights."""
         return self.prior.mean(displacement)
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
-        """P(Δ > distance) of a weight without data under the law that is sampled.
-
-        It is p(θ̄ + r) to the power of 1/γ², averaged over the weights' G; short chains
-        are on their way to it.
-
-        Args:
-            distances: Where the tail is wanted, all > 0.
-
-        Returns:
-            The tails.
-        """
+        """P(Δ > distance) of a weight without data under the law that is sampled."""
         power = self.settings.noise_discount**-2 if self.settings.noise_discount else inf
         seen = [self.memory[name] for name in self.base]
         apart = max(1, sum(each.numel() for each in seen) // _ENOUGH)
@@ -161,14 +140,14 @@ class Langevin:
         return {**drawn, **{f"memory/{n}": t for n, t in self.memory.items()}}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
         self.level.copy_(state["level"])
         for name, tensor in self.memory.items():
             tensor.copy_(state[f"memory/{name}"])
 
     def _warmed(self, squares: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, float]:
-        """Update the mean squares in place; √G and the sum of root mean squares."""
+        """Update the mean squares in place; return √G and the sum of root mean squares."""
         squares.mul_(_KEPT).addcmul_(gradient, gradient, value=1 - _KEPT)
         sizes = (squares / (1 - _KEPT**step)).sqrt_()
         total = float(sizes.sum())

@@ -10,9 +10,10 @@ from smidgen.fit.calibration.temperature import temperature
 from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
 from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
+from smidgen.fit.sgd import SwagSettings
 from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
-from smidgen.fit.swag import SwagSettings, swag
+from smidgen.fit.swag import swag
 from smidgen.posterior.swag_collector import SwagCollector
 from smidgen.sparse.training import SsviSettings
 

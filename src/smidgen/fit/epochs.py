@@ -1,4 +1,4 @@
-"""When fine-tuning stops, and how its rate falls: shared by all that fine-tunes."""
+"""Parts of training: backward pass, validation scores, early stopping, learning rate."""
 
 from __future__ import annotations
 
@@ -50,12 +50,24 @@ class Epoch:
         return self.accuracy > best.accuracy
 
 
+def backward(
+    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int = 1
+) -> tuple[float, int]:
+    """Back-propagate a batch's mean NLL, divided by `share`; return it and its rows."""
+    loss_and_rows = problem.mean_nll(batch, outputs)
+    if loss_and_rows is None:
+        return 0.0, 0
+    loss, rows = loss_and_rows
+    (loss / share).backward()
+    return float(loss.detach()), rows
+
+
 def validation_scores(
     problem: SettledProblem,
     batches: Iterable[Batch],
     replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[float, float | None]:
-    """Mean NLL of the point prediction, and its accuracy for classes; `replaced` by name."""
+    """Score the point prediction: its mean NLL, and its accuracy for classes."""
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
     with preserve_model(problem.model), torch.no_grad():

@@ -24,6 +24,7 @@ from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
+    backward,
     resolve_criterion,
     validation_scores,
     warm_up_then_fall,
@@ -52,18 +53,18 @@ class FinetuneSettings:
     """How to fine-tune.
 
     Args:
-        head: New weights, where a subset is tuned: a subset, or names of modules, all of
-            which move and are stored whole, "none", or "last": the last affine layer, if
-            the subset has all of it and it makes the outputs.
-        epochs: Most epochs to run.
+        head: New weights of a subset, trained and stored whole: a subset, names of modules,
+            "none", or "last": the last affine layer, if the subset has all of it and it
+            makes the outputs.
+        epochs: The largest number of epochs.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
-            linearly to zero. 5e-5 for all weights and 1e-3 for a subset if left out.
-        weight_decay: For all weights the decay of those of two axes or more, 0.01 if left
-            out; for a subset the pull towards the pretrained values, 0 if left out.
+            linearly to zero. Default: 5e-5 for all weights, 1e-3 for a subset.
+        weight_decay: For all weights, the decay of those with two or more axes (default
+            0.01); for a subset, the pull towards the pretrained values (default 0).
         accumulate: Batches whose gradients make one step.
         patience: Stop after this many epochs without a gain.
-        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
-            "nll" (for all else).
+        stop_on: What counts as a gain: higher "accuracy" (the default for classes) or
+            lower "nll" (the default otherwise).
 
     Raises:
         ArgumentError: If a number is out of its range.
@@ -97,10 +98,7 @@ class FinetuneSettings:
 
 @dataclass(frozen=True, eq=False)
 class FinetuneResult:
-    """A new model, and the epoch whose weights it has among those that were run.
-
-    `delta` is what changed, where a subset was tuned.
-    """
+    """A new model, the epochs, and the one whose weights it has; a subset's `delta`."""
 
     model: nn.Module
     delta: Delta | None
@@ -124,20 +122,19 @@ def finetune(
     Args:
         model: The pretrained model, or its `Problem`.
         batches: Training batches, read once per epoch; a loader with a length.
-        subset: The weights that move; all that require gradients if left out. With a
-            subset running statistics, of batch norms say, never change.
-        validation: Held-out batches that decide when to stop. Without any all epochs are
-            run and the last is kept.
+        subset: The weights to train; default: all that require gradients. With a subset,
+            running statistics, such as those of batch norms, never change.
+        validation: Held-out batches that decide when to stop. Without them all epochs run
+            and the last one is kept.
         settings: How to fine-tune.
-        seed: Seed of dropout. With a subset also of the order of batches where the loader
-            has a generator of its own, which is put back; else the order is the loader's.
+        seed: Seed of dropout; with a subset, also of the loader's generator, which is
+            restored afterwards.
         checkpoint: A file, written after each epoch, to resume from if interrupted.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
-        The model of the best epoch in evaluation mode. With a subset its delta too: the
-        head is stored whole, since it has no pretrained values, unless nothing else was
-        tuned.
+        The model of the best epoch, in evaluation mode, and with a subset its delta. The
+        head has no pretrained values, so it is stored whole, unless nothing else was tuned.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
@@ -152,8 +149,11 @@ def finetune(
         with preserve_model(problem.model):
             problem, _, _ = problem.settle(batches)
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
-        told = (subset, settings, None if validation is None else criterion, length, seed)
-        description = {} if checkpoint is None else _describe(problem.model, *told)
+        description = (
+            {} if checkpoint is None else _describe(problem.model, subset, settings)
+        )
+        description |= {"batches": length, "seed": seed}
+        description["stop_on"] = None if validation is None else criterion
         torch.manual_seed(seed)
         weights: _AllWeights | _ChosenWeights = (
             _AllWeights(problem, settings)
@@ -174,7 +174,7 @@ def finetune(
 def _training(
     model: nn.Module, loader: ResumableLoader, seed: int | None
 ) -> Iterator[None]:
-    """Fork the random numbers; for a subset seed the loader and guard the model."""
+    """Fork the random numbers; for a subset, seed the loader and guard the model too."""
     if seed is None:
         with torch.random.fork_rng(), torch.enable_grad():
             yield
@@ -184,12 +184,7 @@ def _training(
 
 
 def _describe(
-    model: nn.Module,
-    subset: Subset | None,
-    settings: FinetuneSettings,
-    criterion: Criterion | None,
-    length: int,
-    seed: int,
+    model: nn.Module, subset: Subset | None, settings: FinetuneSettings
 ) -> dict[str, Any]:
     """What a checkpoint must match."""
     rate, decay = settings.filled(all_weights=subset is None)
@@ -197,14 +192,11 @@ def _describe(
         "what": "fine-tuning",
         "model": fingerprint(model),
         "weights": None if subset is None else subset.digest(),
-        "batches": length,
-        "stop_on": criterion,
         "epochs": settings.epochs,
         "learning_rate": rate,
         "weight_decay": decay,
         "accumulate": settings.accumulate,
         "patience": settings.patience,
-        "seed": seed,
     }
 
 
@@ -234,7 +226,7 @@ class _AllWeights:
         self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
 
     def backward(self, batch: Batch, share: int) -> tuple[float, int]:
-        return _backward(self.problem, batch, self.problem.training_outputs(batch), share)
+        return backward(self.problem, batch, self.problem.training_outputs(batch), share)
 
     def update(self) -> None:
         nn.utils.clip_grad_norm_(self.trained, 1.0)
@@ -270,7 +262,7 @@ class _ChosenWeights:
         return self.problem.within(
             batch,
             self.vector.tensors,
-            lambda outputs: _backward(self.problem, batch, outputs, share),
+            lambda outputs: backward(self.problem, batch, outputs, share),
         )
 
     def update(self) -> None:
@@ -286,9 +278,9 @@ class _ChosenWeights:
         self.optimiser.assign(values["difference"].to(self.optimiser.difference))
 
     def result(self) -> tuple[nn.Module, Delta]:
-        found = self.optimiser.difference
         copy = deepcopy(self.problem.model)
-        delta = make_delta(copy, self.vector.subset, found, self._replaced())
+        difference = self.optimiser.difference
+        delta = make_delta(copy, self.vector.subset, difference, self._replaced())
         delta.apply(copy)
         return copy, delta
 
@@ -302,17 +294,6 @@ class _ChosenWeights:
         names = [name for name in new if isinstance(parts.get(name), Whole)]
         whole = {name: self.vector.tensors[name] for name in names}
         return {} if len(whole) == len(parts) else whole
-
-
-def _backward(
-    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int
-) -> tuple[float, int]:
-    found = problem.mean_nll(batch, outputs)
-    if found is None:
-        return 0.0, 0
-    loss, rows = found
-    (loss / share).backward()
-    return float(loss.detach()), rows
 
 
 class _Tuning:
@@ -343,9 +324,8 @@ class _Tuning:
     ) -> None:
         """Run the remaining epochs until patience runs out."""
         left = range(len(self.history) + 1, self.settings.epochs + 1)
-        for number, batches in run.epochs(
-            left, self.length, "fine-tuning", progress=progress
-        ):
+        epochs = run.epochs(left, self.length, "fine-tuning", progress=progress)
+        for number, batches in epochs:
             if self.best and number - 1 - self.best.number >= self.settings.patience:
                 break
             train_nll = self._train(batches)

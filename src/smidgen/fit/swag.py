@@ -6,8 +6,8 @@ is constant; it can be chosen among several by the validation NLL of short runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.errors import DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
-from smidgen.fit.sgd import Sgd, SgdSettings
-from smidgen.fit.training_run import TrainingRun, check_save_every
+from smidgen.fit.sgd import Sgd, SwagSettings
+from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import sum_squared_residuals
-from smidgen.posterior.base import SAMPLES
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.swag import SwagPosterior
@@ -34,101 +33,6 @@ from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import find_parameters
-
-RATES: tuple[float, ...] = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
-"""Learning rates that are tried when validation data are there to choose by."""
-_RATE = 1e-2
-
-
-@dataclass(frozen=True)
-class SwagSettings(SgdSettings):
-    """How SGD goes, and which of its iterates make the posterior.
-
-    Args:
-        steps: Steps of SGD, however long an epoch is.
-        every: Steps between snapshots.
-        rank: Deviations kept, K.
-        covariance: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
-            mean alone, stochastic weight averaging).
-        burn_in: Steps before the first snapshot counts.
-        momentum: Of SGD.
-        weight_decay: Of SGD, towards zero, on the chosen weights only.
-        learning_rate: One rate, or several to choose from by validation data. Left out:
-            `RATES` if there are any, else 0.01.
-        trial_steps: Steps for each rate that is tried; never more than `steps`.
-        dropout: Whether dropout is on; running statistics never change.
-        samples: Samples of the weights that score a rate.
-        checkpoint_every: Steps between checkpoints.
-
-    Raises:
-        ArgumentError: If one is out of its range.
-    """  # noqa: DOC502
-
-    learning_rate: float | Sequence[float] | None = None
-    trial_steps: int = 400
-    dropout: bool = True
-    samples: int = SAMPLES
-    checkpoint_every: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trial_steps < 1:
-            raise ArgumentError(f"trial_steps must be 1 or more, got {self.trial_steps}.")
-        check_save_every(self.checkpoint_every)
-        self.require_snapshots("steps", self.steps)
-
-    def rates(self, *, choosing: bool) -> tuple[float, ...]:
-        """The rates to try on validation data if there are any, or the one to take."""
-        given = self.learning_rate
-        default = RATES if choosing else (_RATE,)
-        rates = default if given is None else _as_rates(given)
-        if not rates or (len(rates) > 1 and not choosing):
-            raise ArgumentError(
-                f"learning_rate must be one rate, or several with validation= to choose by, "
-                f"got {given!r}. Pass validation batches, or one rate."
-            )
-        if not all(0 < rate < inf for rate in rates):
-            raise ArgumentError(f"learning_rate must be > 0, got {list(rates)}.")
-        if len(rates) > 1:
-            self.require_snapshots("trial_steps", min(self.trial_steps, self.steps))
-            if self.samples < 2:
-                raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
-        return rates
-
-
-@dataclass(frozen=True)
-class SwagOptions:
-    """The part of `SwagSettings` that commands and studies set.
-
-    They have validation data, so that a setting is refused where it is given and not where
-    it is used, which may be hours later.
-    """
-
-    rates: tuple[float, ...] | None = None
-    steps: int = 2000
-    every: int = 5
-    rank: int = 20
-    trial_steps: int = 400
-    samples: int = 32
-
-    def __post_init__(self) -> None:
-        if self.samples < 2:
-            raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
-        self.settings().rates(choosing=True)
-
-    def settings(self, **others: Any) -> SwagSettings:
-        """As `swag` takes it; `others` are settings by their names."""
-        return SwagSettings(
-            **{
-                "learning_rate": self.rates,
-                "steps": self.steps,
-                "every": self.every,
-                "rank": self.rank,
-                "trial_steps": self.trial_steps,
-                "samples": self.samples,
-                **others,
-            }
-        )
 
 
 def swag(
@@ -187,17 +91,6 @@ def swag(
         posterior = collecting.descend(run, settings.steps, progress)
         run.save()
         return _with_noise(posterior, problem, batches, validation, settings, seed)
-
-
-def _as_rates(learning_rate: object) -> tuple[float, ...]:
-    try:
-        several = isinstance(learning_rate, Sequence) and not isinstance(learning_rate, str)
-        listed = learning_rate if several else [learning_rate]
-        return tuple(float(rate) for rate in listed if not isinstance(rate, str))  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"learning_rate must be a number or several, got {learning_rate!r}."
-        ) from error
 
 
 class _Collecting:

@@ -1,8 +1,12 @@
-"""Fitting: posteriors, their tuning, and the point estimates they are compared with."""
+"""Fitting: posteriors, their calibration, and the point estimates to compare with."""
 
-from smidgen.fit.bayestune.agreement import Agreement, agreement
 from smidgen.fit.bayestune.chain import Scales
-from smidgen.fit.bayestune.langevin import LangevinSettings, langevin
+from smidgen.fit.bayestune.langevin import (
+    Agreement,
+    LangevinSettings,
+    agreement,
+    langevin,
+)
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.calibration.evidence import calibrate_by_evidence, log_evidence
 from smidgen.fit.calibration.precision import CalibrationSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,11 +21,7 @@ Criterion = Literal["accuracy", "nll"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to on the validation data.
-
-    `nll` is NaN where there are none; `accuracy` is None there, and where outputs are not
-    of classes.
-    """
+    """Scores of an epoch: NaN and None without validation data, None without classes."""
 
     number: int
     train_nll: float
@@ -34,14 +30,14 @@ class Epoch:
 
     def to_row(self) -> tuple[float, ...]:
         """Write the epoch for a checkpoint."""
-        hits = nan if self.accuracy is None else self.accuracy
-        return self.number, self.train_nll, self.nll, hits
+        accuracy = nan if self.accuracy is None else self.accuracy
+        return self.number, self.train_nll, self.nll, accuracy
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> Epoch:
         """Read the epoch from a checkpoint."""
-        number, train_nll, nll, hits = row
-        return cls(int(number), train_nll, nll, None if isnan(hits) else hits)
+        number, train_nll, nll, accuracy = row
+        return cls(int(number), train_nll, nll, None if isnan(accuracy) else accuracy)
 
     def gains(self, best: Epoch, stop_on: Criterion) -> bool:
         """Whether it beats the best epoch before it."""
@@ -99,6 +95,17 @@ def resolve_criterion(
             f"got {stop_on!r}."
         )
     return stop_on
+
+
+def group_by_decay(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
+    """Group parameters for an optimiser: those with two or more axes decay."""
+    groups: list[dict[str, Any]] = [
+        {"params": [], "weight_decay": decay},
+        {"params": [], "weight_decay": 0.0},
+    ]
+    for parameter in parameters:
+        groups[0 if parameter.dim() > 1 else 1]["params"].append(parameter)
+    return groups
 
 
 def warm_up_then_fall(steps: int) -> Callable[[int], float]:

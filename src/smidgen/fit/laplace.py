@@ -68,7 +68,7 @@ class LaplaceSettings:
         seed: Seed of the drawn labels.
 
     Raises:
-        ArgumentError: If one is not among its choices.
+        ArgumentError: If approximation or noise is not one of its choices.
     """
 
     approximation: Approximation = "reduce"
@@ -86,7 +86,7 @@ class LaplaceSettings:
                 )
 
     def backward_vectors(self, likelihood: Likelihood) -> BackwardVectors:
-        """What a pass sends back from the outputs."""
+        """Make what a pass sends back from the outputs."""
         if self.fisher_draws is None:
             return exact_ggn(likelihood)
         generator = torch.Generator().manual_seed(self.seed)
@@ -111,7 +111,7 @@ def laplace(
         batches: Training batches, any iterable, read once ("ekfac": twice).
             Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
-        structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
+        structure: How the curvature is stored: "kron" (factors), "ekfac" (their basis,
             measured in a second pass), "diag", or "full" (one matrix over all layers, for a
             few thousand weights).
         precision: Prior precision τ, to be calibrated afterwards.

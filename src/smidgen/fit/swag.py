@@ -49,22 +49,20 @@ def swag(
     """Collect a SWAG posterior over a subset of the weights.
 
     Args:
-        model: The trained model, or its `Problem`; it is left as it was.
+        model: The trained model, or its `Problem`; it is not changed.
         batches: Training batches; a loader that can be read again and again.
-        subset: The weights that move: any of any parameter.
+        subset: The weights that move: any entries of any parameters.
         validation: Labelled batches that choose among several rates, read once for each,
             and fit a regression's noise, read once more.
-        settings: How SGD goes.
-        seed: Seed of dropout and of the loader's order: its generators draw from this
-            seed meanwhile, and are put back.
-        checkpoint: A file to keep the state in. A run that finds it goes on from there,
-            to the same moments. It stays at the end: delete it once the posterior is saved.
-        progress: Draw a progress bar; in a log, a line a minute.
+        settings: How SGD runs.
+        seed: Seed of dropout and of the loader's generators, which are restored afterwards.
+        checkpoint: A file to save to and to resume from, with the same result. It stays at
+            the end: delete it once the posterior is saved.
+        progress: Show a progress bar.
 
     Returns:
-        The posterior, at temperature 1; `calibrate` chooses another. A regression has
-        the noise that suits its samples on the validation data, or, without any, that of
-        the training residuals, whatever the likelihood came with.
+        The posterior, at temperature 1; `calibrate` chooses another. A regression's noise
+        is fitted to the validation data, or without them to the training residuals.
     """
     settings = settings or SwagSettings()
     rates = settings.rates(choosing=validation is not None)
@@ -81,8 +79,7 @@ def swag(
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)
-        description = {} if checkpoint is None else collecting.describe(seed)
-        run = TrainingRun(collecting, loader, description, checkpoint)
+        run = TrainingRun(collecting, loader, lambda: collecting.describe(seed), checkpoint)
         torch.manual_seed(seed)
         run.resume()
         while collecting.trying:
@@ -90,7 +87,7 @@ def swag(
             collecting.try_rate(run, validation, progress)
         posterior = collecting.descend(run, settings.steps, progress)
         run.save()
-        return _with_noise(posterior, problem, batches, validation, settings, seed)
+        return collecting.fit_noise(posterior, batches, validation, seed)
 
 
 class _Collecting:
@@ -125,7 +122,7 @@ class _Collecting:
         best = min(range(len(self.rates)), key=self.scores.__getitem__)
         if not isfinite(self.scores[best]):
             raise DataError(
-                f"SGD ran off with every learning rate of {list(self.rates)}. Pass smaller "
+                f"SGD diverged with every learning rate of {list(self.rates)}. Pass smaller "
                 "ones."
             )
         return self.rates[best]
@@ -138,11 +135,11 @@ class _Collecting:
         try:
             steps = min(settings.trial_steps, settings.steps)
             posterior = self.descend(run, steps, progress)
-            found = held_out(self.problem, posterior, validation, samples=settings.samples)
-            nll = found.nll(found.outputs, posterior.likelihood.scale)
-            if isinstance(found.likelihood, Gaussian) and isfinite(nll):
+            held = held_out(self.problem, posterior, validation, samples=settings.samples)
+            nll = held.nll(held.outputs, posterior.likelihood.scale)
+            if isinstance(held.likelihood, Gaussian) and isfinite(nll):
                 # Each rate under the noise that suits it: that is fitted in the end too.
-                _, nll = found.best(found.outputs)
+                _, nll = held.best(held.outputs)
         except DivergedError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
@@ -157,8 +154,7 @@ class _Collecting:
             self.interrupted = {}
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
         every = self.settings.checkpoint_every
-        left = range(sgd.step, steps)
-        for _, batch in run.steps(left, label, save_every=every, progress=progress):
+        for _, batch in run.steps(range(sgd.step, steps), label, every, progress):
             count = sgd.take(batch)
             if run.batches.epoch == 0:
                 self.examples += count
@@ -180,12 +176,37 @@ class _Collecting:
             rates=tuple(zip(self.rates, self.scores, strict=False)),
         )
 
+    def fit_noise(
+        self,
+        posterior: SwagPosterior,
+        batches: Iterable[Batch],
+        validation: Iterable[Batch] | None,
+        seed: int,
+    ) -> SwagPosterior:
+        """Fit a regression's noise to validation data, or to the training residuals."""
+        likelihood, settings = posterior.likelihood, self.settings
+        if not isinstance(likelihood, Gaussian):
+            return posterior
+        if validation is not None:
+            held = held_out(self.problem, posterior, validation, samples=settings.samples)
+            noise, _ = held.best(held.outputs)
+        else:
+            with ResumableLoader(batches).seeded(seed):
+                torch.manual_seed(seed)
+                # No more batches than SGD took: a stream may have no end.
+                read = islice(batches, settings.steps)
+                squares, rows = sum_squared_residuals(self.problem, read)
+            noise = float(squares.mean()) / max(rows, 1)
+            if not noise > 0:
+                raise DataError("all residuals are zero: there is no noise to fit.")
+        return replace(posterior, likelihood=replace(likelihood, noise=noise))
+
     def describe(self, seed: int) -> dict[str, Any]:
         """What a checkpoint must match."""
-        told = asdict(self.settings)
-        del told["checkpoint_every"]
+        settings = asdict(self.settings)
+        del settings["checkpoint_every"]
         return {
-            **told,
+            **settings,
             "trial_steps": min(self.settings.trial_steps, self.settings.steps),
             "learning_rate": self.rates,
             "seed": seed,
@@ -207,30 +228,3 @@ class _Collecting:
         self.scores = state["scores"].tolist()
         self.examples = int(state["examples"])
         self.interrupted = of_prefix("sgd", state)
-
-
-def _with_noise(
-    posterior: SwagPosterior,
-    problem: SettledProblem,
-    batches: Iterable[Batch],
-    validation: Iterable[Batch] | None,
-    settings: SwagSettings,
-    seed: int,
-) -> SwagPosterior:
-    """Fit a regression's noise to validation data, or to the training residuals."""
-    likelihood = posterior.likelihood
-    if not isinstance(likelihood, Gaussian):
-        return posterior
-    if validation is not None:
-        found = held_out(problem, posterior, validation, samples=settings.samples)
-        noise, _ = found.best(found.outputs)
-    else:
-        with ResumableLoader(batches).seeded(seed):
-            torch.manual_seed(seed)
-            # No more batches than SGD took: a stream may have no end.
-            some = islice(batches, settings.steps)
-            squares, rows = sum_squared_residuals(problem, some)
-        noise = float(squares.mean()) / max(rows, 1)
-        if not noise > 0:
-            raise DataError("all residuals are zero: there is no noise to fit.")
-    return replace(posterior, likelihood=replace(likelihood, noise=noise))

@@ -43,17 +43,15 @@ def exact_ggn(likelihood: Likelihood) -> BackwardVectors:
     )
 
 
-def sampled_fisher(
-    likelihood: Likelihood, draws: int, generator: torch.Generator | None = None
-) -> BackwardVectors:
+def sampled_fisher(likelihood: Likelihood, draws: int, seed: int) -> BackwardVectors:
     """Gradients at drawn labels, scaled so that their squares average over the draws."""
     if draws < 1:
         raise ArgumentError(f"fisher_draws must be 1 or more, got {draws}.")
-    source = generator or torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
 
     def make(trace: Trace) -> Tensor:
         outputs = trace.outputs.detach()
-        labels = [likelihood.draw_targets(outputs, source) for _ in range(draws)]
+        labels = [likelihood.draw_targets(outputs, generator) for _ in range(draws)]
         roots = torch.stack([likelihood.gradient(outputs, label) for label in labels])
         return roots / draws**0.5
 

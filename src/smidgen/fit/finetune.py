@@ -299,7 +299,6 @@ class _Tuning:
     ) -> dict[str, Any]:
         """What a checkpoint must match."""
         settings = self.settings
-        rate, decay = settings.filled(all_weights=subset is None)
         return {
             "what": "fine-tuning",
             "model": fingerprint(self.weights.problem.model),
@@ -307,8 +306,8 @@ class _Tuning:
             "batches": self.length,
             "stop_on": stop_on,
             "epochs": settings.epochs,
-            "learning_rate": rate,
-            "weight_decay": decay,
+            "learning_rate": self.rate,
+            "weight_decay": self.weights.optimiser.param_groups[0]["weight_decay"],
             "accumulate": settings.accumulate,
             "patience": settings.patience,
             "seed": seed,

@@ -89,8 +89,7 @@ class LaplaceSettings:
         """Make what a pass sends back from the outputs."""
         if self.fisher_draws is None:
             return exact_ggn(likelihood)
-        generator = torch.Generator().manual_seed(self.seed)
-        return sampled_fisher(likelihood, self.fisher_draws, generator)
+        return sampled_fisher(likelihood, self.fisher_draws, self.seed)
 
 
 def laplace(
@@ -147,20 +146,7 @@ def laplace(
             curvatures = sums.finish(settings.num_data)
             inputs = replace(inputs, operators=curvatures.operators)
             data = track(batches, "measuring", show=progress)
-    warn_of_idle_layers(curvatures)
-    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
-    kind, device = problem.working_type, problem.device
-    return LaplacePosterior(
-        subset=subset,
-        likelihood=likelihood,
-        operators={n: op.to(kind, device) for n, op in curvatures.operators.items()},
-        precision=precision,
-        fingerprint=fingerprint(problem.model),
-        num_data=curvatures.num_data,
-        structure=structure,
-        approximation=settings.approximation,
-        log_likelihood=curvatures.log_likelihood_under(likelihood),
-    )
+    return make_posterior(problem, subset, curvatures, structure, precision, settings)
 
 
 def _check_arguments(
@@ -269,8 +255,15 @@ def drop_mixing_layers(
     return separable
 
 
-def warn_of_idle_layers(curvatures: Curvatures) -> None:
-    """Warn about chosen layers that never ran."""
+def make_posterior(
+    problem: SettledProblem,
+    subset: Subset,
+    curvatures: Curvatures,
+    structure: str,
+    precision: float,
+    settings: LaplaceSettings,
+) -> LaplacePosterior:
+    """Make the posterior, and warn about chosen layers that never ran."""
     if curvatures.idle:
         warnings.warn(
             f"{len(curvatures.idle)} chosen layers never ran, so their weights keep the "
@@ -278,3 +271,16 @@ def warn_of_idle_layers(curvatures: Curvatures) -> None:
             SmidgenWarning,
             stacklevel=3,
         )
+    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
+    kind, device = problem.working_type, problem.device
+    return LaplacePosterior(
+        subset=subset,
+        likelihood=likelihood,
+        operators={n: op.to(kind, device) for n, op in curvatures.operators.items()},
+        precision=precision,
+        fingerprint=fingerprint(problem.model),
+        num_data=curvatures.num_data,
+        structure=structure,
+        approximation=settings.approximation,
+        log_likelihood=curvatures.log_likelihood_under(likelihood),
+    )

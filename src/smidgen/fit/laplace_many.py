@@ -22,12 +22,11 @@ from smidgen.fit.laplace import (
     LaplaceSettings,
     check_fit,
     drop_mixing_layers,
-    warn_of_idle_layers,
+    make_posterior,
 )
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
-from smidgen.runtime.fingerprint import fingerprint
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
@@ -84,19 +83,11 @@ def laplace_many(
         sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)
         accumulate(sums, problem, read_once, around, reduce)
         curvatures = sums.finish(settings.num_data, decompose=False)
-    warn_of_idle_layers(curvatures)
-    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
-    like = torch.empty(0, dtype=problem.working_type, device=problem.device)
-    base = LaplacePosterior(
-        subset=next(iter(subsets.values())),
-        likelihood=likelihood,
-        operators={},
-        precision=precision,
-        fingerprint=fingerprint(problem.model),
-        num_data=curvatures.num_data,
-        approximation=settings.approximation,
-        log_likelihood=curvatures.log_likelihood_under(likelihood),
+    first_subset = next(iter(subsets.values()))
+    base = make_posterior(
+        problem, first_subset, curvatures, Kronecker.structure, precision, settings
     )
+    like = torch.empty(0, dtype=problem.working_type, device=problem.device)
     return {
         name: _restrict(base, sums, around, subsets[name], blocks[name], like)
         for name in track(list(subsets), "decomposing", show=progress)

@@ -147,7 +147,7 @@ class _Collecting:
         run.save()
 
     def descend(self, run: TrainingRun, steps: int, progress: bool) -> SwagPosterior:
-        """Run SGD from the trained weights, or continue it."""
+        """Run SGD from the trained weights, or continue it; fit a Gaussian to its snapshots."""
         self.sgd = sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
         if self.interrupted:
             sgd.restore(self.interrupted)
@@ -158,10 +158,6 @@ class _Collecting:
             count = sgd.take(batch)
             if run.batches.epoch == 0:
                 self.examples += count
-        return self.posterior(sgd)
-
-    def posterior(self, sgd: Sgd) -> SwagPosterior:
-        """The Gaussian through the snapshots."""
         mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,

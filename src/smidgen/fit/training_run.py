@@ -33,10 +33,10 @@ _SECONDS = 30.0
 
 
 class Learner(Protocol):
-    """What a run trains: all that its next step depends on is in its state."""
+    """What a run trains."""
 
     def state(self) -> dict[str, Tensor]:
-        """What `restore` needs."""
+        """All that the next step depends on."""
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the state of an interrupted run."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.epochs import backward
-from smidgen.fit.training_run import TrainingRun
+from smidgen.fit.training_run import Learner, TrainingRun
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.types import Batch
@@ -144,7 +144,7 @@ class ChainSchedule:
         return after // self.thin - 1 if after > 0 and not after % self.thin else None
 
 
-class WeightUpdate(Protocol):
+class WeightUpdate(Learner, Protocol):
     """Moves weights by their gradients, and knows the scale of each."""
 
     def move(self, step: int) -> None:
@@ -155,12 +155,6 @@ class WeightUpdate(Protocol):
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """P(Δ > distance) of weights without data under what is sampled."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What `restore` needs."""
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from an earlier state."""
 
 
 class Chain:

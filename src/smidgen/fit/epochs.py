@@ -82,9 +82,7 @@ def validation_scores(
     return nll / seen, hits / seen if classes else None
 
 
-def resolve_criterion(
-    stop_on: Criterion | None, likelihood: Likelihood | None
-) -> Criterion:
+def resolve_criterion(stop_on: Criterion | None, likelihood: Likelihood) -> Criterion:
     """Check what counts as a gain: accuracy for classes, NLL otherwise."""
     classes = isinstance(likelihood, Categorical)
     if stop_on is None:

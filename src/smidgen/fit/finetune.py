@@ -118,7 +118,7 @@ def finetune(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> FinetuneResult:
-    """Fine-tune all weights or a subset; the caller's model stays as it is.
+    """Fine-tune all weights or a subset on a copy of the model.
 
     Args:
         model: The pretrained model, or its `Problem`.

@@ -11,8 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
@@ -24,7 +23,7 @@ from smidgen.fit.laplace import (
     drop_mixing_layers,
     make_posterior,
 )
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
 from smidgen.runtime.guard import preserve_model
@@ -87,20 +86,19 @@ def laplace_many(
     base = make_posterior(
         problem, first_subset, curvatures, Kronecker.structure, precision, settings
     )
-    like = torch.empty(0, dtype=problem.working_type, device=problem.device)
     return {
-        name: _restrict(base, sums, around, subsets[name], blocks[name], like)
+        name: _restrict(base, problem, sums, around, subsets[name], blocks[name])
         for name in track(list(subsets), "decomposing", show=progress)
     }
 
 
 def _restrict(
     base: LaplacePosterior,
+    problem: SettledProblem,
     sums: KroneckerAccumulator,
     around: Sequence[LayerBlock],
     subset: Subset,
     blocks: Sequence[LayerBlock],
-    like: Tensor,
 ) -> LaplacePosterior:
     """The posterior of one subset: principal blocks of the factors around it."""
     tapped = {block.layer.name: block for block in around}
@@ -115,5 +113,5 @@ def _restrict(
         if columns is not None:
             inputs = inputs[columns][:, columns]
         operator = Kronecker.from_factors(gradient, inputs)
-        operators[name] = operator.to(like.dtype, like.device)
+        operators[name] = operator.to(problem.working_type, problem.device)
     return replace(base, subset=restrict_subset(subset, blocks), operators=operators)

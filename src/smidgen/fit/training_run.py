@@ -69,9 +69,9 @@ class TrainingRun:
 
     def resume(self) -> None:
         """Continue from the checkpoint if there is one; refuse one that does not fit."""
-        if self.path is None:
-            return
-        tensors = read_checkpoint(self.path, self.description)
+        tensors = (
+            None if self.path is None else read_checkpoint(self.path, self.description)
+        )
         if tensors is None:
             return
         try:

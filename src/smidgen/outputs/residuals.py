@@ -18,7 +18,7 @@ from smidgen.types import Batch, Reduce
 def sum_squared_residuals(
     problem: SettledProblem, batches: Iterable[Batch]
 ) -> tuple[Tensor, int]:
-    """Sum the squared residuals, for relative noise one, (C,), in fp64, and count the rows."""
+    """Sum the squared residuals for relative noise one, (C,) in fp64, and count the rows."""
     likelihood = problem.likelihood
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0

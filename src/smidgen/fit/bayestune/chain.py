@@ -76,7 +76,6 @@ class Scales:
     displacement: Mapping[str, Tensor] | None = None
 
     def __repr__(self) -> str:
-        """Show how many weights and samples there are."""
         return f"Scales({self.size:,} weights, {sum(self.counts)} samples)"
 
     @property

@@ -56,7 +56,7 @@ class LangevinSettings:
         thin: Steps from one sample to the next.
         learning_rate: η, the length of a step in units of the preconditioned gradient.
         temperature: T of the likelihood, which counts as N/T examples; the prior stays
-            as it is. Default: 1e-5.
+            unchanged. Default: 1e-5.
         noise_discount: γ, a factor on the noise; the posterior is sampled to the power
             of 1/γ². Default: 1, the posterior itself.
         preconditioned: Divide by the root mean square of the gradients; the default.
@@ -124,7 +124,7 @@ class LangevinSettings:
 
     @property
     def step(self) -> StepSettings:
-        """How far and how noisily a step goes, defaults filled in."""
+        """How far and how noisily a step moves, with defaults filled in."""
         return StepSettings(
             self.learning_rate,
             TEMPERATURE if self.temperature is None else self.temperature,
@@ -159,7 +159,7 @@ def langevin(
     Args:
         model: The pretrained model, or its `Problem`.
         batches: Training batches; a loader that can be read again.
-        subset: The whole parameters that move; all affine layers if left out.
+        subset: The whole parameters that move; default: all affine layers.
         settings: How the chain runs.
         seed: Seed of the noise and of the loader's generator, which is restored afterwards.
         checkpoint: A file to save to and to resume from.

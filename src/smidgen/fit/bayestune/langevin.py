@@ -274,8 +274,7 @@ class Agreement:
 
     def to_dict(self) -> dict[str, float]:
         """The numbers as JSON values."""
-        numbers = {"fraction": self.fraction, "overlap": self.overlap}
-        return {**numbers, "chance": self.chance}
+        return {"fraction": self.fraction, "overlap": self.overlap, "chance": self.chance}
 
 
 def agreement(

@@ -17,11 +17,15 @@ from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import read_choices, read_numbers
 from smidgen.errors import ArgumentError
-from smidgen.fit.swag import SwagOptions
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
 from smidgen.workflows.ramp.schemes import SCHEMES
-from smidgen.workflows.ramp.swag import SWAG_SCHEMES, SwagRampSettings, swag_ramp
+from smidgen.workflows.ramp.swag import (
+    SWAG_SCHEMES,
+    SwagOptions,
+    SwagRampSettings,
+    swag_ramp,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

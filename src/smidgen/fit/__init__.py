@@ -1,8 +1,12 @@
-"""Fitting: posteriors, their tuning, and the point estimates they are compared with."""
+"""Fitting: posteriors, their calibration, and the point estimates to compare with."""
 
-from smidgen.fit.bayestune.agreement import Agreement, agreement
 from smidgen.fit.bayestune.chain import Scales
-from smidgen.fit.bayestune.langevin import LangevinSettings, langevin
+from smidgen.fit.bayestune.langevin import (
+    Agreement,
+    LangevinSettings,
+    agreement,
+    langevin,
+)
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.calibration.evidence import calibrate_by_evidence, log_evidence
 from smidgen.fit.calibration.precision import CalibrationSettings
@@ -10,9 +14,10 @@ from smidgen.fit.calibration.temperature import temperature
 from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
 from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
+from smidgen.fit.sgd import SwagSettings
 from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
-from smidgen.fit.swag import SwagSettings, swag
+from smidgen.fit.swag import swag
 from smidgen.posterior.swag_collector import SwagCollector
 from smidgen.sparse.training import SsviSettings
 

@@ -1,4 +1,4 @@
-"""How large the training data are: batches of an epoch, and examples a prior counts against."""
+"""How large the training data are: batches of an epoch, and examples or labels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ from smidgen.types import Batch
 
 
 def count_training_batches(batches: Iterable[Batch]) -> int:
-    """Count the batches of an epoch.
-
-    Args:
-        batches: The loader.
-
-    Returns:
-        How many there are.
-
-    Raises:
-        DataError: If it has no length, or none.
-    """
+    """Count the batches of an epoch."""
     count = count_batches(batches)
     if not count:
         raise DataError(
@@ -37,24 +27,16 @@ def count_training_batches(batches: Iterable[Batch]) -> int:
 def count_training_data(
     problem: SettledProblem, batches: Iterable[Batch], num_data: int | None
 ) -> int:
-    """N, what a prior counts against: as many terms as the likelihood has.
-
-    Args:
-        problem: The problem.
-        batches: The loader; it is read once where its first batch has labels of tokens, or
-            rows without one.
-        num_data: N if the caller knows it.
-
-    Returns:
-        Examples; labelled tokens or rows where not every one has a label.
-
-    Raises:
-        ArgumentError: If it is not given and cannot be told.
-    """
+    """Count the terms of the likelihood, N: examples, or labelled tokens or rows."""
+    # The loader is read once more where labels are of tokens, or of some rows only.
     dataset = getattr(batches, "dataset", None)
     if num_data is None and isinstance(dataset, Sized):
-        partly = _is_partly_labelled(problem, batches)
-        num_data = _count_labels(problem, batches) if partly else len(dataset)
+        num_data = len(dataset)
+        if _is_partly_labelled(problem, batches):
+            labels = (problem.targets(batch) for batch in batches)
+            num_data = sum(
+                int(has_target(t.flatten()).sum()) for t in labels if t is not None
+            )
     if num_data is None:
         raise ArgumentError(
             "num_data must be given for a loader whose data set has no length: the prior "
@@ -66,13 +48,8 @@ def count_training_data(
 
 
 def _is_partly_labelled(problem: SettledProblem, batches: Iterable[Batch]) -> bool:
-    """Whether classes are of tokens, or of some rows only."""
+    """Whether the labels are of tokens, or missing in some rows."""
     targets = problem.targets(next(iter(batches)))
     if targets is None or not isinstance(problem.likelihood, Categorical):
         return False
     return targets.dim() > 1 or not bool(has_target(targets).all())
-
-
-def _count_labels(problem: SettledProblem, batches: Iterable[Batch]) -> int:
-    labels = (problem.targets(batch) for batch in batches)
-    return sum(int(has_target(each.flatten()).sum()) for each in labels if each is not None)

@@ -1,11 +1,11 @@
-"""When fine-tuning stops, and how its rate falls: shared by all that fine-tunes."""
+"""Parts of training: backward pass, validation scores, early stopping, learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,11 +21,7 @@ Criterion = Literal["accuracy", "nll"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to on the validation data.
-
-    `nll` is NaN where there are none; `accuracy` is None there, and where outputs are not
-    of classes.
-    """
+    """Scores of an epoch: NaN and None without validation data, None without classes."""
 
     number: int
     train_nll: float
@@ -33,21 +29,33 @@ class Epoch:
     accuracy: float | None
 
     def to_row(self) -> tuple[float, ...]:
-        """As a checkpoint holds it."""
-        hits = nan if self.accuracy is None else self.accuracy
-        return self.number, self.train_nll, self.nll, hits
+        """Write the epoch for a checkpoint."""
+        accuracy = nan if self.accuracy is None else self.accuracy
+        return self.number, self.train_nll, self.nll, accuracy
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> Epoch:
-        """Take it back from a checkpoint."""
-        number, train_nll, nll, hits = row
-        return cls(int(number), train_nll, nll, None if isnan(hits) else hits)
+        """Read the epoch from a checkpoint."""
+        number, train_nll, nll, accuracy = row
+        return cls(int(number), train_nll, nll, None if isnan(accuracy) else accuracy)
 
     def gains(self, best: Epoch, stop_on: Criterion) -> bool:
-        """Whether it is better than the best before it."""
+        """Whether it beats the best epoch before it."""
         if stop_on == "nll" or self.accuracy is None or best.accuracy is None:
             return self.nll < best.nll
         return self.accuracy > best.accuracy
+
+
+def backward(
+    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int = 1
+) -> tuple[float, int]:
+    """Back-propagate a batch's mean NLL, divided by `share`; return it and its rows."""
+    loss_and_rows = problem.mean_nll(batch, outputs)
+    if loss_and_rows is None:
+        return 0.0, 0
+    loss, rows = loss_and_rows
+    (loss / share).backward()
+    return float(loss.detach()), rows
 
 
 def validation_scores(
@@ -55,19 +63,7 @@ def validation_scores(
     batches: Iterable[Batch],
     replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[float, float | None]:
-    """Mean NLL of the point prediction, and its accuracy if outputs are of classes.
-
-    Args:
-        problem: The settled problem.
-        batches: Labelled batches.
-        replaced: Other values of some parameters, by name.
-
-    Returns:
-        The two numbers.
-
-    Raises:
-        DataError: If there is no label.
-    """
+    """Score the point prediction: its mean NLL, and its accuracy for classes."""
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
     with preserve_model(problem.model), torch.no_grad():
@@ -86,21 +82,8 @@ def validation_scores(
     return nll / seen, hits / seen if classes else None
 
 
-def resolve_criterion(
-    stop_on: Criterion | None, likelihood: Likelihood | None
-) -> Criterion:
-    """Settle what a gain is: accuracy for classes, NLL for all else.
-
-    Args:
-        stop_on: What was asked for, if anything.
-        likelihood: What the outputs mean.
-
-    Returns:
-        The criterion.
-
-    Raises:
-        ArgumentError: If this likelihood has no such number.
-    """
+def resolve_criterion(stop_on: Criterion | None, likelihood: Likelihood) -> Criterion:
+    """Check what counts as a gain: accuracy for classes, NLL otherwise."""
     classes = isinstance(likelihood, Categorical)
     if stop_on is None:
         return "accuracy" if classes else "nll"
@@ -112,8 +95,19 @@ def resolve_criterion(
     return stop_on
 
 
+def group_by_decay(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
+    """Group parameters for an optimiser: those with two or more axes decay."""
+    groups: list[dict[str, Any]] = [
+        {"params": [], "weight_decay": decay},
+        {"params": [], "weight_decay": 0.0},
+    ]
+    for parameter in parameters:
+        groups[0 if parameter.dim() > 1 else 1]["params"].append(parameter)
+    return groups
+
+
 def warm_up_then_fall(steps: int) -> Callable[[int], float]:
-    """The rate's factor by step: up over a tenth of all, then linearly to zero."""
+    """Make the rate's factor: up over a tenth of the steps, then linearly to zero."""
     warm = max(1, steps // 10)
 
     def factor(step: int) -> float:

@@ -24,6 +24,8 @@ from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
+    backward,
+    group_by_decay,
     resolve_criterion,
     validation_scores,
     warm_up_then_fall,
@@ -51,18 +53,18 @@ class FinetuneSettings:
     """How to fine-tune.
 
     Args:
-        head: New weights, where a subset is tuned: a subset, or names of modules, all of
-            which move and are stored whole, "none", or "last": the last affine layer, if
-            the subset has all of it and it makes the outputs.
-        epochs: Most epochs to run.
+        head: New weights of a subset, trained and stored whole: a subset, names of modules,
+            "none", or "last": the last affine layer, if the subset has all of it and it
+            makes the outputs.
+        epochs: The largest number of epochs.
         learning_rate: Peak rate, after a warm-up over a tenth of all steps; it falls
-            linearly to zero. 5e-5 for all weights and 1e-3 for a subset if left out.
-        weight_decay: For all weights the decay of those of two axes or more, 0.01 if left
-            out; for a subset the pull towards the pretrained values, 0 if left out.
+            linearly to zero. Default: 5e-5 for all weights, 1e-3 for a subset.
+        weight_decay: For all weights, the decay of those with two or more axes (default
+            0.01); for a subset, the pull towards the pretrained values (default 0).
         accumulate: Batches whose gradients make one step.
         patience: Stop after this many epochs without a gain.
-        stop_on: What a gain is: higher "accuracy" (the default for classes) or lower
-            "nll" (for all else).
+        stop_on: What counts as a gain: higher "accuracy" (the default for classes) or
+            lower "nll" (the default otherwise).
 
     Raises:
         ArgumentError: If a number is out of its range.
@@ -86,7 +88,7 @@ class FinetuneSettings:
             raise ArgumentError(f"learning_rate must be > 0, got {self.learning_rate}.")
 
     def filled(self, *, all_weights: bool) -> tuple[float, float]:
-        """Learning rate and weight decay, defaults filled in."""
+        """Learning rate and weight decay, with defaults filled in."""
         rate, decay = (5e-5, 0.01) if all_weights else (1e-3, 0.0)
         return (
             rate if self.learning_rate is None else self.learning_rate,
@@ -96,10 +98,7 @@ class FinetuneSettings:
 
 @dataclass(frozen=True, eq=False)
 class FinetuneResult:
-    """A new model, and the epoch whose weights it has among those that were run.
-
-    `delta` is what changed, where a subset was tuned.
-    """
+    """A new model, the epochs, and the one whose weights it has; a subset's `delta`."""
 
     model: nn.Module
     delta: Delta | None
@@ -118,25 +117,24 @@ def finetune(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> FinetuneResult:
-    """Fine-tune all weights or a subset; the caller's model stays as it is.
+    """Fine-tune all weights or a subset on a copy of the model.
 
     Args:
         model: The pretrained model, or its `Problem`.
         batches: Training batches, read once per epoch; a loader with a length.
-        subset: The weights that move; all that require gradients if left out. With a
-            subset running statistics, of batch norms say, never change.
-        validation: Held-out batches that decide when to stop. Without any all epochs are
-            run and the last is kept.
+        subset: The weights to train; default: all that require gradients. With a subset,
+            running statistics, such as those of batch norms, never change.
+        validation: Held-out batches that decide when to stop. Without them all epochs run
+            and the last one is kept.
         settings: How to fine-tune.
-        seed: Seed of dropout. With a subset also of the order of batches where the loader
-            has a generator of its own, which is put back; else the order is the loader's.
+        seed: Seed of dropout; with a subset, also of the loader's generator, which is
+            restored afterwards.
         checkpoint: A file, written after each epoch, to resume from if interrupted.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
-        The model of the best epoch in evaluation mode. With a subset its delta too: the
-        head is stored whole, since it has no pretrained values, unless nothing else was
-        tuned.
+        The model of the best epoch, in evaluation mode, and with a subset its delta. The
+        head has no pretrained values, so it is stored whole, unless nothing else was tuned.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
@@ -151,8 +149,6 @@ def finetune(
         with preserve_model(problem.model):
             problem, _, _ = problem.settle(batches)
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
-        told = (subset, settings, None if validation is None else criterion, length, seed)
-        description = {} if checkpoint is None else _describe(problem.model, *told)
         torch.manual_seed(seed)
         weights: _AllWeights | _ChosenWeights = (
             _AllWeights(problem, settings)
@@ -160,7 +156,10 @@ def finetune(
             else _ChosenWeights(problem, subset, settings)
         )
         tuning = _Tuning(weights, settings, length)
-        run = TrainingRun(tuning, loader, description, checkpoint)
+        stop_on = None if validation is None else criterion
+        run = TrainingRun(
+            tuning, loader, lambda: tuning.describe(subset, stop_on, seed), checkpoint
+        )
         run.resume()
         tuning.run(run, validation, criterion, progress)
         weights.assign(tuning.best_weights)
@@ -173,7 +172,7 @@ def finetune(
 def _training(
     model: nn.Module, loader: ResumableLoader, seed: int | None
 ) -> Iterator[None]:
-    """Fork the random numbers; for a subset seed the loader and guard the model."""
+    """Fork the random numbers; for a subset, seed the loader and guard the model too."""
     if seed is None:
         with torch.random.fork_rng(), torch.enable_grad():
             yield
@@ -182,33 +181,8 @@ def _training(
         yield
 
 
-def _describe(
-    model: nn.Module,
-    subset: Subset | None,
-    settings: FinetuneSettings,
-    criterion: Criterion | None,
-    length: int,
-    seed: int,
-) -> dict[str, Any]:
-    """What a checkpoint is compared by."""
-    rate, decay = settings.filled(all_weights=subset is None)
-    return {
-        "what": "fine-tuning",
-        "model": fingerprint(model),
-        "weights": None if subset is None else subset.digest(),
-        "batches": length,
-        "stop_on": criterion,
-        "epochs": settings.epochs,
-        "learning_rate": rate,
-        "weight_decay": decay,
-        "accumulate": settings.accumulate,
-        "patience": settings.patience,
-        "seed": seed,
-    }
-
-
 def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
-    """What moves: the chosen weights, and the head where it was named."""
+    """Add the head, if it was named, to the chosen weights."""
     parts = {} if head == "last" else find_head(model, head)
     if all(isinstance(subset.parts.get(name), Whole) for name in parts):
         return subset
@@ -225,15 +199,12 @@ class _AllWeights:
         self.trained = [p for p in self.problem.model.parameters() if p.requires_grad]
         if not self.trained:
             raise ArgumentError("model must have weights with requires_grad, got none.")
-        groups = [
-            {"params": [p for p in self.trained if p.dim() > 1], "weight_decay": decay},
-            {"params": [p for p in self.trained if p.dim() <= 1], "weight_decay": 0.0},
-        ]
+        groups = group_by_decay(self.trained, decay)
         # Fused: on a CPU the plain step takes a fifth of the time of a small model's batch.
         self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
 
     def backward(self, batch: Batch, share: int) -> tuple[float, int]:
-        return _backward(self.problem, batch, self.problem.training_outputs(batch), share)
+        return backward(self.problem, batch, self.problem.training_outputs(batch), share)
 
     def update(self) -> None:
         nn.utils.clip_grad_norm_(self.trained, 1.0)
@@ -269,7 +240,7 @@ class _ChosenWeights:
         return self.problem.within(
             batch,
             self.vector.tensors,
-            lambda outputs: _backward(self.problem, batch, outputs, share),
+            lambda outputs: backward(self.problem, batch, outputs, share),
         )
 
     def update(self) -> None:
@@ -285,14 +256,14 @@ class _ChosenWeights:
         self.optimiser.assign(values["difference"].to(self.optimiser.difference))
 
     def result(self) -> tuple[nn.Module, Delta]:
-        found = self.optimiser.difference
         copy = deepcopy(self.problem.model)
-        delta = make_delta(copy, self.vector.subset, found, self._replaced())
+        difference = self.optimiser.difference
+        delta = make_delta(copy, self.vector.subset, difference, self._replaced())
         delta.apply(copy)
         return copy, delta
 
     def _replaced(self) -> dict[str, Tensor]:
-        """The parameters of the head that were tuned whole, unless they are all."""
+        """The head's parameters that were tuned whole, unless nothing else was tuned."""
         if self.head == "last":
             new = find_certain_head(self.problem.model, self.problem.likelihood.outputs)
         else:
@@ -303,19 +274,8 @@ class _ChosenWeights:
         return {} if len(whole) == len(parts) else whole
 
 
-def _backward(
-    problem: SettledProblem, batch: Batch, outputs: Tensor, share: int
-) -> tuple[float, int]:
-    found = problem.mean_nll(batch, outputs)
-    if found is None:
-        return 0.0, 0
-    loss, rows = found
-    (loss / share).backward()
-    return float(loss.detach()), rows
-
-
 class _Tuning:
-    """Epochs of steps, the best of which is kept."""
+    """Runs the epochs and keeps the best."""
 
     def __init__(
         self,
@@ -333,6 +293,25 @@ class _Tuning:
         self.best: Epoch | None = None
         self.best_weights: dict[str, Tensor] = {}
 
+    def describe(
+        self, subset: Subset | None, stop_on: Criterion | None, seed: int
+    ) -> dict[str, Any]:
+        """What a checkpoint must match."""
+        settings = self.settings
+        return {
+            "what": "fine-tuning",
+            "model": fingerprint(self.weights.problem.model),
+            "weights": None if subset is None else subset.digest(),
+            "batches": self.length,
+            "stop_on": stop_on,
+            "epochs": settings.epochs,
+            "learning_rate": self.rate,
+            "weight_decay": self.weights.optimiser.param_groups[0]["weight_decay"],
+            "accumulate": settings.accumulate,
+            "patience": settings.patience,
+            "seed": seed,
+        }
+
     def run(
         self,
         run: TrainingRun,
@@ -340,11 +319,10 @@ class _Tuning:
         criterion: Criterion,
         progress: bool,
     ) -> None:
-        """Run the epochs that are left, until nothing is gained for too long."""
+        """Run the remaining epochs until patience runs out."""
         left = range(len(self.history) + 1, self.settings.epochs + 1)
-        for number, batches in run.epochs(
-            left, self.length, "fine-tuning", progress=progress
-        ):
+        epochs = run.epochs(left, self.length, "fine-tuning", progress)
+        for number, batches in epochs:
             if self.best and number - 1 - self.best.number >= self.settings.patience:
                 break
             train_nll = self._train(batches)
@@ -355,7 +333,7 @@ class _Tuning:
                 self.best, self.best_weights = epoch, self.weights.values()
 
     def _train(self, batches: Iterable[Batch]) -> float:
-        """Train for one epoch; the mean NLL of its labelled rows."""
+        """Train for one epoch; return the mean NLL of its labelled rows."""
         accumulate, optimiser = self.settings.accumulate, self.weights.optimiser
         total, seen = 0.0, 0
         for index, batch in enumerate(batches):
@@ -384,7 +362,7 @@ class _Tuning:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         unpack_optimiser(self.weights.optimiser, of_prefix("optimiser", state))
         self.weights.assign(of_prefix("now", state))
         self.best_weights = of_prefix("best", state)

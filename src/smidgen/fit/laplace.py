@@ -7,22 +7,39 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from smidgen.curvature.accumulate import accumulate
-from smidgen.curvature.ggn_roots import BackwardVectors, exact_ggn, sampled_fisher
-from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
-from smidgen.curvature.operators import STRUCTURES
-from smidgen.curvature.passes import PASSES, PassInputs
-from smidgen.errors import ArgumentError, StructureError
-from smidgen.fit.checks import check_fit, drop_mixing_layers, warn_of_idle_layers
+from smidgen.curvature.accumulate import Accumulator, Curvatures, accumulate
+from smidgen.curvature.dense import DenseAccumulator
+from smidgen.curvature.ggn_roots import (
+    BackwardVectors,
+    exact_ggn,
+    find_mixing_layers,
+    sampled_fisher,
+)
+from smidgen.curvature.kronecker import (
+    APPROXIMATIONS,
+    Approximation,
+    KroneckerAccumulator,
+)
+from smidgen.curvature.moments import MomentAccumulator, weight_basis
+from smidgen.curvature.operators import (
+    STRUCTURES,
+    Dense,
+    Diagonal,
+    Eigenbasis,
+    Kronecker,
+    Operator,
+)
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.outputs.likelihood import Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import fit_relative_noise
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
@@ -30,7 +47,7 @@ from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
-from smidgen.weights.blocks import find_blocks, restrict_subset
+from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset
 
 Noise = Literal["scalar", "per-output"]
@@ -50,7 +67,7 @@ class LaplaceSettings:
         seed: Seed of the drawn labels.
 
     Raises:
-        ArgumentError: If one is not among its choices.
+        ArgumentError: If approximation or noise is not one of its choices.
     """
 
     approximation: Approximation = "reduce"
@@ -68,11 +85,10 @@ class LaplaceSettings:
                 )
 
     def backward_vectors(self, likelihood: Likelihood) -> BackwardVectors:
-        """What a pass sends back from the outputs."""
+        """Make what a pass sends back from the outputs."""
         if self.fisher_draws is None:
             return exact_ggn(likelihood)
-        generator = torch.Generator().manual_seed(self.seed)
-        return sampled_fisher(likelihood, self.fisher_draws, generator)
+        return sampled_fisher(likelihood, self.fisher_draws, self.seed)
 
 
 def laplace(
@@ -93,14 +109,14 @@ def laplace(
         batches: Training batches, any iterable, read once ("ekfac": twice).
             Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
-        structure: How the curvature is kept: "kron" (factors), "ekfac" (their basis,
+        structure: How the curvature is stored: "kron" (factors), "ekfac" (their basis,
             measured in a second pass), "diag", or "full" (one matrix over all layers, for a
             few thousand weights).
         precision: Prior precision τ, to be calibrated afterwards.
         settings: How the curvature is measured.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
             `accelerator.reduce`. Every process must have a batch, and gets the posterior.
-        progress: Draw a progress bar; in a log, a line a minute.
+        progress: Show a progress bar.
 
     Returns:
         The posterior; for regression, the noise is that of the training residuals,
@@ -115,34 +131,21 @@ def laplace(
         if settings.noise == "per-output":
             # Before the pass begins: a loader with lasting workers has but one iterator.
             problem = fit_relative_noise(problem, batches, reduce)
-        shown = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settle(shown)
+        tracked = track(batches, "fitting", show=progress)
+        problem, first, read_once = problem.settle(tracked)
         blocks = drop_mixing_layers(problem, first, blocks)
         subset = restrict_subset(subset, blocks)
         vectors = settings.backward_vectors(problem.likelihood)
         setting = Setting.of(problem, settings.fisher_draws)
         refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, first)
-        inputs = PassInputs(problem, blocks, vectors, settings.approximation, {})
+        inputs = _PassInputs(problem, blocks, vectors, settings.approximation, {})
         data: Iterable[Batch] = read_once
-        for make_sums in PASSES[structure]:
+        for make_sums in _PASSES[structure]:
             sums = accumulate(make_sums(inputs), problem, data, blocks, reduce)
             curvatures = sums.finish(settings.num_data)
-            inputs = inputs.after(curvatures.operators)
+            inputs = replace(inputs, operators=curvatures.operators)
             data = track(batches, "measuring", show=progress)
-    warn_of_idle_layers(curvatures)
-    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
-    kind, device = problem.working_type, problem.device
-    return LaplacePosterior(
-        subset=subset,
-        likelihood=likelihood,
-        operators={n: made.to(kind, device) for n, made in curvatures.operators.items()},
-        precision=precision,
-        fingerprint=fingerprint(problem.model),
-        num_data=curvatures.num_data,
-        structure=structure,
-        approximation=settings.approximation,
-        log_likelihood=curvatures.log_likelihood_under(likelihood),
-    )
+    return make_posterior(problem, subset, curvatures, structure, precision, settings)
 
 
 def _check_arguments(
@@ -151,14 +154,14 @@ def _check_arguments(
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise StructureError(f"structure must be one of {names}, got {structure!r}.")
-    read_twice = {
-        f"structure {structure!r}": len(PASSES[structure]) > 1,
+    reads_twice = {
+        f"structure {structure!r}": len(_PASSES[structure]) > 1,
         "noise": settings.noise == "per-output",
     }
-    for what, needed in read_twice.items():
-        if needed and isinstance(batches, Iterator):
+    for option, twice in reads_twice.items():
+        if twice and isinstance(batches, Iterator):
             raise ArgumentError(
-                f"batches must be readable twice for {what}, got an iterator. Pass a list "
+                f"batches must be readable twice for {option}, got an iterator. Pass a list "
                 "or a data loader."
             )
     if not isinstance(subset, Subset):
@@ -166,3 +169,117 @@ def _check_arguments(
             f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
             "laplace(model, batches, subset)."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _PassInputs:
+    """What a pass works on; `operators` are those of the pass before it."""
+
+    problem: SettledProblem
+    blocks: Sequence[LayerBlock]
+    vectors: BackwardVectors
+    approximation: Approximation
+    operators: Mapping[str, Operator]
+
+    def sum_factors(self) -> Accumulator:
+        """Sum the two Kronecker factors of each layer."""
+        return KroneckerAccumulator(
+            self.problem, self.blocks, self.approximation, self.vectors
+        )
+
+    def sum_moments_in_basis(self) -> Accumulator:
+        """Sum second moments in the factors' eigenbasis."""
+        return MomentAccumulator(self.problem, self.blocks, self.operators, self.vectors)
+
+    def sum_moments_of_weights(self) -> Accumulator:
+        """Sum second moments weight by weight."""
+        kind, device = self.problem.working_type, self.problem.device
+        basis = weight_basis(self.blocks, torch.empty(0, dtype=kind, device=device))
+        return MomentAccumulator(self.problem, self.blocks, basis, self.vectors)
+
+    def sum_whole_matrix(self) -> Accumulator:
+        """Sum one matrix over all layers."""
+        return DenseAccumulator(self.problem, self.blocks, self.vectors)
+
+
+# The passes over the data that make each structure, in their order.
+_PASSES: dict[str, tuple[Callable[[_PassInputs], Accumulator], ...]] = {
+    Kronecker.structure: (_PassInputs.sum_factors,),
+    Eigenbasis.structure: (_PassInputs.sum_factors, _PassInputs.sum_moments_in_basis),
+    Diagonal.structure: (_PassInputs.sum_moments_of_weights,),
+    Dense.structure: (_PassInputs.sum_whole_matrix,),
+}
+
+
+def check_fit(
+    model: nn.Module, structure: str, precision: float, blocks: Sequence[LayerBlock]
+) -> None:
+    """Refuse before any pass what no pass could fit."""
+    if not 0 < precision < float("inf"):
+        raise ArgumentError(f"precision must be > 0 and finite, got {precision}.")
+    scattered = [block for block in blocks if block.entries is not None]
+    if scattered and not STRUCTURES[structure].scattered:
+        able = [name for name, kind in STRUCTURES.items() if kind.scattered]
+        first = scattered[0]
+        raise StructureError(
+            f"structure {structure!r} needs rows × columns of each layer and the bias "
+            f"of those rows, but {first.layer.name!r} has {first.size} scattered "
+            f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
+            "smidgen.select.sparse_kfac."
+        )
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter.detach()).all():
+            raise DataError(
+                f"the model's weights must be finite, got NaN or infinity in {name!r}. "
+                "Train or load it again."
+            )
+
+
+def drop_mixing_layers(
+    problem: SettledProblem, batch: Batch, blocks: Sequence[LayerBlock]
+) -> tuple[LayerBlock, ...]:
+    """Drop layers that mix the examples of a batch, and warn of them."""
+    reasons = find_mixing_layers(problem, batch, blocks)
+    separable = tuple(block for block in blocks if block.layer.name not in reasons)
+    if reasons:
+        first_reason = next(iter(reasons.values()))
+        if not separable:
+            raise StructureError(f"no chosen layer can be treated: {first_reason}.")
+        warnings.warn(
+            f"{len(reasons)} chosen layers stay deterministic: "
+            f"{', '.join(list(reasons)[:3])}. {first_reason}",
+            SmidgenWarning,
+            stacklevel=3,
+        )
+    return separable
+
+
+def make_posterior(
+    problem: SettledProblem,
+    subset: Subset,
+    curvatures: Curvatures,
+    structure: str,
+    precision: float,
+    settings: LaplaceSettings,
+) -> LaplacePosterior:
+    """Make the posterior, and warn about chosen layers that never ran."""
+    if curvatures.idle:
+        warnings.warn(
+            f"{len(curvatures.idle)} chosen layers never ran, so their weights keep the "
+            f"prior: {', '.join(curvatures.idle[:3])}.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
+    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
+    kind, device = problem.working_type, problem.device
+    return LaplacePosterior(
+        subset=subset,
+        likelihood=likelihood,
+        operators={n: op.to(kind, device) for n, op in curvatures.operators.items()},
+        precision=precision,
+        fingerprint=fingerprint(problem.model),
+        num_data=curvatures.num_data,
+        structure=structure,
+        approximation=settings.approximation,
+        log_likelihood=curvatures.log_likelihood_under(likelihood),
+    )

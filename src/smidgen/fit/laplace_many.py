@@ -11,19 +11,22 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import Kronecker
 from smidgen.errors import ArgumentError
-from smidgen.fit.checks import check_fit, drop_mixing_layers, warn_of_idle_layers
-from smidgen.fit.laplace import LaplaceSettings
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.fit.laplace import (
+    LaplaceSettings,
+    check_fit,
+    drop_mixing_layers,
+    make_posterior,
+)
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
-from smidgen.runtime.guard import fingerprint, preserve_model
+from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -51,7 +54,7 @@ def laplace_many(
         precision: Prior precision τ, to be calibrated afterwards.
         settings: How the curvature is measured; the noise of a regression is a scalar.
         reduce: As in `laplace`.
-        progress: Draw progress bars; in a log, a line a minute.
+        progress: Show progress bars.
 
     Returns:
         A posterior for each subset, equal to one fitted to it alone.
@@ -68,49 +71,40 @@ def laplace_many(
             "smidgen.fit.laplace for each."
         )
     problem = as_problem(model)
-    blocks = {name: find_blocks(problem.model, each) for name, each in subsets.items()}
-    everything = [block for some in blocks.values() for block in some]
-    check_fit(problem.model, Kronecker.structure, precision, everything)
+    blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
+    all_blocks = [block for chosen in blocks.values() for block in chosen]
+    check_fit(problem.model, Kronecker.structure, precision, all_blocks)
     with preserve_model(problem.model):
-        shown = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settle(shown)
+        tracked = track(batches, "fitting", show=progress)
+        problem, first, read_once = problem.settle(tracked)
         vectors = settings.backward_vectors(problem.likelihood)
         around = drop_mixing_layers(problem, first, hulls(list(blocks.values())))
         sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)
         accumulate(sums, problem, read_once, around, reduce)
         curvatures = sums.finish(settings.num_data, decompose=False)
-    warn_of_idle_layers(curvatures)
-    likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
-    like = torch.empty(0, dtype=problem.working_type, device=problem.device)
-    base = LaplacePosterior(
-        subset=next(iter(subsets.values())),
-        likelihood=likelihood,
-        operators={},
-        precision=precision,
-        fingerprint=fingerprint(problem.model),
-        num_data=curvatures.num_data,
-        approximation=settings.approximation,
-        log_likelihood=curvatures.log_likelihood_under(likelihood),
+    first_subset = next(iter(subsets.values()))
+    base = make_posterior(
+        problem, first_subset, curvatures, Kronecker.structure, precision, settings
     )
     return {
-        name: _restrict(base, sums, around, subsets[name], blocks[name], like)
+        name: _restrict(base, problem, sums, around, subsets[name], blocks[name])
         for name in track(list(subsets), "decomposing", show=progress)
     }
 
 
 def _restrict(
     base: LaplacePosterior,
+    problem: SettledProblem,
     sums: KroneckerAccumulator,
     around: Sequence[LayerBlock],
     subset: Subset,
     blocks: Sequence[LayerBlock],
-    like: Tensor,
 ) -> LaplacePosterior:
     """The posterior of one subset: principal blocks of the factors around it."""
     tapped = {block.layer.name: block for block in around}
-    kept = [block for block in blocks if block.layer.name in tapped]
+    blocks = [block for block in blocks if block.layer.name in tapped]
     operators = {}
-    for block in kept:
+    for block in blocks:
         name = block.layer.name
         gradient, inputs = sums.factors(name, base.num_data / sums.seen)
         rows, columns = positions_in(tapped[name], block)
@@ -118,6 +112,6 @@ def _restrict(
             gradient = gradient[rows][:, rows]
         if columns is not None:
             inputs = inputs[columns][:, columns]
-        made = Kronecker.from_factors(gradient, inputs)
-        operators[name] = made.to(like.dtype, like.device)
-    return replace(base, subset=restrict_subset(subset, kept), operators=operators)
+        operator = Kronecker.from_factors(gradient, inputs)
+        operators[name] = operator.to(problem.working_type, problem.device)
+    return replace(base, subset=restrict_subset(subset, blocks), operators=operators)

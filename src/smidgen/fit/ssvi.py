@@ -5,10 +5,9 @@ Minimises −ELBO/N at a temperature, over the active weights only,
     L = (1/B) Σ_b −log p(y_b | x_b, θ) + T β_t KL(q ‖ p) / N,   θ ~ q,
 
 β_t rising from 0 to 1 over the warm-up, and moves the active set as it goes
-(`smidgen.sparse.rewire`). T = 1 is variational inference; less is a cold posterior
-and is named so. The baselines are the same code: density 1 is dense mean-field VI, a
-deterministic network is sparse training in the manner of RigL (Evci et al., 2020), both
-at once are plain training.
+(`smidgen.sparse.rewire`). T = 1 is variational inference; less is a cold posterior. The
+baselines are the same code: density 1 is dense mean-field VI, a deterministic network is
+sparse training in the manner of RigL (Evci et al., 2020), both at once are plain training.
 """
 
 from __future__ import annotations
@@ -66,20 +65,18 @@ def ssvi(
     """Train sparse Gaussian weights on a copy of a model.
 
     Args:
-        model: A model, or its `Problem`: its layers are made sparse as `make_sparse`
-            does by default. Or the network that `make_sparse` made, for other
-            choices. It stays as it is.
+        model: A model, or its `Problem`, made sparse with the defaults of `make_sparse`,
+            or a network that `make_sparse` made. It is not changed.
         batches: Training batches, read once per epoch; a loader with a length. Its
-            generators are put back as they were.
+            generators are restored afterwards.
         subset: The active set to start from, in place of a density; for a model that is
             not sparse yet.
         validation: Held-out batches, scored after every epoch and never used otherwise.
         settings: How to train.
-        seed: Seed of all randomness: the active set of a model that is not sparse yet,
-            noise, dropout and the order of batches.
-        checkpoint: A file to write after every epoch and to resume from if it is there;
-            the result is the same bit for bit. One of another run is refused.
-        progress: Draw a progress bar; in a log, a line a minute.
+        seed: Seed of all randomness: a new active set, noise, dropout, order of batches.
+        checkpoint: A file, written after each epoch, to resume from bit for bit. That of
+            another run is refused.
+        progress: Show a progress bar.
 
     Returns:
         The posterior of the last epoch, its network in evaluation mode.
@@ -109,12 +106,11 @@ def ssvi(
         # Not the stream that drew a first active set from the same seed.
         network.generator.manual_seed(int(torch.randint(2**62, ())))
         training = _Training(network, problem, settings, length, num_data)
-        about = {} if checkpoint is None else training.describe(seed)
-        run = TrainingRun(training, loader, about, checkpoint)
+        run = TrainingRun(training, loader, lambda: training.describe(seed), checkpoint)
         run.resume()
         left = range(len(training.history) + 1, settings.epochs + 1)
-        for number, some in run.epochs(left, length, "training", progress=progress):
-            training.train(number, some, validation, seed)
+        for number, epoch in run.epochs(left, length, "training", progress):
+            training.train(number, epoch, validation, seed)
     network.eval()
     return SparsePosterior(
         network=network,
@@ -130,12 +126,12 @@ def ssvi(
 def _make_network(
     model: nn.Module, subset: Subset | None, settings: SsviSettings, seed: int
 ) -> SparseNetwork:
-    """A sparse network of one's own: a copy, or made from a plain model."""
+    """Copy a sparse network, or make one from a plain model."""
     if not isinstance(model, SparseNetwork):
         density, start = settings.density, settings.start
         return make_sparse(model, subset, density=density, start=start, seed=seed)
-    given = {"density": settings.density, "start": settings.start, "subset": subset}
-    for name, value in given.items():
+    choices = {"density": settings.density, "start": settings.start, "subset": subset}
+    for name, value in choices.items():
         if value is not None:
             raise ArgumentError(
                 f"{name} must be left out for a network that is sparse already, got "
@@ -145,7 +141,7 @@ def _make_network(
 
 
 class _Training:
-    """Steps of SSVI, and what each epoch of them came to."""
+    """The steps of SSVI and the history of its epochs."""
 
     def __init__(
         self,
@@ -158,9 +154,9 @@ class _Training:
         self.network, self.problem, self.settings = network, problem, settings
         self.steps = settings.epochs * length
         self.num_data = num_data
-        self.optimiser = _optimiser(network, settings)
+        self.optimiser = _make_optimiser(network, settings)
         schedule = Schedule(self.steps, settings.every, settings.replaced, settings.until)
-        _mention_still(network, schedule)
+        _warn_if_fixed(network, schedule)
         self.rewiring = Rewiring(
             network, self.optimiser, schedule, removal=settings.removal
         )
@@ -168,14 +164,14 @@ class _Training:
         self.changes: list[ActiveSetChange] = []
 
     def describe(self, seed: int) -> dict[str, Any]:
-        """What a checkpoint is compared by; to be asked before the first step."""
-        told = asdict(self.settings)
+        """What a checkpoint must match; call before the first step."""
+        settings = asdict(self.settings)
         # The network says what became of these.
-        del told["density"], told["start"]
+        del settings["density"], settings["start"]
         return {
             "method": "ssvi",
             **describe_network(self.network),
-            **told,
+            **settings,
             "steps": self.steps,
             "num_data": self.num_data,
             "seed": seed,
@@ -189,7 +185,7 @@ class _Training:
         validation: Iterable[Batch] | None,
         seed: int,
     ) -> None:
-        """Train for one epoch, and score the means on held-out data."""
+        """Train for one epoch, and score the means on validation data."""
         started = time.perf_counter()
         self.network.train()
         # Only of this epoch, so that a resumed training sees the same batches.
@@ -221,10 +217,10 @@ class _Training:
         factor = (1 + cos(pi * step / self.steps)) / 2
         for group in self.optimiser.param_groups:
             group["lr"] = settings.learning_rate * factor * group["multiple"]
-        found = _loss(self.problem, batch)
-        if found is None:
+        loss_and_rows = self._loss(batch)
+        if loss_and_rows is None:
             return 0.0, 0
-        loss, rows = found
+        loss, rows = loss_and_rows
         objective = loss
         if self.network.stochastic and settings.temperature > 0:
             warm = min(1.0, (step + 1) / max(1.0, settings.warm_up * self.steps))
@@ -235,38 +231,42 @@ class _Training:
         self.optimiser.step()
         return float(loss.detach()), rows
 
+    def _loss(self, batch: Batch) -> tuple[Tensor, int] | None:
+        """Mean NLL of a batch and its labelled rows; None without any."""
+        return self.problem.mean_nll(batch, self.problem.training_outputs(batch))
+
     def _losses(self, batches: Sequence[Batch]) -> Iterator[Loss]:
-        """As many passes as asked for; the batches come again until there are so many."""
+        """Yield as many losses as `passes`, cycling through the batches."""
         for batch in islice(cycle(batches), self.settings.passes):
 
             def loss(batch: Batch = batch) -> Tensor:
-                found = _loss(self.problem, batch)
-                assert found is not None
-                return found[0]
+                loss_and_rows = self._loss(batch)
+                assert loss_and_rows is not None
+                return loss_and_rows[0]
 
             yield loss
 
     def state(self) -> dict[str, Tensor]:
         """All that the next epoch depends on."""
         paths = {name: layer.path for name, layer in self.network.layers.items()}
-        told = {"paths": paths, "step": self.rewiring.step}
+        step = self.rewiring.step
         return {
             **pack_training(self.network, self.optimiser),
-            **pack_history(self.history, self.changes, **told),
+            **pack_history(self.history, self.changes, paths=paths, step=step),
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.history, self.changes, notes = unpack_history(state)
         restore_training(state, notes["paths"], self.network, self.optimiser)
         self.rewiring.step = int(notes["step"])
 
 
-def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
-    """Warn where the active set was to move and never will."""
-    wanted = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
-    # The first of all moves comes after `every` steps.
-    if wanted and not schedule.fraction_at(schedule.every) > 0:
+def _warn_if_fixed(network: SparseNetwork, schedule: Schedule) -> None:
+    """Warn if the settings ask for an active set that moves and it never will."""
+    movable = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
+    # The first move comes after `every` steps.
+    if movable and not schedule.fraction_at(schedule.every) > 0:
         warnings.warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "
@@ -276,21 +276,18 @@ def _mention_still(network: SparseNetwork, schedule: Schedule) -> None:
         )
 
 
-def _optimiser(network: SparseNetwork, settings: SsviSettings) -> torch.optim.Optimizer:
-    logs = [p.log_scales for p in network.layers.values() if p.log_scales is not None]
-    own = {id(each) for each in logs}
-    others = [p for p in network.parameters() if p.requires_grad and id(p) not in own]
+def _make_optimiser(
+    network: SparseNetwork, settings: SsviSettings
+) -> torch.optim.Optimizer:
+    scales = [p.log_scales for p in network.layers.values() if p.log_scales is not None]
+    ids = {id(scale) for scale in scales}
+    others = [p for p in network.parameters() if p.requires_grad and id(p) not in ids]
     groups: list[dict[str, Any]] = [
         {"params": others, "weight_decay": settings.weight_decay, "multiple": 1.0}
     ]
-    if logs:
-        rate = settings.scale_rate
-        groups.append({"params": logs, "weight_decay": 0.0, "multiple": rate})
+    if scales:
+        multiple = settings.scale_rate
+        groups.append({"params": scales, "weight_decay": 0.0, "multiple": multiple})
     if settings.optimiser == "sgd":
         return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=0.9)
     return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-
-
-def _loss(problem: SettledProblem, batch: Batch) -> tuple[Tensor, int] | None:
-    """Mean NLL of a batch and its labelled rows; None without any."""
-    return problem.mean_nll(batch, problem.training_outputs(batch))

@@ -1,4 +1,4 @@
-"""AdamW over chosen weights only: in a loop of one's own, under accelerate, in a Trainer.
+"""AdamW over chosen weights only: in your own loop, under accelerate, in a Trainer.
 
 What is trained is the difference d to the values the weights had at the first step, one
 number for each chosen weight, so the state is four vectors of that length and decay pulls
@@ -24,11 +24,11 @@ from smidgen.weights.vector import SubsetIndex, find_parameters
 class SubsetAdamW(torch.optim.Optimizer):
     """AdamW whose step moves the chosen entries of some parameters.
 
-    Gradients are those of whole parameters, as autograd gives them; what is not chosen is
-    not looked at. `clip` is the largest norm of the chosen entries' gradient: a Trainer's
-    own `max_grad_norm` would count all the others too, so set that to 0. Parameters that
-    the subset does not touch get gradients as well: `requires_grad_(False)` on them saves
-    that memory, and `zero_grad` clears those of the whole model if it was given one.
+    Autograd gives gradients of whole parameters; the entries that are not chosen are
+    ignored. A Trainer's own `max_grad_norm` would count those too, so set it to 0 and use
+    `clip`. Parameters that the subset does not touch get gradients as well:
+    `requires_grad_(False)` on them saves that memory; given a model, `zero_grad` clears
+    them all.
 
     Args:
         parameters: The model, or its parameters by name.
@@ -37,12 +37,11 @@ class SubsetAdamW(torch.optim.Optimizer):
         betas: Decay rates of the two moments.
         eps: Added to the root of the second.
         weight_decay: Pull towards the pretrained values, times the rate; 0 is none.
-        clip: Largest norm of the gradient; none if left out.
+        clip: Largest norm of the chosen entries' gradient; default: no limit.
 
     Raises:
-        ArgumentError: If a number is outside what it may be.
-        SubsetError: If the parameters are not those the subset was chosen from.
-    """  # noqa: DOC502
+        ArgumentError: If lr or weight_decay is negative, or clip is not positive.
+    """
 
     def __init__(
         self,
@@ -67,14 +66,9 @@ class SubsetAdamW(torch.optim.Optimizer):
         else:
             self.tensors = {name: parameters[name] for name in subset.parts}
         self._places: SubsetIndex | None = None
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "clip": clip,
-        }
-        super().__init__(list(self.tensors.values()), defaults)
+        rates: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps}
+        limits = {"weight_decay": weight_decay, "clip": clip}
+        super().__init__(list(self.tensors.values()), {**rates, **limits})
 
     @property
     def difference(self) -> Tensor:
@@ -84,8 +78,8 @@ class SubsetAdamW(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the model, not of the touched parameters alone."""
         super().zero_grad(set_to_none)
-        for each in self._others:
-            each.grad = None if each.grad is None or set_to_none else each.grad.zero_()
+        for p in self._others:
+            p.grad = None if p.grad is None or set_to_none else p.grad.zero_()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -95,14 +89,7 @@ class SubsetAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Move the chosen weights by their gradients.
-
-        Args:
-            closure: Computes the loss anew, as torch has it.
-
-        Returns:
-            What the closure returned.
-        """
+        """Move the chosen weights by their gradients; `closure` as in torch."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -133,10 +120,10 @@ class SubsetAdamW(torch.optim.Optimizer):
         """Take up another's state, and put the weights where it had them."""
         super().load_state_dict(state_dict)
         # torch casts state to its parameter's type; half of a difference is lost in bf16.
-        for number, kept in state_dict["state"].items():
-            own = self.state[self.param_groups[0]["params"][int(number)]]
-            for name, value in kept.items():
-                own[name] = value.clone().to(own[name].device)
+        for number, saved in state_dict["state"].items():
+            state = self.state[self.param_groups[0]["params"][int(number)]]
+            for name, value in saved.items():
+                state[name] = value.clone().to(state[name].device)
         if self.state:
             with torch.no_grad():
                 self._set(self.difference)
@@ -146,18 +133,13 @@ class SubsetAdamW(torch.optim.Optimizer):
         self._places.scatter(self.tensors, self._state()["base"] + difference)
 
     def _gradient(self) -> Tensor:
-        """Line the chosen entries' gradients up, (S,); those that have none are zero."""
+        """Line up the chosen entries' gradients, (S,); those that have none are zero."""
         assert self._places is not None
-        pieces = []
-        for name, indices in self._places.indices.items():
-            tensor = self.tensors[name]
-            if tensor.grad is None:
-                piece = torch.zeros(self._places.sizes[name], device=tensor.device)
-            else:
-                flat = tensor.grad.reshape(-1)
-                piece = flat if indices is None else flat[indices]
-            pieces.append(piece.to(torch.promote_types(tensor.dtype, torch.float32)))
-        return torch.cat(pieces)
+        gradients = {
+            name: torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+            for name, tensor in self.tensors.items()
+        }
+        return self._places.gather(gradients)
 
     def _state(self) -> dict[str, Tensor]:
         """The state of all chosen weights; it is torch's state of the first parameter."""

@@ -6,8 +6,8 @@ is constant; it can be chosen among several by the validation NLL of short runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.errors import DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
-from smidgen.fit.sgd import Sgd, SgdSettings
-from smidgen.fit.training_run import TrainingRun, check_save_every
+from smidgen.fit.sgd import Sgd, SwagSettings
+from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import sum_squared_residuals
-from smidgen.posterior.base import SAMPLES
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.swag import SwagPosterior
@@ -33,111 +32,6 @@ from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import find_parameters
-
-RATES: tuple[float, ...] = (1e-3, 1e-2, 2e-2, 5e-2, 1e-1)
-"""Learning rates that are tried when validation data are there to choose by."""
-_RATE = 1e-2
-
-
-@dataclass(frozen=True)
-class SwagSettings(SgdSettings):
-    """How SGD goes, and which of its iterates make the posterior.
-
-    Args:
-        steps: Steps of SGD, however long an epoch is.
-        every: Steps between snapshots.
-        rank: Deviations kept, K.
-        covariance: "low-rank" ((K + 2) floats a weight), "diagonal" (2) or "none" (1: the
-            mean alone, stochastic weight averaging).
-        burn_in: Steps before the first snapshot counts.
-        momentum: Of SGD.
-        weight_decay: Of SGD, towards zero, on the chosen weights only.
-        learning_rate: One rate, or several to choose from by validation data. Left out:
-            `RATES` if there are any, else 0.01.
-        trial_steps: Steps for each rate that is tried; never more than `steps`.
-        dropout: Whether dropout is on; running statistics never change.
-        samples: Samples of the weights that score a rate.
-        checkpoint_every: Steps between checkpoints.
-
-    Raises:
-        ArgumentError: If one is out of its range.
-    """  # noqa: DOC502
-
-    learning_rate: float | Sequence[float] | None = None
-    trial_steps: int = 400
-    dropout: bool = True
-    samples: int = SAMPLES
-    checkpoint_every: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trial_steps < 1:
-            raise ArgumentError(f"trial_steps must be 1 or more, got {self.trial_steps}.")
-        check_save_every(self.checkpoint_every)
-        self.require_snapshots("steps", self.steps)
-
-    def rates(self, *, choosing: bool) -> tuple[float, ...]:
-        """The rates to try, or the one to take.
-
-        Args:
-            choosing: Whether there are validation data to choose by.
-
-        Returns:
-            The rates.
-
-        Raises:
-            ArgumentError: If they are no rates, or several that cannot be tried.
-        """
-        given = self.learning_rate
-        default = RATES if choosing else (_RATE,)
-        rates = default if given is None else _as_rates(given)
-        if not rates or (len(rates) > 1 and not choosing):
-            raise ArgumentError(
-                f"learning_rate must be one rate, or several with validation= to choose by, "
-                f"got {given!r}. Pass validation batches, or one rate."
-            )
-        if not all(0 < rate < inf for rate in rates):
-            raise ArgumentError(f"learning_rate must be > 0, got {list(rates)}.")
-        if len(rates) > 1:
-            self.require_snapshots("trial_steps", min(self.trial_steps, self.steps))
-            if self.samples < 2:
-                raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
-        return rates
-
-
-@dataclass(frozen=True)
-class SwagOptions:
-    """The part of `SwagSettings` that commands and studies set.
-
-    They have validation data, so that a setting is refused where it is given and not where
-    it is used, which may be hours later.
-    """
-
-    rates: tuple[float, ...] | None = None
-    steps: int = 2000
-    every: int = 5
-    rank: int = 20
-    trial_steps: int = 400
-    samples: int = 32
-
-    def __post_init__(self) -> None:
-        if self.samples < 2:
-            raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
-        self.settings().rates(choosing=True)
-
-    def settings(self, **others: Any) -> SwagSettings:
-        """As `swag` takes it; `others` are settings by their names."""
-        return SwagSettings(
-            **{
-                "learning_rate": self.rates,
-                "steps": self.steps,
-                "every": self.every,
-                "rank": self.rank,
-                "trial_steps": self.trial_steps,
-                "samples": self.samples,
-                **others,
-            }
-        )
 
 
 def swag(
@@ -154,22 +48,20 @@ def swag(
     """Collect a SWAG posterior over a subset of the weights.
 
     Args:
-        model: The trained model, or its `Problem`; it is left as it was.
+        model: The trained model, or its `Problem`; it is not changed.
         batches: Training batches; a loader that can be read again and again.
-        subset: The weights that move: any of any parameter.
+        subset: The weights that move: any entries of any parameters.
         validation: Labelled batches that choose among several rates, read once for each,
             and fit a regression's noise, read once more.
-        settings: How SGD goes.
-        seed: Seed of dropout and of the loader's order: its generators draw from this
-            seed meanwhile, and are put back.
-        checkpoint: A file to keep the state in. A run that finds it goes on from there,
-            to the same moments. It stays at the end: delete it once the posterior is saved.
-        progress: Draw a progress bar; in a log, a line a minute.
+        settings: How SGD runs.
+        seed: Seed of dropout and of the loader's generators, which are restored afterwards.
+        checkpoint: A file to save to and to resume from, with the same result. It stays at
+            the end: delete it once the posterior is saved.
+        progress: Show a progress bar.
 
     Returns:
-        The posterior, at temperature 1; `calibrate` chooses another. A regression has
-        the noise that suits its samples on the validation data, or, without any, that of
-        the training residuals, whatever the likelihood came with.
+        The posterior, at temperature 1; `calibrate` chooses another. A regression's noise
+        is fitted to the validation data, or without them to the training residuals.
     """
     settings = settings or SwagSettings()
     rates = settings.rates(choosing=validation is not None)
@@ -186,8 +78,7 @@ def swag(
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)
-        description = {} if checkpoint is None else collecting.describe(seed)
-        run = TrainingRun(collecting, loader, description, checkpoint)
+        run = TrainingRun(collecting, loader, lambda: collecting.describe(seed), checkpoint)
         torch.manual_seed(seed)
         run.resume()
         while collecting.trying:
@@ -195,18 +86,7 @@ def swag(
             collecting.try_rate(run, validation, progress)
         posterior = collecting.descend(run, settings.steps, progress)
         run.save()
-        return _with_noise(posterior, problem, batches, validation, settings, seed)
-
-
-def _as_rates(learning_rate: object) -> tuple[float, ...]:
-    try:
-        several = isinstance(learning_rate, Sequence) and not isinstance(learning_rate, str)
-        listed = learning_rate if several else [learning_rate]
-        return tuple(float(rate) for rate in listed if not isinstance(rate, str))  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"learning_rate must be a number or several, got {learning_rate!r}."
-        ) from error
+        return collecting.fit_noise(posterior, batches, validation, seed)
 
 
 class _Collecting:
@@ -228,12 +108,12 @@ class _Collecting:
 
     @property
     def trying(self) -> bool:
-        """Whether rates are still to be tried."""
+        """Whether some rates have not been tried yet."""
         return len(self.rates) > 1 and len(self.scores) < len(self.rates)
 
     @property
     def rate(self) -> float:
-        """The rate that is tried next, or the one that did best."""
+        """The next rate to try, or the best one."""
         if self.trying:
             return self.rates[len(self.scores)]
         if len(self.rates) == 1:
@@ -241,7 +121,7 @@ class _Collecting:
         best = min(range(len(self.rates)), key=self.scores.__getitem__)
         if not isfinite(self.scores[best]):
             raise DataError(
-                f"SGD ran off with every learning rate of {list(self.rates)}. Pass smaller "
+                f"SGD diverged with every learning rate of {list(self.rates)}. Pass smaller "
                 "ones."
             )
         return self.rates[best]
@@ -249,16 +129,16 @@ class _Collecting:
     def try_rate(
         self, run: TrainingRun, validation: Iterable[Batch], progress: bool
     ) -> None:
-        """Note the validation NLL of a short run; infinite if it ran off."""
+        """Record the validation NLL of a short run; infinite if it diverged."""
         settings, nll = self.settings, inf
         try:
             steps = min(settings.trial_steps, settings.steps)
             posterior = self.descend(run, steps, progress)
-            found = held_out(self.problem, posterior, validation, samples=settings.samples)
-            nll = found.nll(found.outputs, posterior.likelihood.scale)
-            if isinstance(found.likelihood, Gaussian) and isfinite(nll):
+            held = held_out(self.problem, posterior, validation, samples=settings.samples)
+            nll = held.nll(held.outputs, posterior.likelihood.scale)
+            if isinstance(held.likelihood, Gaussian) and isfinite(nll):
                 # Each rate under the noise that suits it: that is fitted in the end too.
-                _, nll = found.best(found.outputs)
+                _, nll = held.best(held.outputs)
         except DivergedError:
             pass
         self.scores.append(nll if isfinite(nll) else inf)
@@ -266,22 +146,17 @@ class _Collecting:
         run.save()
 
     def descend(self, run: TrainingRun, steps: int, progress: bool) -> SwagPosterior:
-        """Run SGD from the trained weights, or go on with it."""
+        """Run SGD from the trained weights, or continue it; fit a Gaussian to its snapshots."""
         self.sgd = sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
         if self.interrupted:
             sgd.restore(self.interrupted)
             self.interrupted = {}
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
         every = self.settings.checkpoint_every
-        left = range(sgd.step, steps)
-        for _, batch in run.steps(left, label, save_every=every, progress=progress):
+        for _, batch in run.steps(range(sgd.step, steps), label, every, progress):
             count = sgd.take(batch)
             if run.batches.epoch == 0:
                 self.examples += count
-        return self.posterior(sgd)
-
-    def posterior(self, sgd: Sgd) -> SwagPosterior:
-        """The Gaussian through the snapshots."""
         mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,
@@ -296,12 +171,37 @@ class _Collecting:
             rates=tuple(zip(self.rates, self.scores, strict=False)),
         )
 
+    def fit_noise(
+        self,
+        posterior: SwagPosterior,
+        batches: Iterable[Batch],
+        validation: Iterable[Batch] | None,
+        seed: int,
+    ) -> SwagPosterior:
+        """Fit a regression's noise to validation data, or to the training residuals."""
+        likelihood, settings = posterior.likelihood, self.settings
+        if not isinstance(likelihood, Gaussian):
+            return posterior
+        if validation is not None:
+            held = held_out(self.problem, posterior, validation, samples=settings.samples)
+            noise, _ = held.best(held.outputs)
+        else:
+            with ResumableLoader(batches).seeded(seed):
+                torch.manual_seed(seed)
+                # No more batches than SGD took: a stream may have no end.
+                read = islice(batches, settings.steps)
+                squares, rows = sum_squared_residuals(self.problem, read)
+            noise = float(squares.mean()) / max(rows, 1)
+            if not noise > 0:
+                raise DataError("all residuals are zero: there is no noise to fit.")
+        return replace(posterior, likelihood=replace(likelihood, noise=noise))
+
     def describe(self, seed: int) -> dict[str, Any]:
-        """What a checkpoint must be of."""
-        told = asdict(self.settings)
-        del told["checkpoint_every"]
+        """What a checkpoint must match."""
+        settings = asdict(self.settings)
+        del settings["checkpoint_every"]
         return {
-            **told,
+            **settings,
             "trial_steps": min(self.settings.trial_steps, self.settings.steps),
             "learning_rate": self.rates,
             "seed": seed,
@@ -319,34 +219,7 @@ class _Collecting:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.scores = state["scores"].tolist()
         self.examples = int(state["examples"])
         self.interrupted = of_prefix("sgd", state)
-
-
-def _with_noise(
-    posterior: SwagPosterior,
-    problem: SettledProblem,
-    batches: Iterable[Batch],
-    validation: Iterable[Batch] | None,
-    settings: SwagSettings,
-    seed: int,
-) -> SwagPosterior:
-    """Fit a regression's noise to held-out data, else to the training residuals."""
-    likelihood = posterior.likelihood
-    if not isinstance(likelihood, Gaussian):
-        return posterior
-    if validation is not None:
-        found = held_out(problem, posterior, validation, samples=settings.samples)
-        noise, _ = found.best(found.outputs)
-    else:
-        with ResumableLoader(batches).seeded(seed):
-            torch.manual_seed(seed)
-            # No more batches than SGD took: a stream may have no end.
-            some = islice(batches, settings.steps)
-            squares, rows = sum_squared_residuals(problem, some)
-        noise = float(squares.mean()) / max(rows, 1)
-        if not noise > 0:
-            raise DataError("all residuals are zero: there is no noise to fit.")
-    return replace(posterior, likelihood=replace(likelihood, noise=noise))

@@ -1,8 +1,7 @@
-"""One training that can be interrupted and goes on bit for bit, whatever it trains.
+"""A training that can be interrupted and resumes bit for bit, whatever it trains.
 
-It reads the batches, shows the progress, and writes and reads the checkpoint: state of the
-loader and of torch's random numbers beside the state of what is trained. How a step is
-taken is the method's business.
+It reads the batches, shows progress, and keeps the checkpoint: the state of the loader and
+of torch's random numbers beside the state of what is trained. The method takes the steps.
 """
 
 from __future__ import annotations
@@ -29,59 +28,50 @@ from smidgen.types import Batch
 
 # Checkpoints with another number are refused: they hold other tensors.
 _FORMAT = 2
-# Slow steps are saved more often than every so many: at most half a minute is lost.
+# Slow steps are saved more often than `save_every` says: at most half a minute is lost.
 _SECONDS = 30.0
 
 
 class Learner(Protocol):
-    """What a run trains: all that its next step depends on is in its state."""
+    """What a run trains."""
 
     def state(self) -> dict[str, Tensor]:
-        """What `restore` needs."""
+        """All that the next step depends on."""
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from the state of an interrupted run."""
+        """Continue from the state of an interrupted run."""
 
 
 class TrainingRun:
     """A training over epochs or steps.
 
-    Args:
-        learner: What is trained.
-        batches: The training batches, within their `seeded`.
-        description: What the training is, as JSON takes it. A checkpoint of another
-            training is refused.
-        checkpoint: The file to save to and to resume from; None for neither.
-
-    Raises:
-        StoreError: If the checkpoint is a folder.
+    `describe` says what is trained, in JSON values: a checkpoint of another training is
+    refused. `checkpoint` is the file to save to and to resume from; None for neither.
     """
 
     def __init__(
         self,
         learner: Learner,
         batches: ResumableLoader,
-        description: Mapping[str, Any],
+        describe: Callable[[], Mapping[str, Any]],
         checkpoint: str | Path | None,
     ) -> None:
         self.learner, self.batches = learner, batches
-        self.description = {"checkpoint format": _FORMAT, **description}
         self.path = None if checkpoint is None else Path(checkpoint)
         self._due = monotonic() + _SECONDS
-        if self.path is not None and self.path.is_dir():
+        if self.path is None:
+            return
+        self.description = {"checkpoint format": _FORMAT, **describe()}
+        if self.path.is_dir():
             raise StoreError(
                 f"checkpoint must be a file, got the folder {self.path}. Name a file in it."
             )
 
     def resume(self) -> None:
-        """Go on from the checkpoint, if there is one.
-
-        Raises:
-            StoreError: If it is of another training, or does not fit this one.
-        """
-        if self.path is None:
-            return
-        tensors = read_checkpoint(self.path, self.description)
+        """Continue from the checkpoint if there is one; refuse one that does not fit."""
+        tensors = (
+            None if self.path is None else read_checkpoint(self.path, self.description)
+        )
         if tensors is None:
             return
         try:
@@ -114,59 +104,27 @@ class TrainingRun:
         self._due = monotonic() + _SECONDS
 
     def steps(
-        self,
-        steps: range,
-        label: str | Callable[[], str],
-        *,
-        save_every: int,
-        progress: bool,
+        self, left: range, label: str | Callable[[], str], save_every: int, progress: bool
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield a batch for each step, and save when so many have been taken.
-
-        Args:
-            steps: The steps that are left, from 0.
-            label: What is being done, for the progress bar.
-            save_every: Steps between checkpoints.
-            progress: Draw a progress bar.
-
-        Yields:
-            The step and its batch.
-        """
-        for step in track(steps, label, show=progress):
+        """Yield a batch for each remaining step (from 0); save every so many of them."""
+        for step in track(left, label, show=progress):
             yield step, next(self.batches)
             if (step + 1) % save_every == 0 or monotonic() > self._due:
                 self.save()
 
     def epochs(
-        self, epochs: range, length: int, what: str, *, progress: bool
+        self, left: range, length: int, activity: str, progress: bool
     ) -> Iterator[tuple[int, Iterator[Batch]]]:
-        """Yield the batches of each epoch, and save after it.
-
-        Args:
-            epochs: The epochs that are left, from 1.
-            length: Batches of one.
-            what: What is being done, for the progress bar.
-            progress: Draw a progress bar.
-
-        Yields:
-            The epoch's number and its batches.
-        """
-        for number in epochs:
-            label = f"{what}, epoch {number} of {epochs.stop - 1}"
-            some = islice(self.batches, length)
-            yield number, track(some, label, total=length, show=progress)
+        """Yield the `length` batches of each remaining epoch (from 1); save after each."""
+        for number in left:
+            label = f"{activity}, epoch {number} of {left.stop - 1}"
+            batches = islice(self.batches, length)
+            yield number, track(batches, label, total=length, show=progress)
             self.batches.finish_epoch()
             self.save()
 
 
 def check_save_every(checkpoint_every: int) -> None:
-    """Refuse an interval between checkpoints that is none.
-
-    Args:
-        checkpoint_every: Steps between them.
-
-    Raises:
-        ArgumentError: If there is not one at least.
-    """
+    """Refuse an interval between checkpoints below one step."""
     if checkpoint_every < 1:
         raise ArgumentError(f"checkpoint_every must be 1 or more, got {checkpoint_every}.")

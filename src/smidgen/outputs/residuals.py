@@ -18,15 +18,7 @@ from smidgen.types import Batch, Reduce
 def sum_squared_residuals(
     problem: SettledProblem, batches: Iterable[Batch]
 ) -> tuple[Tensor, int]:
-    """Sum up the squared residuals of a regression at the trained weights.
-
-    Args:
-        problem: The problem, its likelihood Gaussian.
-        batches: Batches; rows without a target do not count.
-
-    Returns:
-        Sums for relative noise one, (C,), in fp64 on the CPU, and the number of rows.
-    """
+    """Sum the squared residuals for relative noise one, (C,) in fp64, and count the rows."""
     likelihood = problem.likelihood
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
@@ -43,20 +35,7 @@ def sum_squared_residuals(
 def fit_relative_noise(
     problem: Problem, batches: Iterable[Batch], reduce: Reduce | None
 ) -> Problem:
-    """Fit the relative noise of the outputs to the residuals, in a pass of its own.
-
-    Args:
-        problem: The problem; its likelihood is settled by the first batch.
-        batches: Batches that can be read again.
-        reduce: Adds a tensor up over all processes, if each has a part of the batches.
-
-    Returns:
-        The problem, its likelihood with a noise for each output.
-
-    Raises:
-        ArgumentError: If it is no regression.
-        DataError: If an output has no residual.
-    """
+    """Fit the relative noise of each output to the residuals, in a pass of its own."""
     settled, _, _ = problem.settle(batches)
     if not isinstance(settled.likelihood, Gaussian):
         raise ArgumentError("noise='per-output' is for regression. Leave it out.")

@@ -31,7 +31,7 @@ from smidgen.fit.bayestune.langevin import (
     schedule_chain,
 )
 from smidgen.fit.epochs import Criterion
-from smidgen.fit.swag import SwagSettings
+from smidgen.fit.sgd import SwagSettings
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical

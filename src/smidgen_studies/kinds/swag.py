@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from smidgen.fit.swag import SwagOptions
 from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.ramp.swag import SwagRampSettings, SwagScheme, swag_ramp
+from smidgen.workflows.ramp.swag import SwagOptions, SwagRampSettings, SwagScheme, swag_ramp
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Fractions, Rates, Several

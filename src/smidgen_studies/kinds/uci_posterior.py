@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from smidgen import calibrate, fit
-from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.weights.subset import Subset
+from smidgen.workflows.ramp.swag import SwagOptions
 from smidgen_studies.data.uci import TableData, Tables
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Percents, Rates

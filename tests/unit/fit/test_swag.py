@@ -465,7 +465,7 @@ def test_the_rate_is_chosen_by_validation_nll_and_one_that_runs_off_is_not():
     tried = dict(found.rates)
     assert tried[1e200] == float("inf")
     assert found.learning_rate == min(tried, key=tried.get) == 0.02
-    with pytest.raises(DataError, match="ran off with every learning rate"):
+    with pytest.raises(DataError, match="diverged with every learning rate"):
         swag(
             model,
             split(batch),

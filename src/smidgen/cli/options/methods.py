@@ -8,8 +8,8 @@ import typer
 
 from smidgen.cli.options.lists import read_numbers
 from smidgen.errors import ArgumentError
-from smidgen.fit.swag import SwagOptions
 from smidgen.posterior.registry import POSTERIORS
+from smidgen.workflows.ramp.swag import SwagOptions
 
 
 def _require_method(name: str) -> str:

@@ -1,8 +1,7 @@
-"""A chain over weights that remembers, of each, the mean of its prior's scale.
+"""A chain over weights that averages the scale of each weight's prior.
 
-How the weights move is a `WeightUpdate`'s business; this part reads the batches, takes the
-likelihood's gradient, gathers samples with burn-in and thinning, and can be left and taken
-up again bitwise.
+A `WeightUpdate` moves the weights; the chain takes the likelihood's gradient, gathers
+samples with burn-in and thinning, and resumes bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.training_run import TrainingRun
+from smidgen.fit.epochs import backward
+from smidgen.fit.training_run import Learner, TrainingRun
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.types import Batch
@@ -26,17 +26,13 @@ from smidgen.weights.top_k import top_k_overlap
 # Distances of the prior check, in units of 1/β.
 _DISTANCES = (1e-3, 1e-2, 1e-1, 1.0)
 _BARS = " ▁▂▃▄▅▆▇█"
-# Of the scales drawn while the chain runs: powers of ten, from here on.
+# Powers of ten of the scales in the picture beside the progress bar.
 _LOWEST_POWER, _POWERS = -12, 12
 
 
 @dataclass(frozen=True)
 class ChainSample:
-    """What the chain looked like at one sample.
-
-    `nll` is that of the step's batch, `scale` and `displacement` are means over all
-    weights that are ranked.
-    """
+    """One sample: the NLL of the step's batch, and means over all ranked weights."""
 
     step: int
     nll: float
@@ -46,11 +42,11 @@ class ChainSample:
 
 @dataclass(frozen=True)
 class PriorCheck:
-    """Weights further than `distance` from their pretrained values: found and foreseen.
+    """The share of weights further than `distance` from their pretrained values.
 
-    `chain` is the share found, `prior` that of weights without data under the law which
-    the chain samples: the prior rounded off below a step's length and to the power of
-    1/γ². `stated` is that of the prior as it is stated, which no chain samples.
+    `chain` is the share in the chain. `prior` is that of weights without data under the law
+    the chain samples: the prior rounded off below a step's length, to the power of 1/γ².
+    `stated` is that of the prior as stated, which no chain samples.
     """
 
     distance: float
@@ -80,9 +76,7 @@ class Scales:
     displacement: Mapping[str, Tensor] | None = None
 
     def __repr__(self) -> str:
-        """Say how much there is of what, and not what it is."""
-        count = sum(each.numel() for each in self.halves[0].values())
-        return f"Scales({count:,} weights, {sum(self.counts)} samples)"
+        return f"Scales({self.size:,} weights, {sum(self.counts)} samples)"
 
     @property
     def means(self) -> dict[str, Tensor]:
@@ -92,47 +86,32 @@ class Scales:
         return {name: first[name].lerp(second[name], share) for name in first}
 
     def overlap(self, fraction: float = 0.005) -> float:
-        """The share of the top fraction that both halves of the chain choose.
-
-        The halves are of one trajectory: a chain that moves little agrees with itself,
-        whatever the data say. `fit.agreement` compares chains on other data.
-
-        Args:
-            fraction: The share of the weights that is chosen.
-
-        Returns:
-            In [0, 1]; by chance it would be `chance(fraction)`.
-        """
+        """The share of the top fraction that both halves of the chain choose."""
+        # Halves of one trajectory: a chain that moves little agrees with itself, whatever
+        # the data say. `fit.agreement` compares chains on other data.
         return top_k_overlap(*self.halves, ceil_fraction(self.size, fraction))
 
     def chance(self, fraction: float = 0.005) -> float:
-        """The overlap of two choices that have nothing to do with each other."""
+        """The overlap of two independent choices."""
         return ceil_fraction(self.size, fraction) / self.size
 
     @property
     def size(self) -> int:
         """How many weights are ranked."""
-        return sum(each.numel() for each in self.halves[0].values())
+        return sum(means.numel() for means in self.halves[0].values())
 
     @property
     def acceptance(self) -> float:
-        """How well the prior foresees the weights' displacements, in [0, 1].
+        """How well the prior predicts the weights' displacements, in [0, 1].
 
-        One minus the largest difference, over the check's distances, of the shares found
-        and foreseen. Below a half most weights are not where the prior that is sampled
-        would have them, and the prior is to be rejected.
+        One minus the largest difference between the shares `chain` and `prior` of the
+        check. Below a half, most weights are not where the sampled prior puts them: reject
+        the prior.
         """
-        return 1 - max(abs(each.chain - each.prior) for each in self.check)
+        return 1 - max(abs(row.chain - row.prior) for row in self.check)
 
     def to_dict(self, fraction: float = 0.005) -> dict[str, Any]:
-        """The diagnostics as JSON takes them, without the scales themselves.
-
-        Args:
-            fraction: The share of the weights whose overlap is told.
-
-        Returns:
-            Numbers, lists and dicts.
-        """
+        """The diagnostics as JSON values, without the scales themselves."""
         return {
             "prior": asdict(self.prior),
             "samples": sum(self.counts),
@@ -140,14 +119,14 @@ class Scales:
             "overlap_of_halves": self.overlap(fraction),
             "chance": self.chance(fraction),
             "acceptance": self.acceptance,
-            "check": [asdict(each) for each in self.check],
-            "traces": [asdict(each) for each in self.traces],
+            "check": [asdict(row) for row in self.check],
+            "traces": [asdict(sample) for sample in self.traces],
         }
 
 
 @dataclass(frozen=True)
 class ChainSchedule:
-    """How long a chain is: samples come every `thin` steps after `burn_in`."""
+    """How long a chain is: a sample every `thin` steps after `burn_in`."""
 
     steps: int
     burn_in: int
@@ -155,7 +134,7 @@ class ChainSchedule:
 
     @property
     def samples(self) -> int:
-        """How many samples it gives."""
+        """How many samples the chain gives."""
         return (self.steps - self.burn_in) // self.thin
 
     def sample_at(self, step: int) -> int | None:
@@ -164,37 +143,21 @@ class ChainSchedule:
         return after // self.thin - 1 if after > 0 and not after % self.thin else None
 
 
-class WeightUpdate(Protocol):
+class WeightUpdate(Learner, Protocol):
     """Moves weights by their gradients, and knows the scale of each."""
 
     def move(self, step: int) -> None:
         """Move all tensors by their `.grad`; steps are numbered from 1."""
 
     def scales(self, name: str, displacement: Tensor) -> Tensor:
-        """The scales of a parameter's weights, flat, given where they are."""
+        """The scales of a parameter's weights, flat, given their displacements."""
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """P(Δ > distance) of weights without data under what is sampled."""
 
-    def state(self) -> dict[str, Tensor]:
-        """What `restore` needs."""
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
-
 
 class Chain:
-    """The running sums of a chain.
-
-    Args:
-        problem: The settled problem.
-        tensors: The moving weights, by name.
-        ranked: Names of those whose scales are wanted.
-        prior: The prior.
-        schedule: Its length.
-        update: How the weights move.
-        keep_displacement: Sum |θ − θ̄| as well.
-    """
+    """The running sums of a chain over some tensors; those in `ranked` have a prior."""
 
     def __init__(
         self,
@@ -220,21 +183,10 @@ class Chain:
         self.label = "sampling scales"
         self.done = 0
 
-    def run(self, run: TrainingRun, save_every: int, *, progress: bool) -> Scales:
-        """Take all steps, or those that an interrupted run has left.
-
-        Args:
-            run: Gives the batches, and saves.
-            save_every: Steps between checkpoints.
-            progress: Draw a progress bar.
-
-        Returns:
-            The mean scales.
-        """
+    def run(self, run: TrainingRun, save_every: int, progress: bool) -> Scales:
+        """Take all remaining steps and average the scales."""
         left = range(self.done, self.schedule.steps)
-        for index, batch in run.steps(
-            left, lambda: self.label, save_every=save_every, progress=progress
-        ):
+        for index, batch in run.steps(left, lambda: self.label, save_every, progress):
             step = index + 1
             nll = self.step(batch, step)
             number = self.schedule.sample_at(step)
@@ -245,18 +197,7 @@ class Chain:
         return self._scales()
 
     def step(self, batch: Batch, step: int) -> float:
-        """Move the weights by one batch.
-
-        Args:
-            batch: The batch.
-            step: Its number, from 1.
-
-        Returns:
-            Its mean NLL before the move.
-
-        Raises:
-            DataError: If it has no label, or the loss is not finite.
-        """
+        """Move the weights by one batch; return its mean NLL before the move."""
         nll = self.problem.within(
             batch, self.tensors, lambda outputs: self._backward(batch, outputs)
         )
@@ -267,24 +208,13 @@ class Chain:
         return nll
 
     def _backward(self, batch: Batch, outputs: Tensor) -> float:
-        found = self.problem.mean_nll(batch, outputs)
-        if found is None:
+        nll, rows = backward(self.problem, batch, outputs)
+        if not rows:
             raise DataError("a chain needs labels, and a batch has none but −100.")
-        loss, _ = found
-        loss.backward()
-        return float(loss.detach())
+        return nll
 
     def sample(self, step: int, number: int, nll: float) -> None:
-        """Add the scales of the weights as they are to the sums.
-
-        Args:
-            step: The step just taken.
-            number: The sample's number, from 0.
-            nll: The NLL of the step's batch.
-
-        Raises:
-            DataError: If a weight is not finite.
-        """
+        """Add the weights' present scales to the sums; samples are numbered from 0."""
         half = "first" if number < self.schedule.samples // 2 else "second"
         totals, count, pictured = torch.zeros(2, dtype=torch.float64), 0, []
         for name in self.ranked:
@@ -309,15 +239,15 @@ class Chain:
         self.label = f"sampling scales, {_picture(torch.cat(pictured))}"
 
     def _scales(self) -> Scales:
-        first = self.schedule.samples // 2
-        counts = {"first": first, "second": self.schedule.samples - first}
-        counts["displacement"] = self.schedule.samples
+        samples = self.schedule.samples
+        first = samples // 2
+        counts = {"first": first, "second": samples - first, "displacement": samples}
         for part, sums in self.sums.items():
-            for each in sums.values():
-                each.div_(counts[part])
-        total = self.schedule.samples * sum(self.tensors[n].numel() for n in self.ranked)
-        distances = [each / self.prior.rate for each in _DISTANCES]
-        found = [float(each) / total for each in self.tail]
+            for tensor in sums.values():
+                tensor.div_(counts[part])
+        total = samples * sum(self.tensors[name].numel() for name in self.ranked)
+        distances = [distance / self.prior.rate for distance in _DISTANCES]
+        shares = (self.tail / total).tolist()
         expected = self.update.expected_tail(distances)
         return Scales(
             halves=(self.sums["first"], self.sums["second"]),
@@ -325,8 +255,8 @@ class Chain:
             prior=self.prior,
             traces=tuple(self.traces),
             check=tuple(
-                PriorCheck(*each, self.prior.tail(each[0]))
-                for each in zip(distances, found, expected, strict=True)
+                PriorCheck(distance, share, prior, self.prior.tail(distance))
+                for distance, share, prior in zip(distances, shares, expected, strict=True)
             ),
             displacement=self.sums.get("displacement"),
         )
@@ -345,11 +275,11 @@ class Chain:
         return tensors
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         with torch.no_grad():
-            for part, known in {"weights": self.tensors, **self.sums}.items():
+            for part, tensors in {"weights": self.tensors, **self.sums}.items():
                 for name, tensor in of_prefix(part, state).items():
-                    known[name].copy_(tensor)
+                    tensors[name].copy_(tensor)
         self.update.restore(of_prefix("update", state))
         self.tail = state["tail"]
         rows = state["traces"].tolist()
@@ -362,5 +292,5 @@ def _picture(scales: Tensor) -> str:
     powers = scales.double().clamp(min=1e-300).log10().clamp(_LOWEST_POWER, -1e-9)
     counts = torch.histc(powers, _POWERS, min=_LOWEST_POWER, max=0)
     heights = (counts / counts.max().clamp(min=1) * (len(_BARS) - 1)).ceil().int()
-    bars = "".join(_BARS[each] for each in heights.tolist())
+    bars = "".join(_BARS[height] for height in heights.tolist())
     return f"λ 1e{_LOWEST_POWER}▕{bars}▏1"

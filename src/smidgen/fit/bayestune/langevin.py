@@ -1,11 +1,10 @@
-"""BayesTune's first stage: a Langevin chain that tells which weights are worth tuning.
+"""BayesTune's first stage: a Langevin chain that finds the weights worth tuning.
 
 θ_i ~ Laplace(θ̄_i, λ_i) around the pretrained value, λ_i ~ Gamma(α, rate β). The scales are
-integrated out (`scale_prior`), so the chain runs over θ alone, and E[λ_i | θ_i] is
-averaged along it. The step is in `step`; it rounds the prior's spike
-off below its own length, so what is sampled is less sparse than the model above. Kim and
-Hospedales (NeurIPS 2023) have the model; their own joint update of θ and λ is
-`update="published"`.
+integrated out (`scale_prior`), so the chain runs over θ alone, and E[λ_i | θ_i] is averaged
+along it. A `step` rounds the prior's spike off below its own length, so what is sampled is
+less sparse than the model above. The model is that of Kim and Hospedales (NeurIPS 2023);
+their joint update of θ and λ is `update="published"`.
 """
 
 from __future__ import annotations
@@ -30,47 +29,47 @@ from smidgen.runtime.guard import fingerprint, preserve_model
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
-from smidgen.weights.affine import require_coverage
+from smidgen.weights.affine import ceil_fraction, require_coverage
 from smidgen.weights.head import Head, check_width, find_head
 from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.top_k import top_k_overlap
 from smidgen.weights.vector import SubsetVector
 
 Update = Literal["langevin", "published"]
 
 TEMPERATURE, NOISE_DISCOUNT = 1e-5, 1.0
-"""What the chain takes if nothing is given; `docs/methods/bayestune.md` says why."""
+"""Defaults of the chain; `docs/methods/bayestune.md` says why."""
 
 
 @dataclass(frozen=True)
 class LangevinSettings:
-    """How the chain goes.
+    """How the chain runs.
 
     Args:
-        head: Whole parameters that move without a prior, being new, and are not ranked:
-            a subset, names of modules, "last" for the last affine layer if it makes the
-            outputs, or "none".
-        prior: Of the other weights; Gamma(0.01, rate 100) scales by default.
+        head: Whole parameters that are new, so they move without a prior and are not
+            ranked: a subset, names of modules, "last" for the last affine layer if it makes
+            the outputs, or "none".
+        prior: Of the other weights; default: scales Gamma(0.01, rate 100).
         steps: Length of the chain.
         burn_in: Steps before the first sample; the preconditioner is fixed after them.
         thin: Steps from one sample to the next.
         learning_rate: η, the length of a step in units of the preconditioned gradient.
         temperature: T of the likelihood, which counts as N/T examples; the prior stays
-            as it is. 1e-5 if left out: all weights together say more than each alone.
+            unchanged. Default: 1e-5.
         noise_discount: γ, a factor on the noise; the posterior is sampled to the power
-            of 1/γ². 1 if left out, which is the posterior itself.
-        preconditioned: Divide by the root mean square of the gradients; so it does if
-            left out.
-        clip: Largest norm of the likelihood's gradient; none if left out. The prior is
-            added after clipping.
-        num_data: N; the length of the loader's data set, or its labelled tokens, if left
-            out. Give it where a sampler reads a part of the data only.
-        update: "langevin", or "published": Adam with noise on θ and λ. It has its own
-            temperature, noise, clipping, preconditioner and N, so none may be given.
+            of 1/γ². Default: 1, the posterior itself.
+        preconditioned: Divide by the root mean square of the gradients; the default.
+        clip: Largest norm of the likelihood's gradient, before the prior is added; default:
+            no limit.
+        num_data: N; default: the length of the loader's data set, or its labelled tokens.
+            Pass it if a sampler reads only a part of the data.
+        update: "langevin", or "published": Adam with noise on θ and λ, with its own
+            temperature, noise, clipping, preconditioner and N, which must be left out.
         displacement: Average |θ − θ̄| too, one more vector.
         checkpoint_every: Steps between checkpoints.
 
     Raises:
-        ArgumentError: If one is out of its range, or not for this update.
+        ArgumentError: If a setting is out of its range, or not for this update.
     """
 
     head: Head = "last"
@@ -124,7 +123,7 @@ class LangevinSettings:
 
     @property
     def step(self) -> StepSettings:
-        """How far and how noisily a step goes, defaults filled in."""
+        """How far and how noisily a step moves, with defaults filled in."""
         return StepSettings(
             self.learning_rate,
             TEMPERATURE if self.temperature is None else self.temperature,
@@ -135,15 +134,7 @@ class LangevinSettings:
 
 
 def schedule_chain(steps: float, samples: int = 20) -> ChainSchedule:
-    """Lay out a chain: half of it is burn-in, the samples are evenly over the other half.
-
-    Args:
-        steps: Its length; few steps become one for each sample, and as many before them.
-        samples: How many samples are wanted; there are more where they do not divide.
-
-    Returns:
-        Steps, burn-in and thinning, as `LangevinSettings` has them.
-    """
+    """Make half the chain burn-in and spread the samples evenly over the other half."""
     length = max(2 * samples, round(steps))
     burn_in = length // 2
     return ChainSchedule(length, burn_in, (length - burn_in) // samples)
@@ -167,12 +158,11 @@ def langevin(
     Args:
         model: The pretrained model, or its `Problem`.
         batches: Training batches; a loader that can be read again.
-        subset: The whole parameters that move; all affine layers if left out.
-        settings: How the chain goes.
-        seed: Seed of the noise, and of the order of batches where the loader has a
-            generator of its own; that is put back.
-        checkpoint: A file to resume from after an interruption.
-        progress: Draw a progress bar; in a log, a line a minute.
+        subset: The whole parameters that move; default: all affine layers.
+        settings: How the chain runs.
+        seed: Seed of the noise and of the loader's generator, which is restored afterwards.
+        checkpoint: A file to save to and to resume from.
+        progress: Show a progress bar.
 
     Returns:
         Mean scales of all weights of `subset` outside the head, with diagnostics.
@@ -195,47 +185,41 @@ def langevin(
             for name, parameter in problem.model.named_parameters()
             if name in tensors and name not in free
         }
-        prior, burn_in = settings.prior, settings.burn_in
+        prior, schedule = settings.prior, settings.schedule
         update: WeightUpdate
         if settings.update == "published":
             rate = settings.learning_rate
-            update = Published(tensors, base, prior, burn_in, rate, seed)
+            update = Published(tensors, base, prior, schedule.burn_in, rate, seed)
         else:
-            step = settings.step
+            step, burn_in = settings.step, schedule.burn_in
             update = Langevin(tensors, base, prior, step, num_data, burn_in, seed)
+        keep = settings.displacement
         chain = Chain(
-            problem,
-            tensors,
-            base,
-            prior,
-            settings.schedule,
-            update,
-            keep_displacement=settings.displacement,
+            problem, tensors, base, prior, schedule, update, keep_displacement=keep
         )
-        about = {
+        description = {
             "what": f"scales by {settings.update}",
             "model": fingerprint(problem.model),
             "num_data": num_data,
             "batches": count_batches(batches),
             "subset": sorted(moving.parts),
             "head": sorted(free),
-            "displacement": settings.displacement,
+            "displacement": keep,
             "seed": seed,
-            **asdict(settings.schedule),
+            **asdict(schedule),
             **asdict(settings.step),
             "prior": asdict(prior),
         }
-        run = TrainingRun(chain, loader, about, checkpoint)
+        run = TrainingRun(chain, loader, lambda: description, checkpoint)
         run.resume()
-        return chain.run(run, settings.checkpoint_every, progress=progress)
+        return chain.run(run, settings.checkpoint_every, progress)
 
 
 def _count_data(
     problem: SettledProblem, batches: Iterable[Batch], settings: LangevinSettings
 ) -> int:
-    """N; 0 where the published update, which has none, cannot be told it."""
-    # It is counted where it can be all the same: that reads the loader, and both updates
-    # shall see one order of batches.
+    """Count N; 0 where the published update, which has none, cannot count it."""
+    # Counting reads the loader, and both updates shall see one order of batches.
     sized = isinstance(getattr(batches, "dataset", None), Sized)
     counted = sized or settings.update == "langevin"
     return count_training_data(problem, batches, settings.num_data) if counted else 0
@@ -244,7 +228,7 @@ def _count_data(
 def _find_moving(
     model: nn.Module, subset: Subset | None, head: Head
 ) -> tuple[Subset, frozenset[str]]:
-    """Settle what moves, and the names of what moves without a prior."""
+    """Find what moves, and the names of what moves without a prior."""
     if subset is None:
         universe = require_coverage(model).universe
         subset = Subset(universe, {name: Whole() for name in universe})
@@ -269,3 +253,70 @@ def _find_moving(
     if not ranked:
         raise ArgumentError("subset must hold more than the head. Pass head='none'.")
     return subset, frozenset(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """How much of their choice two chains on disjoint halves of the data share.
+
+    Args:
+        overlap: The share of the top fraction that both choose.
+        chance: The overlap of two independent choices.
+        fraction: The share of the weights that each chooses.
+        scales: The scales of each chain.
+    """
+
+    overlap: float
+    chance: float
+    fraction: float
+    scales: tuple[Scales, Scales]
+
+    def to_dict(self) -> dict[str, float]:
+        """The numbers as JSON values."""
+        return {"fraction": self.fraction, "overlap": self.overlap, "chance": self.chance}
+
+
+def agreement(
+    model: nn.Module | Problem,
+    first: Iterable[Batch],
+    second: Iterable[Batch],
+    *,
+    subset: Subset | None = None,
+    fraction: float = 0.005,
+    settings: LangevinSettings | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Agreement:
+    """Run a chain on each half of the data and compare what they choose.
+
+    Halves of one chain, or chains with other noise on the same data, agree the more the
+    less noise there is, even on random labels. Chains on disjoint halves share neither
+    trajectory nor examples, so what both choose is due to the task, or to the network:
+    weights with large gradients whatever the labels. Shuffled labels tell which.
+
+    Args:
+        model: The pretrained model, or its `Problem`; it is not changed.
+        first: Batches of one half of the training data.
+        second: Batches of the other half.
+        subset: The whole parameters that move, as in `fit.langevin`.
+        fraction: The share of the weights whose choice is compared, in (0, 1].
+        settings: How both chains run.
+        seed: Seed of the first chain; the second has the next.
+        progress: Show progress bars.
+
+    Returns:
+        The overlap, its chance level, and both chains' scales.
+
+    Raises:
+        ArgumentError: If the fraction is outside (0, 1].
+    """
+    if not 0 < fraction <= 1:
+        raise ArgumentError(f"fraction must be in (0, 1], got {fraction}.")
+
+    scales, others = (
+        langevin(model, half, subset, settings=settings, seed=chain_seed, progress=progress)
+        for half, chain_seed in ((first, seed), (second, seed + 1))
+    )
+    count = ceil_fraction(scales.size, fraction)
+    overlap = top_k_overlap(scales.means, others.means, count)
+    return Agreement(overlap, scales.chance(fraction), fraction, (scales, others))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.fit.epochs import group_by_decay
 from smidgen.runtime.checkpoint import (
     of_prefix,
     pack_optimiser,
@@ -35,17 +36,7 @@ _DECAY, _CLIP = 0.01, 1.0
 
 
 class Published:
-    """The joint update of weights and scales as it was released.
-
-    Args:
-        tensors: The moving weights.
-        base: Pretrained values of those that have a prior.
-        prior: The prior.
-        burn_in: Steps before the first sample. As in the released settings the first
-            five sixths of them are plain AdamW.
-        rate: η of the weights.
-        seed: Of the noise.
-    """
+    """The joint update of weights and scales as it was released; `rate` is η."""
 
     def __init__(
         self,
@@ -57,19 +48,13 @@ class Published:
         seed: int,
     ) -> None:
         self.tensors, self.base, self.prior, self.rate = tensors, base, prior, rate
+        # As in the released settings, five sixths of the burn-in are plain AdamW.
         self.plain = burn_in * 5 // 6
         self.raw = {n: torch.full_like(tensors[n], _FIRST_SCALE) for n in base}
-        matrices = [t for t in tensors.values() if t.dim() > 1]
-        others = [t for t in tensors.values() if t.dim() <= 1]
-        self.weights = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": _DECAY},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=rate,
-            fused=True,
-        )
+        groups = group_by_decay(tensors.values(), _DECAY)
+        self.weights = torch.optim.AdamW(groups, lr=rate, fused=True)
         self.widths = torch.optim.Adam(self.raw.values(), lr=_SCALE_RATE, fused=True)
+        self._optimisers = {"weights": self.weights, "widths": self.widths}
         self.generator = torch.Generator(next(iter(tensors.values())).device)
         self.generator.manual_seed(seed)
 
@@ -89,26 +74,25 @@ class Published:
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
         """The prior's own tails: what this update samples has no known law."""
-        return [self.prior.tail(each) for each in distances]
+        return [self.prior.tail(distance) for distance in distances]
 
     def state(self) -> dict[str, Tensor]:
         """What the next step depends on."""
-        found = {"generator": self.generator.get_state()}
-        found.update({f"raw/{name}": each for name, each in self.raw.items()})
-        for label, optimiser in self._optimisers().items():
-            found |= with_prefix(label, pack_optimiser(optimiser))
-        return found
+        tensors = {"generator": self.generator.get_state(), **with_prefix("raw", self.raw)}
+        for label, optimiser in self._optimisers.items():
+            tensors |= with_prefix(label, pack_optimiser(optimiser))
+        return tensors
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
-        for name, each in self.raw.items():
-            each.copy_(state[f"raw/{name}"])
-        for label, optimiser in self._optimisers().items():
+        for name, scales in of_prefix("raw", state).items():
+            self.raw[name].copy_(scales)
+        for label, optimiser in self._optimisers.items():
             unpack_optimiser(optimiser, of_prefix(label, state))
 
     def _join(self, name: str, tensor: Tensor) -> None:
-        """Add prior and noise to a weight's gradient, and make that of its scales."""
+        """Add prior and noise to a weight's gradient, and compute its scales' gradient."""
         assert tensor.grad is not None
         tensor.grad.add_(self._noise(tensor, self.rate))
         if name not in self.base:
@@ -123,6 +107,3 @@ class Published:
     def _noise(self, like: Tensor, rate: float) -> Tensor:
         drawn = torch.empty_like(like, requires_grad=False)
         return drawn.normal_(0, (2 / (_DATA_SIZE * rate)) ** 0.5, generator=self.generator)
-
-    def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
-        return {"weights": self.weights, "widths": self.widths}

@@ -47,7 +47,7 @@ class ScalePrior:
         rate: β > 0; the mean scale is α/β.
 
     Raises:
-        ArgumentError: If a number is outside what it may be.
+        ArgumentError: If shape is not in (0, 10], or rate is not positive.
     """
 
     shape: float = 0.01
@@ -63,35 +63,26 @@ class ScalePrior:
     def mean(self, displacement: Tensor) -> Tensor:
         """E[λ | Δ] for displacements Δ ≥ 0, of any shape; max(α − 1, 0)/β at zero."""
         if displacement.dtype == torch.float32:
-            return _by_bits(_bit_table(self.shape, self.rate), displacement)
-        found = _looked_up(_tables(self.shape).mean, displacement * self.rate)
-        found = found.masked_fill(displacement == 0, max(self.shape - 1, 0.0))
-        return found / self.rate
+            return _look_up_bits(_bit_table(self.shape, self.rate), displacement)
+        mean = _look_up(_tables(self.shape).mean, displacement * self.rate)
+        return mean.masked_fill(displacement == 0, max(self.shape - 1, 0.0)) / self.rate
 
     def inverse_mean(self, displacement: Tensor) -> Tensor:
         """E[1/λ | Δ] for displacements Δ ≥ 0; at zero β/(α − 2), infinite for α ≤ 2."""
-        ratio = _looked_up(_tables(self.shape).pull, displacement * self.rate)
+        ratio = _look_up(_tables(self.shape).pull, displacement * self.rate)
         limit = self.rate / (self.shape - 2) if self.shape > 2 else inf
         return (ratio / displacement).masked_fill(displacement == 0, limit)
 
     def pull(self, squares: Tensor) -> Tensor:
-        """E[1/λ | Δ]/Δ at Δ² > 0, quickly: times θ − θ̄ it is minus the prior's drift.
-
-        It is within 0.2 percent of `inverse_mean`, by a rational function of √Δ where
-        one is that close (α up to about 0.6) and from the table elsewhere.
-
-        Args:
-            squares: Δ², all above zero.
-
-        Returns:
-            A new tensor of the same shape.
-        """
-        fitted = _tables(self.shape).rational
-        if fitted is None:
+        """E[1/λ | Δ]/Δ at Δ² > 0, quickly: times θ − θ̄ it is minus the prior's drift."""
+        # Within 0.2 percent of `inverse_mean`: a rational function of √Δ where one is that
+        # close (α up to about 0.6), the table elsewhere.
+        coefficients = _tables(self.shape).rational
+        if coefficients is None:
             root = squares.sqrt()
             return self.inverse_mean(root).div_(root)
         # In √Δ, with the powers of √β in the coefficients.
-        constant, linear, square, below = fitted
+        constant, linear, square, below = coefficients
         scale = self.rate**0.5
         root = squares.sqrt().sqrt_()
         above = (root * (square * scale**2)).add_(linear * scale).mul_(root).add_(constant)
@@ -108,20 +99,9 @@ class ScalePrior:
     def rounded_tail(
         self, distances: Sequence[float], rounding: float, power: float
     ) -> list[float]:
-        """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding.
-
-        That is what a chain samples whose steps cannot see the spike, by quadrature over
-        log Δ.
-
-        Args:
-            distances: Where the tail is wanted, all > 0.
-            rounding: What is added to Δ², > 0.
-            power: Of the density, 1/γ² for noise that is discounted by γ; infinite for
-                no noise.
-
-        Returns:
-            The tails.
-        """
+        """P(Δ > distance) under the density ∝ p(θ̄ + r)^power, r² = Δ² + rounding."""
+        # What a chain samples whose steps cannot see the spike, by quadrature over log Δ;
+        # the power is infinite without noise.
         if power == inf:
             return [0.0] * len(distances)
         # Below the core the density is flat, far above 1/β it is gone.
@@ -135,21 +115,19 @@ class ScalePrior:
         mass = np.nan_to_num(np.exp(exponent - np.nanmax(exponent)))
         # By the trapezoidal rule: of its own cell a point has half above it.
         above = np.cumsum(mass[::-1])[::-1] - mass / 2
-        found = np.interp(np.log(np.asarray(distances)), logs, above / above[0])
-        return [float(each) for each in found]
-
-
-class _Table(NamedTuple):
-    """Cubic pieces of a logarithm on a grid of log x, (pieces, 4), highest power first."""
-
-    pieces: Tensor
+        tails = np.interp(np.log(np.asarray(distances)), logs, above / above[0])
+        return [float(tail) for tail in tails]
 
 
 class _Tables(NamedTuple):
-    """β E[λ], Δ E[1/λ] by log x, and a rational function for the latter if one is close."""
+    """Logarithms of β E[λ] and Δ E[1/λ], and a rational function for the latter.
 
-    mean: _Table
-    pull: _Table
+    Tables are cubic pieces on a grid of log x, (pieces, 4), highest power first. The
+    rational function is None where none is close.
+    """
+
+    mean: Tensor
+    pull: Tensor
     rational: tuple[float, float, float, float] | None
 
 
@@ -157,28 +135,24 @@ class _Tables(NamedTuple):
 def _tables(shape: float) -> _Tables:
     count = (_HIGHEST - _LOWEST) * _PER_UNIT + 1
     grid = np.linspace(_LOWEST, _HIGHEST, count)
-    logs = [
-        np.where(np.isfinite(each), each, limit)
-        for each, limit in zip(_logarithms(shape, grid), _limits(shape, grid), strict=True)
-    ]
-    tables = [
-        _Table(torch.from_numpy(np.ascontiguousarray(CubicSpline(grid, each).c.T)))
-        for each in logs
-    ]
-    return _Tables(tables[0], tables[1], _rational(shape))
+    tables = []
+    for logs, limit in zip(_logarithms(shape, grid), _limits(shape, grid), strict=True):
+        spline = CubicSpline(grid, np.where(np.isfinite(logs), logs, limit))
+        tables.append(torch.from_numpy(np.ascontiguousarray(spline.c.T)))
+    return _Tables(tables[0], tables[1], _fit_rational(shape))
 
 
 def _logarithms(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log of β E[λ] and of Δ E[1/λ] where log x is given."""
+    """Log of β E[λ] and of Δ E[1/λ] at given log x."""
     root = np.exp(logs / 2)
     orders = shape, abs(shape - 2), abs(shape - 1)
     with np.errstate(all="ignore"):
-        above, below, middle = (np.log(kve(each, 2 * root)) for each in orders)
+        above, below, middle = (np.log(kve(order, 2 * root)) for order in orders)
         return logs / 2 + above - middle, logs / 2 + below - middle
 
 
 def _limits(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same as x goes to zero, where a K of order above 1 overflows."""
+    """Their limits as x goes to zero, where a K of order above 1 overflows."""
     flat = np.zeros_like(logs)
     first = flat + log(shape - 1) if shape > 1 else flat - inf
     if shape > 2:
@@ -186,26 +160,26 @@ def _limits(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, flat + log(1 - shape) if shape < 1 else flat + inf
 
 
-def _rational(shape: float) -> tuple[float, float, float, float] | None:
+def _fit_rational(shape: float) -> tuple[float, float, float, float] | None:
     """Fit Δ E[1/λ] by (a + b y + c y²)/(1 + d y), y = √x, to relative error."""
     if shape > _MOST_FITTED:
         return None
     logs = np.linspace(log(1e-16), log(1e4), 2000)
-    root, wanted = np.exp(logs / 2), np.exp(_logarithms(shape, logs)[1])
+    root, target = np.exp(logs / 2), np.exp(_logarithms(shape, logs)[1])
     powers = root[:, None] ** np.arange(3)
     denominator = np.ones_like(root)
     for _ in range(20):
         # Linear in the coefficients once the last denominator weighs the rows.
-        rows = np.hstack([powers, -wanted[:, None] * powers[:, 1:2]])
-        rows = rows / (wanted * denominator)[:, None]
+        rows = np.hstack([powers, -target[:, None] * powers[:, 1:2]])
+        rows = rows / (target * denominator)[:, None]
         sizes = np.abs(rows).max(0)
-        found = np.linalg.lstsq(rows / sizes, 1 / denominator, rcond=None)[0] / sizes
-        denominator = 1 + root * found[3]
-    error = np.abs(powers @ found[:3] / denominator / wanted - 1).max()
+        fit = np.linalg.lstsq(rows / sizes, 1 / denominator, rcond=None)[0] / sizes
+        denominator = 1 + root * fit[3]
+    error = np.abs(powers @ fit[:3] / denominator / target - 1).max()
     # Positive coefficients have no pole, and large x is left to the leading ones.
-    if not error < _CLOSE_ENOUGH or min(found) <= 0:
+    if not error < _CLOSE_ENOUGH or min(fit) <= 0:
         return None
-    return float(found[0]), float(found[1]), float(found[2]), float(found[3])
+    return float(fit[0]), float(fit[1]), float(fit[2]), float(fit[3])
 
 
 @lru_cache(maxsize=16)
@@ -226,12 +200,12 @@ def _bit_table(shape: float, rate: float) -> Tensor:
     return torch.cat([table, broken]).contiguous()
 
 
-def _by_bits(table: Tensor, displacement: Tensor) -> Tensor:
+def _look_up_bits(table: Tensor, displacement: Tensor) -> Tensor:
     """Look fp32 numbers up by their own bits: no logarithm, a third of the time."""
     flat = displacement.detach().flatten()
-    found = torch.empty_like(flat)
+    means = torch.empty_like(flat)
     pieces = table.to(flat.device)
-    for x, target in zip(flat.split(_CHUNK), found.split(_CHUNK), strict=True):
+    for x, target in zip(flat.split(_CHUNK), means.split(_CHUNK), strict=True):
         bits = x.view(torch.int32)
         # Without the sign, which NaN may have.
         index = (bits >> _LOW_BITS).bitwise_and_(len(pieces) - 1)
@@ -239,15 +213,15 @@ def _by_bits(table: Tensor, displacement: Tensor) -> Tensor:
         offset = (bits & ((1 << _LOW_BITS) - 1)).float()
         torch.addcmul(rows[:, 1], rows[:, 0], offset, out=target)
         target.mul_(offset).add_(rows[:, 2])
-    return found.view_as(displacement)
+    return means.view_as(displacement)
 
 
-def _looked_up(table: _Table, ratios: Tensor) -> Tensor:
+def _look_up(table: Tensor, ratios: Tensor) -> Tensor:
     """Evaluate a table at x ≥ 0, piece by piece of a large tensor, in fp64."""
     flat = ratios.detach().flatten()
-    found = torch.empty_like(flat)
-    pieces = table.pieces.to(flat.device)
-    for x, target in zip(flat.split(_CHUNK), found.split(_CHUNK), strict=True):
+    values = torch.empty_like(flat)
+    pieces = table.to(flat.device)
+    for x, target in zip(flat.split(_CHUNK), values.split(_CHUNK), strict=True):
         logs = x.double().log_()
         # log 0 is −∞: any finite value serves, the caller fills in the limit.
         within = logs.nan_to_num(0.0, neginf=_LOWEST).clamp_(_LOWEST, _HIGHEST)
@@ -259,4 +233,4 @@ def _looked_up(table: _Table, ratios: Tensor) -> Tensor:
             value = value * offset + rows[:, power]
         # Beyond the grid both grow as √x.
         target.copy_(value.add_((logs - within).clamp_(min=0) / 2).exp_())
-    return found.view_as(ratios)
+    return values.view_as(ratios)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.runtime.checkpoint import with_prefix
 
 _CHUNK = 1 << 16
 # The squared gradients' running mean forgets over a hundred steps.
@@ -38,7 +39,7 @@ _ENOUGH = 10_000
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How far and how noisily a step goes."""
+    """How far and how noisily a step moves."""
 
     learning_rate: float
     temperature: float = 1.0
@@ -50,18 +51,10 @@ class StepSettings:
 class Langevin:
     """Preconditioned Langevin steps under the marginal prior.
 
-    The noise is uniform over 128 values, of mean 0 and variance 1: the increments of a
-    step of weak order one need no more than their first moments, and a normal draw for
-    every weight would take as long as half a training step.
-
-    Args:
-        tensors: The moving weights.
-        base: Pretrained values of those that have a prior.
-        prior: The prior.
-        settings: The step.
-        num_data: N.
-        burn_in: Steps after which the preconditioner is fixed.
-        seed: Of the noise.
+    The noise is uniform over 128 values, of mean 0 and variance 1: a step of weak order one
+    needs only its first moments, and a normal draw for every weight would take as long as
+    half a training step. `base` are the pretrained values of the weights with a prior; the
+    preconditioner is fixed after `burn_in` steps.
     """
 
     def __init__(
@@ -99,7 +92,7 @@ class Langevin:
                 # It took no part in this batch and stays; what it remembers is settled.
                 if warming and step == self.burn_in:
                     memory = self.memory[name]
-                    self._warmed(memory, torch.zeros_like(memory), step)
+                    self._warm(memory, torch.zeros_like(memory), step)
                 continue
             flat, gradients = tensor.view(-1), tensor.grad.reshape(-1)
             base = self.base[name].reshape(-1) if name in self.base else None
@@ -108,7 +101,7 @@ class Langevin:
                 here = slice(start, start + _CHUNK)
                 root = self.memory[name][here]
                 if warming:
-                    root, size = self._warmed(root, gradients[here], step)
+                    root, size = self._warm(root, gradients[here], step)
                     total += size
                 place = None if base is None else base[here]
                 self._move_chunk(flat[here], place, gradients[here], root, noise[here])
@@ -117,58 +110,38 @@ class Langevin:
             self.level.fill_(total / max(count, 1))
 
     def scales(self, name: str, displacement: Tensor) -> Tensor:
-        """E[λ | Δ] of a parameter's weights.
-
-        Under the prior as stated, at Δ and not at r: r grows with G, and weights that get
-        no gradient would rank high for standing still.
-
-        Args:
-            name: The parameter's name.
-            displacement: Δ, flat.
-
-        Returns:
-            The scales, flat.
-        """
+        """E[λ | Δ] of a parameter's weights."""
+        # Under the prior as stated, at Δ and not at r: r grows with G, and weights that get
+        # no gradient would rank high for standing still.
         return self.prior.mean(displacement)
 
     def expected_tail(self, distances: Sequence[float]) -> list[float]:
-        """P(Δ > distance) of a weight without data under the law that is sampled.
-
-        It is p(θ̄ + r) to the power of 1/γ², averaged over the weights' G; short chains
-        are on their way to it.
-
-        Args:
-            distances: Where the tail is wanted, all > 0.
-
-        Returns:
-            The tails.
-        """
+        """P(Δ > distance) of a weight without data under the law that is sampled."""
+        # p(θ̄ + r) to the power of 1/γ², averaged over the weights' G.
         power = self.settings.noise_discount**-2 if self.settings.noise_discount else inf
-        seen = [self.memory[name] for name in self.base]
-        apart = max(1, sum(each.numel() for each in seen) // _ENOUGH)
-        roots = torch.cat(seen)[::apart].double()
-        wanted = torch.tensor(_QUANTILES, dtype=torch.float64, device=roots.device)
-        squares = roots.quantile(wanted).square().tolist()
+        roots = torch.cat([self.memory[name] for name in self.base])
+        roots = roots[:: max(1, len(roots) // _ENOUGH)].double()
+        quantiles = roots.quantile(roots.new_tensor(_QUANTILES)).square().tolist()
         tails = [
-            self.prior.rounded_tail(distances, self.rounding * self.pace * each, power)
-            for each in squares
+            self.prior.rounded_tail(distances, self.rounding * self.pace * square, power)
+            for square in quantiles
         ]
-        return [sum(each) / len(squares) for each in zip(*tails, strict=True)]
+        return [sum(tail) / len(tail) for tail in zip(*tails, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
         """What the next step depends on."""
-        drawn = {"generator": self.generator.get_state(), "level": self.level}
-        return {**drawn, **{f"memory/{n}": t for n, t in self.memory.items()}}
+        tensors = {"generator": self.generator.get_state(), "level": self.level}
+        return {**tensors, **with_prefix("memory", self.memory)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from an earlier state."""
+        """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
         self.level.copy_(state["level"])
         for name, tensor in self.memory.items():
             tensor.copy_(state[f"memory/{name}"])
 
-    def _warmed(self, squares: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, float]:
-        """Update the mean squares in place; √G and the sum of root mean squares."""
+    def _warm(self, squares: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, float]:
+        """Update the mean squares in place; return √G and the sum of root mean squares."""
         squares.mul_(_KEPT).addcmul_(gradient, gradient, value=1 - _KEPT)
         sizes = (squares / (1 - _KEPT**step)).sqrt_()
         total = float(sizes.sum())
@@ -210,8 +183,8 @@ class Langevin:
 
 def _mean_size(tensors: Iterable[Tensor]) -> float:
     """The mean |gradient| over all weights that have one."""
-    gradients = [each.grad for each in tensors if each.grad is not None]
-    total = sum(float(each.abs().sum()) for each in gradients)
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    total = sum(float(gradient.abs().sum()) for gradient in gradients)
     if not isfinite(total):
         raise DataError(
             "the first batch gives gradients that are not finite. Check its data, and the "
@@ -222,4 +195,4 @@ def _mean_size(tensors: Iterable[Tensor]) -> float:
             "no weight gets a gradient from the first batch. Check that the outputs "
             "depend on the parameters of subset."
         )
-    return total / sum(each.numel() for each in gradients)
+    return total / sum(gradient.numel() for gradient in gradients)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import Accumulator, accumulate
-from smidgen.curvature.batch_check import find_mixing_layers
+from smidgen.curvature.ggn_roots import find_mixing_layers
 from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_model

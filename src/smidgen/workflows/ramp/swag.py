@@ -23,7 +23,6 @@ from smidgen import fit, select
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.evaluate import expected_calibration_error
 from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs, held_out
-from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior import store
 from smidgen.posterior.base import Posterior
@@ -51,6 +50,41 @@ from smidgen.workflows.ramp.schemes import order_layers
 SwagScheme = Literal["max-mlp", "max-attention", "random", "magnitude", "full"]
 SWAG_SCHEMES: tuple[SwagScheme, ...] = get_args(SwagScheme)
 _POINTS = "points.json"
+
+
+@dataclass(frozen=True)
+class SwagOptions:
+    """The part of `fit.SwagSettings` that commands and studies set.
+
+    Both have validation data, so bad settings are refused here and not hours later, when
+    they are used.
+    """
+
+    rates: tuple[float, ...] | None = None
+    steps: int = 2000
+    every: int = 5
+    rank: int = 20
+    trial_steps: int = 400
+    samples: int = 32
+
+    def __post_init__(self) -> None:
+        if self.samples < 2:
+            raise ArgumentError(f"samples must be 2 or more, got {self.samples}.")
+        self.settings().rates(choosing=True)
+
+    def settings(self, **others: Any) -> fit.SwagSettings:
+        """Make the settings of `fit.swag`; `others` are further settings by name."""
+        return fit.SwagSettings(
+            **{
+                "learning_rate": self.rates,
+                "steps": self.steps,
+                "every": self.every,
+                "rank": self.rank,
+                "trial_steps": self.trial_steps,
+                "samples": self.samples,
+                **others,
+            }
+        )
 
 
 @dataclass(frozen=True)

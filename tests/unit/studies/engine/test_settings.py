@@ -13,7 +13,7 @@ import pytest
 
 from smidgen.cli import main
 from smidgen.errors import ArgumentError
-from smidgen.fit.swag import SwagOptions
+from smidgen.workflows.ramp.swag import SwagOptions
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.run import check_cell

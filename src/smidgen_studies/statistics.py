@@ -24,7 +24,7 @@ from smidgen.report.many_records.aggregate import SeedMean, interval, spread
 from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
-from smidgen_studies.methods.tuning_methods import Method
+from smidgen_studies.methods.tuning_methods import TuningMethod
 
 OURS = "bayestune"
 _DRAWS = 1000
@@ -51,9 +51,9 @@ class Outcomes:
 
     @property
     def methods(self) -> list[str]:
-        """The methods that have a result, in the order of `Method`."""
+        """The methods that have a result, in the order of `TuningMethod`."""
         known = {method for task in self.found.values() for method in task}
-        return [method for method in get_args(Method) if method in known]
+        return [method for method in get_args(TuningMethod) if method in known]
 
     def of(self, task: str, method: str) -> Mapping[int, Mapping[str, Any]]:
         """The results of a method on a task, by seed."""
@@ -98,18 +98,7 @@ def collect_outcomes(records: Iterable[Record]) -> Outcomes:
 def paired_gap(
     metric: Metric, ours: Tensor, theirs: Tensor, targets: Tensor, *, draws: int = _DRAWS
 ) -> TaskGap:
-    """One method's score less another's: its mean over seeds, and an interval.
-
-    Args:
-        metric: The score.
-        ours: Values of the first, (seeds, rows).
-        theirs: Values of the second, (seeds, rows).
-        targets: Of the rows, (seeds, rows); where seeds share a row it is at one place.
-        draws: How often rows are redrawn.
-
-    Returns:
-        The difference; without an interval if there is one seed.
-    """
+    """One method's score less another's: its mean over seeds, and an interval."""
     score = METRICS[metric]
     by_seed = (score(ours, targets) - score(theirs, targets)).tolist()
     middle, count = fmean(by_seed), len(by_seed)
@@ -147,16 +136,7 @@ def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
 
 
 def describe_verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
-    """Say of each other method whether one is better, worse or not told apart from it.
-
-    Args:
-        outcomes: The results.
-        method: The one.
-
-    Returns:
-        A sentence or two for each other method, and one on how to read them; none if
-        the method has no result.
-    """
+    """Say of each other method whether one is better, worse or not told apart from it."""
     others = [each for each in outcomes.methods if each != method]
     if method not in outcomes.methods:
         return []

@@ -49,19 +49,7 @@ class Images:
     outside: Mapping[str, Arrays]
 
     def shuffled(self, size: int, seed: int, count: int | None = None) -> ArrayBatches:
-        """Training batches, of the first `count` images, in an order of their own.
-
-        Args:
-            size: Images in a batch.
-            seed: Of the order.
-            count: How many images there are to be; all if left out.
-
-        Returns:
-            The batches.
-
-        Raises:
-            DataError: If there are not so many.
-        """
+        """Training batches, of the first `count` images, in an order of their own."""
         if count is not None and not 0 < count <= len(self.train):
             raise DataError(
                 f"images must be 1 to {len(self.train)}, got {count}. Lower it."
@@ -72,17 +60,7 @@ class Images:
 
 
 def read_images(job: Job) -> Images:
-    """Read the images of a job and draw its validation images.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The images. They are shared by the cells that a process does one after another.
-
-    Raises:
-        DataError: If a file is missing or holds fewer images than are needed.
-    """
+    """Read the images of a job and draw its validation images."""
     return _read(job.root, json.dumps(vars(job.data)), job.seed)
 
 

@@ -43,7 +43,7 @@ from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count, Natural
 from smidgen_studies.methods.task_scores import Metric
 
-Loader = DataLoader[dict[str, Tensor]]
+TextLoader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
 # Single rows that were copied are no news.
 _FEW_REPEATED = 0.01
@@ -101,7 +101,7 @@ class TextSplit:
 
     def loaders(
         self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
-    ) -> dict[str, Loader]:
+    ) -> dict[str, TextLoader]:
         """Make batches of texts of like length, always in the same order."""
         size = batch_size or self.about.batch_size
         return {
@@ -115,7 +115,7 @@ class TextSplit:
         rows = range(min(count, len(self.validation)))
         return replace(self, validation=self.validation.take(rows))
 
-    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
+    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> TextLoader:
         """Make training batches of a new order each time through."""
         size = self.about.batch_size
         how: Mapping[str, Any] = {"shuffle": True, "seed": seed, "batch_size": size}
@@ -123,24 +123,13 @@ class TextSplit:
 
     def _loader(
         self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
-    ) -> Loader:
+    ) -> TextLoader:
         length = min(self.about.max_length, tokenizer.model_max_length)
         return make_text_loader(table, tokenizer, max_length=length, **how)
 
 
 def draw(job: Job) -> TextSplit:
-    """Draw training, validation and test rows of a job's data, by its seed.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The rows; no text is in two of the sets but by the files' own doing. Of training
-        rows with the same text, or the same first text of a pair, only one is drawn.
-
-    Raises:
-        DataError: If the files hold too few rows.
-    """  # noqa: DOC502
+    """Draw training, validation and test rows of a job's data, by its seed."""
     about: TextData = job.data
     return _drawn(about, job.root, job.seed)
 

@@ -28,7 +28,7 @@ from smidgen_studies.engine.cell import Job, locate
 _HELD_OUT = 0.1
 _HIDDEN = 50
 _WEIGHTS = "model.safetensors"
-Pair = tuple[Tensor, Tensor]
+InputsAndTargets = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,7 @@ class TableData:
     folder: str
 
     def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
-        """Refuse seeds that are no splits of the folder.
-
-        Args:
-            root: The folder of the data.
-            seeds: The seeds.
-
-        Raises:
-            DataError: If there is no index of one.
-        """
+        """Refuse seeds that are no splits of the folder."""
         folder = locate(self.folder, root, self.name)
         there = [path.name for path in folder.glob("index_*_*.txt")]
         for seed in seeds:
@@ -63,13 +55,13 @@ class TableData:
 class Tables:
     """Inputs (N, D) and targets (N, 1) of one split, in fp64."""
 
-    train: Pair
-    validation: Pair
-    test: Pair
+    train: InputsAndTargets
+    validation: InputsAndTargets
+    test: InputsAndTargets
 
-    def loader(self, name: str) -> list[Pair]:
+    def loader(self, name: str) -> list[InputsAndTargets]:
         """One batch of everything: the sets are small."""
-        pair: Pair = getattr(self, name)
+        pair: InputsAndTargets = getattr(self, name)
         return [pair]
 
     def shuffled(self, seed: int, batches: int = 8) -> DataLoader[tuple[Tensor, ...]]:
@@ -83,17 +75,7 @@ class Tables:
 
 
 def read_tables(job: Job) -> Tables:
-    """Read the split of a job's data that has its seed for a number.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The rows, standardised by those of training.
-
-    Raises:
-        DataError: If a file is not there, or holds something else.
-    """
+    """Read the split of a job's data that has its seed for a number."""
     about: TableData = job.data
     folder = locate(about.folder, job.root, about.name)
     try:
@@ -145,18 +127,7 @@ def save_network(model: nn.Module, folder: Path) -> None:
 
 
 def load_needed_problem(job: Job, tables: Tables) -> Problem:
-    """Load the network that a cell needs.
-
-    Args:
-        job: The job.
-        tables: Its data.
-
-    Returns:
-        The regression, with unit noise for now.
-
-    Raises:
-        ArgumentError: If it needs no cell.
-    """
+    """Load the network that a cell needs."""
     if not job.needs:
         raise ArgumentError(
             "this kind of cell must need one of kind 'uci-map', got none. Add needs."
@@ -173,7 +144,7 @@ def read_needed_noise(job: Job) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class UciLevel:
     """One size of a scheme: what it predicts for the test rows, and what it cost."""
 
     percent: float
@@ -186,19 +157,9 @@ class Level:
 
 
 def level_results(
-    name: str, label: str, levels: Sequence[Level], targets: Tensor
+    name: str, label: str, levels: Sequence[UciLevel], targets: Tensor
 ) -> dict[str, Any]:
-    """Score all sizes of a scheme; the method is the one that validation data chose.
-
-    Args:
-        name: Name of the scheme.
-        label: Its name for people.
-        levels: Its sizes.
-        targets: The test targets, (N, 1).
-
-    Returns:
-        The results of a record.
-    """
+    """Score all sizes of a scheme; the method is the one that validation data chose."""
     listed = []
     for level in levels:
         scores = evaluate.summarise(level.predictive, targets)

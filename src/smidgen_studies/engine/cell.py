@@ -27,17 +27,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work.
-
-    Args:
-        name: Its name in the study; names do not shape results.
-        kind: What is done: a name in `kinds.KINDS`, or the dotted name of a user's kind.
-        data: The description of the data set, its name included.
-        seed: The seed, or the number of the split.
-        settings: The settings of the kind, as the study's file has them.
-        needs: Cells of the same data that must be done before.
-        test_to_train: What the study says of its splits; noted in the record.
-    """
+    """One piece of work."""
 
     name: str
     kind: str
@@ -115,18 +105,7 @@ class FinishedCell:
 
 @dataclass(frozen=True)
 class Job:
-    """What a kind is given to do a cell.
-
-    Args:
-        data: The description of the data, as the kind's `Data`.
-        seed: The seed, or the number of the split.
-        settings: The settings, as the kind's `Settings`.
-        root: The folder that holds the files of `data`, if one was given.
-        needs: What the cells before it left.
-        artifact: A folder to make if other cells need something.
-        work: A folder for its own notes; what a killed run left there is still there.
-        device: Where large models go, as `torch.device` takes it.
-    """
+    """What a kind is given to do a cell."""
 
     data: Any
     seed: int
@@ -139,19 +118,7 @@ class Job:
 
 
 def locate(name: str, root: Path | None, data: str) -> Path:
-    """Find the path of a file or folder that a data set's description names.
-
-    Args:
-        name: The name: under the folder of the data, or with a path of its own.
-        root: The folder of the data, if one was given.
-        data: The name of the data set.
-
-    Returns:
-        The path; whether anything is there is not checked.
-
-    Raises:
-        ArgumentError: If it is under a folder, and none was given.
-    """
+    """Find the path of a file or folder that a data set's description names."""
     path = Path(name).expanduser()
     if path.is_absolute():
         return path

@@ -50,14 +50,7 @@ class Ledger:
         return self.record_path(cell).is_file() or self._packed(cell) is not None
 
     def record(self, cell: Cell) -> Record:
-        """Read the record of a cell that is done; a file of its own comes first.
-
-        Args:
-            cell: The cell.
-
-        Returns:
-            Its record.
-        """
+        """Read the record of a cell that is done; a file of its own comes first."""
         if not self.record_path(cell).is_file():
             # Another run may have packed it a moment ago.
             packed = self._packed(cell)
@@ -66,12 +59,7 @@ class Ledger:
         return Record.load(self.record_path(cell))
 
     def pack(self, study: str, cells: Iterable[Cell]) -> None:
-        """Move the records of a study's cells into one file, beside those it has already.
-
-        Args:
-            study: The name of the study.
-            cells: Its cells, all of them done.
-        """
+        """Move the records of a study's cells into one file, beside those it has already."""
         loose = {c.slug: c for c in cells if self.record_path(c).is_file()}
         if not loose:
             return
@@ -112,13 +100,7 @@ class Ledger:
         return folder
 
     def finish(self, cell: Cell, record: Record, made: Path) -> None:
-        """Keep what a cell made, its record last of all.
-
-        Args:
-            cell: The cell.
-            record: Its record.
-            made: The folder it made for others, if it made one.
-        """
+        """Keep what a cell made, its record last of all."""
         if made.is_dir():
             target = self.artifact(cell)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -152,14 +134,7 @@ class Ledger:
 
     @contextmanager
     def lock(self, cell: Cell) -> Iterator[None]:
-        """Hold a cell's lock; wait while another process has it.
-
-        Args:
-            cell: The cell.
-
-        Yields:
-            Nothing.
-        """
+        """Hold a cell's lock; wait while another process has it."""
         path = self._lock_path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
@@ -179,11 +154,7 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a folder that cannot hold a study.
-
-        Raises:
-            StoreError: If it is a file.
-        """
+        """Refuse a folder that cannot hold a study."""
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreError(f"--out must be a folder, got the file {self.folder}.")
 

@@ -26,21 +26,7 @@ class RunResult:
 
 
 def check_study(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
-    """Refuse a study that cannot be run, before anything is written or started.
-
-    Args:
-        study: The study.
-        ledger: Where its records are.
-        data: The folder of its data, if one was given.
-
-    Returns:
-        The cells to do, those that others need first.
-
-    Raises:
-        ArgumentError: If a setting, the baseline or a default is not what it must be.
-        DataError: If files are missing, or are not those that records were made of.
-        StoreError: If the folder of the records is a file.
-    """  # noqa: DOC502
+    """Refuse a study that cannot be run, before anything is written or started."""
     ledger.check()
     missing = missing_cells(study, ledger)
     for cell in missing:
@@ -65,17 +51,7 @@ def run_cells(
     *,
     on_end: OnEnd = lambda *_: None,
 ) -> RunResult:
-    """Do the missing cells of a study.
-
-    Args:
-        missing: The cells, as `check_study` returns them.
-        ledger: Where their records go.
-        engine: What does the cells; it is closed at the end.
-        on_end: Called with each cell that has ended, and its error or "".
-
-    Returns:
-        What was done in this run.
-    """
+    """Do the missing cells of a study."""
     try:
         return _run({cell.key: cell for cell in missing}, ledger, engine, on_end)
     finally:
@@ -89,14 +65,7 @@ def pack_if_done(study: Study, ledger: Ledger) -> None:
 
 
 def refuse_unknown_baseline(study: Study) -> None:
-    """Refuse to compare with a method that no cell of a study reports.
-
-    Args:
-        study: The study.
-
-    Raises:
-        ArgumentError: If its baseline is such a method.
-    """
+    """Refuse to compare with a method that no cell of a study reports."""
     methods: dict[str, None] = {}
     for cell in study.cells if study.baseline else ():
         if cell.reported_methods is None:
@@ -115,13 +84,6 @@ def refuse_changed_defaults(study: Study, ledger: Ledger) -> None:
     """Refuse to go on from records that were made under other defaults of their kinds.
 
     A key hashes what a study's file says; what it leaves to the kinds is in the records.
-
-    Args:
-        study: The study.
-        ledger: Where its records are.
-
-    Raises:
-        ArgumentError: If a default has changed since a record was made.
     """
     for cell in filter(ledger.is_done, study.cells):
         before = ledger.record(cell).config.get("defaults", {})
@@ -153,16 +115,7 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
 
 
 def resources_for(cells: Sequence[Cell], resources: Resources) -> Resources:
-    """What a worker needs for some cells: no device if all of them stay on the processor.
-
-    Args:
-        cells: The cells.
-        resources: What their study, or the user, says.
-
-    Returns:
-        The same, or with the processor as the device: an engine runs one cell at a time on
-        every other device.
-    """
+    """What a worker needs for some cells: no device if all of them stay on the processor."""
     if all(cell.on_processor for cell in cells):
         return replace(resources, device="cpu")
     return resources

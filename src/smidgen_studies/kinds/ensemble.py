@@ -31,17 +31,7 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Average the members' probabilities.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The scores.
-
-    Raises:
-        ArgumentError: If there are fewer than two members.
-    """
+    """Average the members' probabilities."""
     if len(job.needs) < 2:
         raise ArgumentError(
             f"an ensemble must need 2 members or more, got {len(job.needs)}. Add to needs."

@@ -17,7 +17,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.method import predict_point, read_examples, score_methods
-from smidgen_studies.data.text import Loader, TextData, draw
+from smidgen_studies.data.text import TextData, TextLoader, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
 from smidgen_studies.methods.text_models import find_base
@@ -78,7 +78,7 @@ def run(job: Job) -> Mapping[str, Any]:
     return {**_reported(Problem(tuned.model), loaders), **results}
 
 
-def _reported(problem: Problem, loaders: Mapping[str, Loader]) -> dict[str, Any]:
+def _reported(problem: Problem, loaders: Mapping[str, TextLoader]) -> dict[str, Any]:
     logits, targets = point_outputs(problem, loaders["validation"])
     assert targets is not None
     scale = fit.temperature(logits, targets)

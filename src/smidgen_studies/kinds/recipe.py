@@ -29,13 +29,13 @@ from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.text_models import load_needed_model
 
-Scope = Literal["scalar", "group", "layer"]
+RecipeScope = Literal["scalar", "group", "layer"]
 Parts = Mapping[str, Sequence[tuple[str, str]]]
 """Blocks, each a level and a layer, by the label of their common precision."""
 
 Data = TextData
-PERCENTS = (1.0, 3.0, 10.0, 30.0)
-_SIZES = tuple(f"{percent:g} %" for percent in PERCENTS)
+_PERCENTS = (1.0, 3.0, 10.0, 30.0)
+_SIZES = tuple(f"{percent:g} %" for percent in _PERCENTS)
 _LEVELS = (
     *_SIZES,
     "last layer",
@@ -57,7 +57,7 @@ class Recipe:
     """
 
     level: str
-    scope: Scope = "scalar"
+    scope: RecipeScope = "scalar"
     head: bool = False
     jointly: bool = True
 
@@ -93,17 +93,7 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Score every recipe.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The scores, and the precisions of each recipe.
-
-    Raises:
-        ArgumentError: If there are more than two classes.
-    """
+    """Score every recipe."""
     data = draw(job)
     if data.classes != 2:
         raise ArgumentError(
@@ -142,7 +132,7 @@ def _fit_levels(
         "activation": select.scores.activation(problem, some),
         "curvature": select.scores.curvature(problem, some),
     }
-    subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in PERCENTS}
+    subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in _PERCENTS}
     subsets["last layer"] = select.last_layer(model)
     for name, scores in by.items():
         subsets[f"10 % by {name}"] = select.sparse_kfac(model, percent=10, by=scores)

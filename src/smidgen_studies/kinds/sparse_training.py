@@ -33,7 +33,7 @@ from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
 from smidgen_studies.methods.mixtures import mixture_methods
 from smidgen_studies.methods.sparse_costs import costs, stored_bytes
-from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
 
 _DEFAULTS = {
     "learning_rate": SsviSettings.learning_rate,
@@ -119,17 +119,7 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Train and score on validation data, and if it is to be reported on test data.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The choice and the training, and a trial's scores or the scored methods.
-
-    Raises:
-        DivergedError: If the loss is not finite; of a trial that is a result.
-    """
+    """Train and score on validation data, and if it is to be reported on test data."""
     settings: Settings = job.settings
     data = read_images(job)
     given = {name: getattr(settings, name) for name in _DEFAULTS}
@@ -205,7 +195,7 @@ def _outputs(network: SparseNetwork, arrays: Arrays, settings: Settings) -> Tens
 
 
 def _trial(
-    settings: Settings, choice: Choice, *scores: float, scale: float | None = None
+    settings: Settings, choice: TrialChoice, *scores: float, scale: float | None = None
 ) -> dict[str, Any]:
     given = [each for each in _DEFAULTS if getattr(settings, each) is not None]
     return {

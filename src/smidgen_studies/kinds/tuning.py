@@ -23,9 +23,9 @@ from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
-from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
 from smidgen_studies.methods.tuned_text import load_start, tune
-from smidgen_studies.methods.tuning_methods import Method, base_method
+from smidgen_studies.methods.tuning_methods import TuningMethod, base_method
 
 _DIGITS = 3
 
@@ -39,7 +39,7 @@ class Settings:
     `rank` is LoRA's; `fraction` is for methods that choose single weights.
     """
 
-    method: Method
+    method: TuningMethod
     learning_rate: Positive | None = None
     epochs: Count = 2
     fraction: Fraction = 0.005
@@ -54,18 +54,7 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Tune by one method and score it.
-
-    Args:
-        job: The job.
-
-    Returns:
-        Validation history and costs; scores and outputs on test rows if it is no trial.
-
-    Raises:
-        ArgumentError: If it has no learning rate, and no trial to take one from.
-        DivergedError: If the loss is not finite; of a trial that is a result.
-    """
+    """Tune by one method and score it."""
     settings: Settings = job.settings
     if settings.method == "constant":
         return _constant(job)
@@ -116,13 +105,15 @@ def run(job: Job) -> Mapping[str, Any]:
     return {**results, **scored}
 
 
-def _tries(need: FinishedCell, method: Method) -> bool:
+def _tries(need: FinishedCell, method: TuningMethod) -> bool:
     """Whether it is a trial of this method, for as long or shorter."""
     trial = need.record.results.get("trial")
     return trial is not None and trial["method"] in (method, base_method(method))
 
 
-def _trial(settings: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
+def _trial(
+    settings: Settings, choice: TrialChoice, *scores: float | None
+) -> dict[str, Any]:
     return describe_trial(
         settings.method,
         label_method(settings.method, "tuning"),
@@ -153,7 +144,7 @@ def _constant(job: Job) -> Mapping[str, Any]:
 
 
 def _scored(
-    method: Method,
+    method: TuningMethod,
     about: TextData,
     values: Tensor,
     targets: Tensor,

@@ -14,8 +14,8 @@ from smidgen.outputs.predictive import GaussianPredictive
 from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen_studies.data.uci import (
-    Level,
     TableData,
+    UciLevel,
     level_results,
     make_network,
     read_tables,
@@ -65,7 +65,7 @@ def run(job: Job) -> Mapping[str, Any]:
         mean, torch.zeros_like(mean), noise.expand_as(mean).clone()
     )
     known = GaussianPredictive(held, torch.zeros_like(held), noise.expand_as(held).clone())
-    level = Level(
+    level = UciLevel(
         percent=0.0,
         weights=0,
         fraction=0.0,

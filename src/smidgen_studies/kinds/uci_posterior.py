@@ -19,16 +19,16 @@ from smidgen.weights.subset import Subset
 from smidgen_studies.data.uci import TableData, Tables
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Percents, Rates
-from smidgen_studies.methods.uci_choices import By
-from smidgen_studies.methods.uci_ramp import PERCENTS, name_scheme, run_ramp
+from smidgen_studies.methods.uci_choices import UciSelector
+from smidgen_studies.methods.uci_ramp import UCI_PERCENTS, name_scheme, run_ramp
 
 
 @dataclass(frozen=True)
-class LaplaceSettings:
+class UciLaplaceSettings:
     """Which weights, and how many."""
 
-    by: By
-    percents: Percents = PERCENTS
+    by: UciSelector
+    percents: Percents = UCI_PERCENTS
     structure: Literal["full", "diag", "kron", "ekfac"] = "full"
 
     @property
@@ -38,11 +38,11 @@ class LaplaceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwagSettings(SwagOptions):
+class UciSwagSettings(SwagOptions):
     """Which weights, how many, and how their moments are collected."""
 
-    by: By
-    percents: Percents = PERCENTS
+    by: UciSelector
+    percents: Percents = UCI_PERCENTS
     rates: Rates | None = (1e-4, 1e-3, 1e-2, 5e-2)
     steps: int = 800
     every: int = 2
@@ -58,12 +58,12 @@ class SwagSettings(SwagOptions):
 class Laplace:
     """The kind `uci-laplace`."""
 
-    Settings, Data, ON_PROCESSOR = LaplaceSettings, TableData, True
+    Settings, Data, ON_PROCESSOR = UciLaplaceSettings, TableData, True
 
     @staticmethod
     def run(job: Job) -> Mapping[str, Any]:
         """Fit and calibrate a Laplace posterior for each percentage."""
-        settings: LaplaceSettings = job.settings
+        settings: UciLaplaceSettings = job.settings
 
         def fit_subset(
             problem: Problem, tables: Tables, subset: Subset
@@ -82,12 +82,12 @@ class Laplace:
 class Swag:
     """The kind `uci-swag`."""
 
-    Settings, Data, ON_PROCESSOR = SwagSettings, TableData, True
+    Settings, Data, ON_PROCESSOR = UciSwagSettings, TableData, True
 
     @staticmethod
     def run(job: Job) -> Mapping[str, Any]:
         """Collect and calibrate a SWAG posterior for each percentage."""
-        settings: SwagSettings = job.settings
+        settings: UciSwagSettings = job.settings
 
         def fit_subset(
             problem: Problem, tables: Tables, subset: Subset

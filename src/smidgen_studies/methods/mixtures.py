@@ -20,18 +20,7 @@ def mixture_methods(
     floats: int,
     settings: Mapping[str, Any],
 ) -> list[Method]:
-    """Average the probabilities of S networks, as they are and with a temperature.
-
-    Args:
-        name: Name of the first method; the second's ends in "-temperature".
-        validation: Outputs (S, N, C) of held-out examples, and their labels (N,).
-        test: Outputs (S, M, C) of test examples.
-        floats: What is stored beside one network.
-        settings: What else to note.
-
-    Returns:
-        The two methods; the temperature divides the logits before they are averaged.
-    """
+    """Average the probabilities of S networks, as they are and with a temperature."""
     outputs, targets = validation
     likelihood = Categorical(outputs.shape[-1])
     held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)

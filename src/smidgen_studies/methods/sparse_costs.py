@@ -35,18 +35,7 @@ def costs(
     batch: tuple[Tensor, Tensor],
     training: SsviSettings,
 ) -> dict[str, float | int | list[str]]:
-    """Count and measure a network beside its dense twin.
-
-    Args:
-        network: The network, as trained; left as it was.
-        twin: Dense VI of the same model; left as it was.
-        batch: Inputs and labels of one training batch.
-        training: How it was trained: how often its active set moved.
-
-    Returns:
-        Bytes, operations of a step as done and of active weights alone, the paths taken,
-        and ratios of bytes, operations and seconds to those of dense VI.
-    """
+    """Count and measure a network beside its dense twin."""
     sides = {"own": deepcopy(network), "dense": deepcopy(twin)}
     seconds = step_seconds(sides, batch)
 

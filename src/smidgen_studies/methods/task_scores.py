@@ -43,17 +43,7 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor], Tensor]] = {
 def score_task(
     metric: Metric, values: Tensor, targets: Tensor, noise: float | None = None
 ) -> dict[str, float]:
-    """Score predictions: the task's own metric, what else is usual, and the mean NLL.
-
-    Args:
-        metric: The task's own.
-        values: One number for each row.
-        targets: 0 or 1, or the numbers of a regression.
-        noise: The variance of a regression's noise; None for classes.
-
-    Returns:
-        Numbers by name, the task's own under "metric".
-    """
+    """Score predictions: the task's own metric, what else is usual, and the mean NLL."""
     values, targets = values.double().cpu(), targets.double().cpu()
     found = {"metric": float(METRICS[metric](values, targets))}
     if noise is not None:

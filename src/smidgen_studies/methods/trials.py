@@ -18,13 +18,8 @@ Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen, and what it was chosen from.
-
-    Args:
-        values: The chosen value of each setting.
-        tried: Every value that was tried, of the settings of which there were several.
-    """
+class TrialChoice:
+    """What was chosen, and what it was chosen from."""
 
     values: Values
     tried: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -49,23 +44,11 @@ class Choice:
 
 def choose_values(
     told: Mapping[str, float | None], trials: Sequence[FinishedCell], otherwise: Values
-) -> Choice:
-    """Settle every setting: as told, or that of the best trial, or a default.
-
-    Args:
-        told: Settings by name, None where nothing was said.
-        trials: The cells that were needed.
-        otherwise: Defaults, for a cell that needs no trial.
-
-    Returns:
-        The choice; what was told is no choice and has no edge.
-
-    Raises:
-        ArgumentError: If a needed cell is no trial, or all trials failed to learn.
-    """
+) -> TrialChoice:
+    """Settle every setting: as told, or that of the best trial, or a default."""
     given = {name: value for name, value in told.items() if value is not None}
     if not trials:
-        return Choice({**otherwise, **given})
+        return TrialChoice({**otherwise, **given})
     found = {each.name: each.record.results.get("trial") for each in trials}
     strange = [name for name, trial in found.items() if trial is None]
     if strange:
@@ -74,7 +57,7 @@ def choose_values(
         )
     known = {n: t for n, t in found.items() if t and t["validation_nll"] is not None}
     if not known and set(given) >= set(told):
-        return Choice({**otherwise, **given})
+        return TrialChoice({**otherwise, **given})
     if not known:
         raise ArgumentError(
             f"needs must have a trial with a finite validation NLL, got {list(found)}. "
@@ -87,30 +70,18 @@ def choose_values(
         for name in values
         if name not in given and len(all_tried := _tried(name, trials)) > 1
     }
-    return Choice(values, tried)
+    return TrialChoice(values, tried)
 
 
 def describe_trial(
     name: str,
     label: str,
     told: Iterable[str],
-    choice: Choice,
+    choice: TrialChoice,
     nll: float | None = None,
     accuracy: float | None = None,
 ) -> dict[str, Any]:
-    """Say what a trial tried and what it came to, as `choose_values` and the report read it.
-
-    Args:
-        name: Of the method.
-        label: Its name for people.
-        told: The settings that were varied or fixed, not chosen.
-        choice: The value of every setting.
-        nll: On validation data; None if the training had no finite loss.
-        accuracy: The same of accuracy, if there is one.
-
-    Returns:
-        The part `describe_trial` of a record's results.
-    """
+    """Say what a trial tried and what it came to, as `choose_values` and the report read it."""
     return {
         "method": name,
         "label": label,

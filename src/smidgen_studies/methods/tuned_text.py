@@ -25,15 +25,15 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
-from smidgen_studies.data.text import Loader, TextSplit, draw
+from smidgen_studies.data.text import TextLoader, TextSplit, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.methods.text_models import find_base
-from smidgen_studies.methods.tuning_methods import Method
+from smidgen_studies.methods.tuning_methods import TuningMethod
 
 # A pass without gradients has room for more rows than a training step.
 _ROWS_AT_ONCE = 32
 _FLOAT_BYTES = 4
-_SCORES: Mapping[str, Callable[[Problem, Loader, int], Mapping[str, Tensor]]] = {
+_SCORES: Mapping[str, Callable[[Problem, TextLoader, int], Mapping[str, Tensor]]] = {
     "random": lambda problem, _, seed: select.scores.random(problem.model, seed),
     "magnitude": lambda problem, *_: select.scores.magnitude(problem.model),
     "gradient": lambda problem, train, _: select.scores.squared_gradient(problem, train),
@@ -48,7 +48,7 @@ class Start:
     head: Head
     data: TextSplit
     tokenizer: PreTrainedTokenizerBase
-    loaders: Mapping[str, Loader]
+    loaders: Mapping[str, TextLoader]
     seed: int
 
     @property
@@ -63,7 +63,7 @@ class Start:
             return select.last_layer(self.model)
         return select.named(self.model, list(find_head(self.model, self.head)))
 
-    def shuffled(self) -> Loader:
+    def shuffled(self) -> TextLoader:
         """Training batches, in the same orders for every method."""
         return self.data.shuffled(self.tokenizer, self.seed)
 
@@ -78,18 +78,7 @@ class Start:
 
 
 def load_start(job: Job, base: str) -> Start:
-    """Draw a job's rows and load the model that all methods start from.
-
-    Args:
-        job: The job.
-        base: The pretrained model.
-
-    Returns:
-        Both; the seed draws the rows and the head.
-
-    Raises:
-        ArgumentError: If the labels are of more than two classes.
-    """
+    """Draw a job's rows and load the model that all methods start from."""
     data = draw(job)
     if data.classes > 2:
         raise ArgumentError(
@@ -114,22 +103,9 @@ class ChosenWeights:
 
 
 def choose_weights(
-    method: Method, start: Start, fraction: float, scales: FinishedCell | None
+    method: TuningMethod, start: Start, fraction: float, scales: FinishedCell | None
 ) -> ChosenWeights:
-    """Choose the weights that a method tunes; the head is always among them.
-
-    Args:
-        method: Which.
-        start: Where it starts.
-        fraction: Share of the affine weights, for those that choose single ones.
-        scales: What the cell of the chain left, if the method needs one.
-
-    Returns:
-        The choice, and what it cost.
-
-    Raises:
-        ArgumentError: If the chain is missing, or chose another fraction.
-    """
+    """Choose the weights that a method tunes; the head is always among them."""
     head = start.new
     if method == "head":
         return ChosenWeights(head, 0.0)
@@ -173,7 +149,7 @@ class TunedModel:
 
 
 def tune(
-    method: Method,
+    method: TuningMethod,
     start: Start,
     *,
     fraction: float,
@@ -182,20 +158,7 @@ def tune(
     work: Path,
     **how: Any,
 ) -> TunedModel:
-    """Fine-tune by a method; the best epoch by validation NLL is kept.
-
-    Args:
-        method: Which.
-        start: Where it starts.
-        fraction: Share of the affine weights, for those that choose single ones.
-        rank: Of LoRA.
-        scales: What the cell of the chain left, if the method needs one.
-        work: A folder for the delta, whose size is noted.
-        how: Epochs and learning rate.
-
-    Returns:
-        The tuned model.
-    """
+    """Fine-tune by a method; the best epoch by validation NLL is kept."""
     train = start.shuffled()
     settings = fit.FinetuneSettings(
         **how,
@@ -229,19 +192,7 @@ def tune(
 
 
 def add_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
-    """Copy a model and give the copy LoRA layers on queries and values.
-
-    Args:
-        model: The model; it stays as it is.
-        rank: Of the layers.
-        seed: Of their first values.
-
-    Returns:
-        The copy; its head is trainable too.
-
-    Raises:
-        ArgumentError: If PEFT is not installed.
-    """
+    """Copy a model and give the copy LoRA layers on queries and values."""
     if util.find_spec("peft") is None:
         raise ArgumentError(
             "method 'lora' needs PEFT, which is not there. Install it with "

@@ -11,39 +11,28 @@ from smidgen.prediction import predict_batches
 from smidgen.report.names import label_method
 from smidgen.weights.subset import Subset
 from smidgen_studies.data.uci import (
-    Level,
     Tables,
+    UciLevel,
     level_results,
     load_needed_problem,
     read_needed_noise,
     read_tables,
 )
 from smidgen_studies.engine.cell import Job
-from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, By, choose_subsets
+from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, UciSelector, choose_subsets
 
 Fit = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
 """Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
 
-PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
+UCI_PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
 """The paper's."""
 _WHOLE = (100.0,)
 
 
 def run_ramp(
-    job: Job, method: str, by: By, percents: Sequence[float], fitted: Fit
+    job: Job, method: str, by: UciSelector, percents: Sequence[float], fitted: Fit
 ) -> dict[str, Any]:
-    """Fit a posterior for each percentage of a regression's weights, and score them.
-
-    Args:
-        job: The job, which needs a trained network.
-        method: "laplace" or "swag".
-        by: Who chooses the weights.
-        percents: Percents of all weights.
-        fitted: Fits and tunes the posterior of each.
-
-    Returns:
-        The results of a record: every level, and the one validation data choose.
-    """
+    """Fit a posterior for each percentage of a regression's weights, and score them."""
     tables = read_tables(job)
     problem = load_needed_problem(job, tables)
     test = tables.loader("test")
@@ -57,7 +46,7 @@ def run_ramp(
         # A regression has noise in place of a temperature.
         del settings["temperature"]
         levels.append(
-            Level(
+            UciLevel(
                 percent=percent,
                 weights=subset.size,
                 fraction=subset.fraction,
@@ -71,7 +60,7 @@ def run_ramp(
     return {**results, "chosen_by": {"name": by, **SEARCH_SETTINGS.get(by, {})}}
 
 
-def name_scheme(method: str, by: By, percents: Sequence[float]) -> tuple[str, str]:
+def name_scheme(method: str, by: UciSelector, percents: Sequence[float]) -> tuple[str, str]:
     """Name a scheme for records and for people."""
     if tuple(percents) == _WHOLE:
         return f"{method}-full", label_method("full", "uci", family=method)

@@ -3,11 +3,11 @@
 from smidgen.outputs.likelihood.base import Likelihood
 from smidgen.outputs.likelihood.bernoulli import Bernoulli
 from smidgen.outputs.likelihood.categorical import Categorical, is_extreme
-from smidgen.outputs.likelihood.description import KINDS, describe, from_description
+from smidgen.outputs.likelihood.description import LIKELIHOODS, describe, from_description
 from smidgen.outputs.likelihood.gaussian import Gaussian
 
 __all__ = [
-    "KINDS",
+    "LIKELIHOODS",
     "Bernoulli",
     "Categorical",
     "Gaussian",

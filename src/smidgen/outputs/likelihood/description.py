@@ -11,7 +11,7 @@ from smidgen.outputs.likelihood.bernoulli import Bernoulli
 from smidgen.outputs.likelihood.categorical import Categorical
 from smidgen.outputs.likelihood.gaussian import Gaussian
 
-KINDS: dict[str, type[Likelihood]] = {
+LIKELIHOODS: dict[str, type[Likelihood]] = {
     each.kind: each for each in (Categorical, Bernoulli, Gaussian)
 }
 
@@ -26,4 +26,4 @@ def from_description(given: Mapping[str, Any]) -> Likelihood:
     settings = dict(given)
     if settings.get("relative") is not None:
         settings["relative"] = tuple(settings["relative"])
-    return KINDS[settings.pop("kind")](**settings)
+    return LIKELIHOODS[settings.pop("kind")](**settings)

@@ -57,15 +57,7 @@ class Engine(Protocol):
 
 
 def do_cell(cell: Cell, workspace: Workspace) -> Outcome:
-    """Do a cell in this process, and leave its record or the reason why it failed.
-
-    Args:
-        cell: The cell; one that has been done by now is left alone.
-        workspace: Where its data are and its record goes.
-
-    Returns:
-        How it ended; errors are noted, not raised.
-    """
+    """Do a cell in this process, and leave its record or the reason why it failed."""
     ledger = Ledger(workspace.folder)
     with ledger.lock(cell):
         if ledger.can_be_used(cell):

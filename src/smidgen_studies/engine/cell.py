@@ -27,7 +27,11 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work."""
+    """One piece of work; its name and `test_to_train` do not shape the result.
+
+    `kind` is a name in `kinds.KINDS` or the dotted name of a user's own, `data` and
+    `settings` are as the study's file has them, and `needs` must be done before it.
+    """
 
     name: str
     kind: str
@@ -78,8 +82,8 @@ class Cell:
     @property
     def defaults(self) -> dict[str, Any]:
         """The values of all settings that the study does not name, as JSON has them."""
-        values = vars(self.parsed_settings)
-        unnamed = {n: v for n, v in values.items() if n not in self.settings}
+        values = vars(self.parsed_settings).items()
+        unnamed = {name: value for name, value in values if name not in self.settings}
         plain: dict[str, Any] = json.loads(json.dumps(unnamed))
         return plain
 
@@ -105,7 +109,12 @@ class FinishedCell:
 
 @dataclass(frozen=True)
 class Job:
-    """What a kind is given to do a cell."""
+    """What a kind is given to do a cell: `data` and `settings` as its own dataclasses.
+
+    `root` is the folder of the data files and `artifact` a folder to make if other cells
+    need something. `work` is for notes of its own, which outlive a killed run. Large models
+    go to `device`, as `torch.device` takes it.
+    """
 
     data: Any
     seed: int
@@ -118,7 +127,7 @@ class Job:
 
 
 def locate(name: str, root: Path | None, data: str) -> Path:
-    """Find the path of a file or folder that a data set's description names."""
+    """Turn a name in a data set's description into a path, whether or not it exists."""
     path = Path(name).expanduser()
     if path.is_absolute():
         return path

@@ -1,4 +1,4 @@
-"""The files that a data set is read from: a study goes on only with unchanged ones."""
+"""The files that a data set is read from: a study continues only if they are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIELDS = ("train", "validation", "test", "outside", "folder")
 
 
 def file_digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
-    """Hash the files and folders that a data set's description names."""
+    """Hash the files and folders that a description names; those not there are left out."""
     if root is None:
         return {}
     paths = {name: locate(name, root, "") for name in sorted(_named_files(data))}
@@ -29,6 +29,7 @@ def file_digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
 
 def require_files(cells: Iterable[Cell], root: Path | None) -> None:
     """Refuse a folder that lacks what cells will read, before any of them starts."""
+    # Descriptions of a user's own kind may name other things than files.
     seeds: dict[tuple[type, str], set[int]] = {}
     described: dict[tuple[type, str], Any] = {}
     for cell in cells:
@@ -49,7 +50,7 @@ def require_files(cells: Iterable[Cell], root: Path | None) -> None:
 
 
 def refuse_changed_files(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:
-    """Refuse to go on with a study whose data have changed since its first records."""
+    """Refuse to continue a study whose data have changed since its first records."""
     for cell in cells:
         if not ledger.is_done(cell):
             continue
@@ -66,15 +67,9 @@ def refuse_changed_files(cells: Iterable[Cell], ledger: Ledger, root: Path | Non
 
 def _named_files(data: Mapping[str, Any]) -> Iterator[str]:
     """The files and folders that a description names."""
-    return filter(None, _texts({field: data.get(field) for field in _FIELDS}))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
+    for entry in map(data.get, _FIELDS):
+        names = entry.values() if isinstance(entry, Mapping) else [entry]
+        yield from (name for name in names if name and isinstance(name, str))
 
 
 def _digest(path: Path) -> str:

@@ -51,23 +51,19 @@ class Ledger:
 
     def record(self, cell: Cell) -> Record:
         """Read the record of a cell that is done; a file of its own comes first."""
-        if not self.record_path(cell).is_file():
-            # Another run may have packed it a moment ago.
-            packed = self._packed(cell)
-            if packed is not None:
-                return packed
-        return Record.load(self.record_path(cell))
+        # Another run may have packed it a moment ago.
+        packed = None if self.record_path(cell).is_file() else self._packed(cell)
+        return packed or Record.load(self.record_path(cell))
 
     def pack(self, study: str, cells: Iterable[Cell]) -> None:
         """Move the records of a study's cells into one file, beside those it has already."""
-        loose = {c.slug: c for c in cells if self.record_path(c).is_file()}
+        loose = [cell for cell in cells if self.record_path(cell).is_file()]
         if not loose:
             return
         path = self.pack_path(study)
         earlier = unpack_records(path) if path.is_file() else {}
-        records = {slug: self.record(cell) for slug, cell in loose.items()}
-        pack_records(path, {**earlier, **records})
-        for cell in loose.values():
+        pack_records(path, {**earlier, **{cell.slug: self.record(cell) for cell in loose}})
+        for cell in loose:
             self.record_path(cell).unlink(missing_ok=True)
 
     def _packed(self, cell: Cell) -> Record | None:
@@ -83,11 +79,11 @@ class Ledger:
         return self.folder / "artifacts" / cell.slug
 
     def can_be_used(self, cell: Cell) -> bool:
-        """Say whether a cell is done and what it left for others is still there."""
+        """Say whether a cell is done and its artifact, if it left one, is still there."""
         if not self.is_done(cell):
             return False
-        left = self.record(cell).config.get("artifact")
-        return not left or self.artifact(cell).is_dir()
+        has_artifact = self.record(cell).config.get("artifact")
+        return not has_artifact or self.artifact(cell).is_dir()
 
     def finished(self, cell: Cell) -> FinishedCell:
         """What a cell that is done left for others."""
@@ -154,7 +150,7 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a folder that cannot hold a study."""
+        """Refuse a file where the folder should be."""
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreError(f"--out must be a folder, got the file {self.folder}.")
 
@@ -192,4 +188,4 @@ def read_state(cells: tuple[Cell, ...], ledger: Ledger) -> State:
         else:
             state = "failed" if ledger.failure(cell) else "left"
         by_state[state].append(cell)
-    return State(**{state: tuple(some) for state, some in by_state.items()})
+    return State(**{state: tuple(group) for state, group in by_state.items()})

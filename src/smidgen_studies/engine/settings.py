@@ -50,7 +50,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Fill a dataclass of settings from a study's file."""
+    """Fill a dataclass from a study's file; `where` names it in errors, lists become tuples."""
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in values:
         if name not in known:

@@ -114,7 +114,7 @@ def list_profiles(name_or_file: str) -> dict[str, str]:
 
 
 def read_study(name_or_file: str, profile: str | None = None) -> Study:
-    """Read a study: one that comes with smidgen by its name, or a file."""
+    """Read a study with all its cells, by its name or from a TOML file."""
     name, table = _read(name_or_file)
     _refuse_unknown(table, _TOP, f"study {name!r}")
     profile, changes = _choose_profile(name, table.get("profiles", {}), profile)

@@ -35,7 +35,7 @@ KINDS: dict[str, str] = {
 
 
 def find_kind(name: str) -> Any:
-    """Import a kind."""
+    """Import a kind by its name in `KINDS`, or by the dotted name of a user's own."""
     try:
         kind = resolve_name(KINDS.get(name, name))
     except (ModuleNotFoundError, AttributeError, ValueError) as error:

@@ -116,10 +116,9 @@ def run(job: Job) -> Mapping[str, Any]:
         ).precisions
         for scope in _EVIDENCE
     }
-    methods = list(_score(tables, evidence))
-    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
+    methods = list(_apply_recipes(tables, evidence))
     results = score_methods(methods, tables.test.targets)
-    return {**results, "precisions": tables.precisions, "data": sizes}
+    return {**results, "precisions": tables.precisions, "data": data.sizes}
 
 
 def _fit_levels(
@@ -215,10 +214,10 @@ class _Tables:
         return Method(name, predictive, settings=settings)
 
 
-def _score(
+def _apply_recipes(
     tables: _Tables, evidence: Mapping[str, Mapping[str, float]]
 ) -> Iterator[Method]:
-    """Every recipe, and the size that validation data choose."""
+    """Apply every recipe, and the size that validation data choose."""
     nll: dict[str, float] = {}
     for recipe in RECIPES:
         method = tables.calibrate(recipe)

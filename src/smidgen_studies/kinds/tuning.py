@@ -20,7 +20,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DivergedError
 from smidgen.report.names import label_method
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import FinishedCell, Job
+from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
@@ -54,18 +54,23 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Tune by one method and score it."""
+    """Tune by one method; score it on test rows unless it is a trial."""
     settings: Settings = job.settings
     if settings.method == "constant":
-        return _constant(job)
-    trials = [need for need in job.needs if _tries(need, settings.method)]
+        return _score_constant(job)
+    names = (settings.method, base_method(settings.method))
+    trials = [
+        need
+        for need in job.needs
+        if need.record.results.get("trial", {}).get("method") in names
+    ]
     choice = choose_values({"learning_rate": settings.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
             f"method {settings.method!r} must have a learning_rate, or need trials: cells of "
             "kind 'tuning' with report = false. Got neither. Add one."
         )
-    noted: dict[str, Any] = {"choice": choice.to_dict()}
+    results: dict[str, Any] = {"choice": choice.to_dict()}
     start = load_start(job, settings.base)
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
     try:
@@ -83,9 +88,8 @@ def run(job: Job) -> Mapping[str, Any]:
         if settings.report:
             raise
         # Of a trial that is a result: this rate is too high.
-        return {**noted, "trial": _trial(settings, choice)}
-    results: dict[str, Any] = {
-        **noted,
+        return {**results, "trial": _trial(settings, choice)}
+    results |= {
         "validation": [asdict(epoch) for epoch in tuned.history],
         "trained": tuned.trained,
         "delta_bytes": tuned.delta_bytes,
@@ -95,20 +99,14 @@ def run(job: Job) -> Mapping[str, Any]:
         best = tuned.best
         return {**results, "trial": _trial(settings, choice, best.nll, best.accuracy)}
     about = start.data.about
-    scored = _scored(
+    scored = _score(
         settings.method,
         about,
-        *start.predicted(tuned.model),
+        *start.predict_test(tuned.model),
         noise=tuned.noise if about.numbers else None,
         costs={"trained": tuned.trained, "stored_bytes": tuned.delta_bytes},
     )
     return {**results, **scored}
-
-
-def _tries(need: FinishedCell, method: TuningMethod) -> bool:
-    """Whether it is a trial of this method, for as long or shorter."""
-    trial = need.record.results.get("trial")
-    return trial is not None and trial["method"] in (method, base_method(method))
 
 
 def _trial(
@@ -123,27 +121,24 @@ def _trial(
     )
 
 
-def _constant(job: Job) -> Mapping[str, Any]:
-    """The training rows' mean, or their share of ones, for every test row."""
+def _score_constant(job: Job) -> Mapping[str, Any]:
+    """Predict the training rows' mean, or their share of ones, for every test row."""
     data = draw(job)
     labels = torch.tensor(data.train.labels, dtype=torch.float64)
-    middle, count = float(labels.mean()), len(data.test)
-    noise = None
+    middle, noise = float(labels.mean()), None
     if data.about.numbers:
         held = torch.tensor(data.validation.labels, dtype=torch.float64)
         value, noise = middle, float((held - middle).square().mean())
     else:
         value = log(middle / (1 - middle))
-    values = torch.full((count,), value, dtype=torch.float64)
     targets = torch.tensor(data.test.labels, dtype=torch.float64)
+    values = torch.full_like(targets, value)
     costs = {"trained": 0}
-    return {
-        "trained": 0,
-        **_scored("constant", data.about, values, targets, noise=noise, costs=costs),
-    }
+    scored = _score("constant", data.about, values, targets, noise=noise, costs=costs)
+    return {**costs, **scored}
 
 
-def _scored(
+def _score(
     method: TuningMethod,
     about: TextData,
     values: Tensor,
@@ -152,8 +147,8 @@ def _scored(
     noise: float | None,
     costs: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Scores of what is kept, so that they can be found again from the record."""
-    values, targets = (each.double().round(decimals=_DIGITS) for each in (values, targets))
+    """Score the rounded values, so that the record gives the same scores again."""
+    values, targets = (x.double().round(decimals=_DIGITS) for x in (values, targets))
     scores = score_task(about.metric, values, targets, noise)
     entry = {
         "name": method,
@@ -165,7 +160,7 @@ def _scored(
         "methods": [entry],
         "metric": about.metric,
         "noise": noise,
-        "outputs": [round(each, _DIGITS) for each in values.tolist()],
-        "targets": [round(each, _DIGITS) for each in targets.tolist()],
+        "outputs": [round(value, _DIGITS) for value in values.tolist()],
+        "targets": [round(target, _DIGITS) for target in targets.tolist()],
         "data": {"test": len(targets)},
     }

@@ -21,19 +21,19 @@ def mixture_methods(
     settings: Mapping[str, Any],
 ) -> list[Method]:
     """Average the probabilities of S networks, as they are and with a temperature."""
+    # Outputs are (S, N, C), labels (N,); logits are divided before they are averaged.
     outputs, targets = validation
     likelihood = Categorical(outputs.shape[-1])
     held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)
-    scale, nll = held.best(outputs)
     return [
         Method(
-            each,
-            likelihood.mixture(test, divisor),
+            method,
+            likelihood.mixture(test, temperature),
             floats=floats,
-            settings={**settings, "temperature": divisor, "validation_nll": found},
+            settings={**settings, "temperature": temperature, "validation_nll": nll},
         )
-        for each, divisor, found in (
+        for method, temperature, nll in (
             (name, 1.0, held.nll(outputs, 1.0)),
-            (f"{name}-temperature", scale, nll),
+            (f"{name}-temperature", *held.best(outputs)),
         )
     ]

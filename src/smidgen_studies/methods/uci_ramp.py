@@ -15,14 +15,13 @@ from smidgen_studies.data.uci import (
     UciLevel,
     level_results,
     load_needed_problem,
-    read_needed_noise,
     read_tables,
 )
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.uci_choices import SEARCH_SETTINGS, UciSelector, choose_subsets
 
-Fit = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
-"""Fits and tunes a posterior of a subset; gives it, and its NLL on validation data."""
+FitSubset = Callable[[Problem, Tables, Subset], tuple[Posterior, float]]
+"""Fits and calibrates the posterior of a subset; returns it and its validation NLL."""
 
 UCI_PERCENTS = (1.0, 2.0, 5.0, 8.0, 14.0, 23.0, 37.0, 61.0)
 """The paper's."""
@@ -30,18 +29,18 @@ _WHOLE = (100.0,)
 
 
 def run_ramp(
-    job: Job, method: str, by: UciSelector, percents: Sequence[float], fitted: Fit
+    job: Job, method: str, by: UciSelector, percents: Sequence[float], fit_subset: FitSubset
 ) -> dict[str, Any]:
     """Fit a posterior for each percentage of a regression's weights, and score them."""
     tables = read_tables(job)
     problem = load_needed_problem(job, tables)
     test = tables.loader("test")
-    chosen = choose_subsets(
-        problem, tables, by, percents, noise=read_needed_noise(job), seed=job.seed
-    )
+    # Validation data gave the network this noise variance.
+    noise = job.needs[0].record.results["methods"][0]["noise"]
+    chosen = choose_subsets(problem, tables, by, percents, noise=noise, seed=job.seed)
     levels = []
     for percent, subset in chosen:
-        posterior, nll = fitted(problem, tables, subset)
+        posterior, nll = fit_subset(problem, tables, subset)
         settings = posterior.settings()
         # A regression has noise in place of a temperature.
         del settings["temperature"]

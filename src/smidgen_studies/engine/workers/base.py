@@ -57,7 +57,7 @@ class Engine(Protocol):
 
 
 def do_cell(cell: Cell, workspace: Workspace) -> Outcome:
-    """Do a cell in this process, and leave its record or the reason why it failed."""
+    """Do a cell in this process unless it is done; note an error, and do not raise it."""
     ledger = Ledger(workspace.folder)
     with ledger.lock(cell):
         if ledger.can_be_used(cell):

@@ -40,7 +40,7 @@ class _Worker:
 
 
 class LocalEngine:
-    """Processes of this machine."""
+    """Processes of this machine; by default as many as its cores and memory allow."""
 
     def __init__(
         self, workspace: Workspace, resources: Resources, workers: int | None = None

@@ -30,7 +30,7 @@ _TRIES_AFTER_DEATH = 3
 
 
 class RayEngine:
-    """Tasks of a Ray cluster."""
+    """Tasks of a Ray cluster; without an address one is started on this machine."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RayEngine:
 
 
 def gpus_per_cell(device: str, available: int) -> int:
-    """Say how many of a cluster's GPUs each cell has for itself."""
+    """Return 1 if each cell has a GPU for itself, else 0: then it sees none."""
     if device == AUTO:
         return min(1, available)
     kind, _, index = device.partition(":")

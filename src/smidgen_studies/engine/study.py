@@ -34,18 +34,8 @@ from smidgen_studies.engine.settings import (
 )
 
 _SHIPPED = resources.files("smidgen_studies") / "shipped"
-_TOP = (
-    "title",
-    "about",
-    "data",
-    "cells",
-    "profiles",
-    "resources",
-    "baseline",
-    "pairwise",
-    "test_to_train",
-    "paper",
-)
+_REQUIRED = ("title", "about", "data", "cells", "profiles")
+_OPTIONAL = ("resources", "baseline", "pairwise", "test_to_train", "paper")
 _PROFILE = ("about", "seeds", "data", "cells")
 _RESERVED = ("name", "kind", "needs", "each", "only", "seed")
 
@@ -116,7 +106,7 @@ def list_profiles(name_or_file: str) -> dict[str, str]:
 def read_study(name_or_file: str, profile: str | None = None) -> Study:
     """Read a study with all its cells, by its name or from a TOML file."""
     name, table = _read(name_or_file)
-    _refuse_unknown(table, _TOP, f"study {name!r}")
+    _refuse_unknown(table, (*_REQUIRED, *_OPTIONAL), f"study {name!r}")
     profile, changes = _choose_profile(name, table.get("profiles", {}), profile)
     ratio = float(table.get("test_to_train", 0.0))
     return Study(

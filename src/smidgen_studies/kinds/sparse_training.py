@@ -125,7 +125,16 @@ def run(job: Job) -> Mapping[str, Any]:
     given = {name: getattr(settings, name) for name in _DEFAULTS}
     choice = choose_values(given, job.needs, _DEFAULTS)
     model = _model(settings, data, job.seed)
-    network = _network(settings, model, choice.values["scale"], job.seed)
+    scale = choice.values["scale"]
+    network = make_sparse(
+        model,
+        density=settings.density,
+        start=settings.start,
+        settings=SparseSettings(
+            budget=settings.budget, scale=scale, deterministic=settings.deterministic
+        ),
+        seed=job.seed,
+    )
     training = settings.training(choice.values)
     batches = data.shuffled(settings.batch, job.seed, settings.images)
     noted: dict[str, Any] = {"choice": choice.to_dict()}
@@ -142,37 +151,28 @@ def run(job: Job) -> Mapping[str, Any]:
         if settings.report:
             raise
         return {**noted, "trial": _trial(settings, choice)}
+    told = {name: x for name, x in vars(training).items() if name not in _OF_NETWORK}
+    median_scale = _median_scale(found.network, scale)
     noted["training"] = {
-        **{
-            name: value for name, value in vars(training).items() if name not in _OF_NETWORK
-        },
+        **told,
         "images": len(batches.dataset),
         "train_nll": found.history[-1].train_nll,
         "state_bytes": found.state_bytes,
         "seconds": sum(epoch.seconds for epoch in found.history),
-        "median_scale": _median_scale(found.network, choice.values["scale"]),
+        "median_scale": median_scale,
     }
     held = _outputs(found.network, data.validation, settings)
     if not settings.report:
-        scores = _validation(held, data.validation.labels)
-        scale = noted["training"]["median_scale"]
-        return {**noted, "trial": _trial(settings, choice, *scores, scale=scale)}
+        predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
+        labels = data.validation.labels
+        scores = (
+            float(score(predictive, labels).mean())
+            for score in (evaluate.nll, evaluate.correct)
+        )
+        trial = _trial(settings, choice, *scores, scale=median_scale)
+        return {**noted, "trial": trial}
     twin = make_sparse(model, density=1.0, seed=job.seed)
     return {**noted, **_reported(settings, found.network, twin, held, data, training)}
-
-
-def _network(
-    settings: Settings, model: nn.Module, scale: float, seed: int
-) -> SparseNetwork:
-    return make_sparse(
-        model,
-        density=settings.density,
-        start=settings.start,
-        settings=SparseSettings(
-            budget=settings.budget, scale=scale, deterministic=settings.deterministic
-        ),
-        seed=seed,
-    )
 
 
 def _model(settings: Settings, data: Images, seed: int) -> nn.Module:
@@ -202,13 +202,6 @@ def _trial(
         **describe_trial(*name_method(settings), given, choice, *scores),
         "median_scale": scale,
     }
-
-
-def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
-    """NLL and accuracy."""
-    predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
-    nll = evaluate.nll(predictive, labels).mean()
-    return float(nll), float(evaluate.correct(predictive, labels).mean())
 
 
 def _reported(
@@ -253,8 +246,7 @@ def _reported(
             extras[method.name] = {**common, "label": words + ending}
     results = score_methods(methods, data.test.labels)
     results["methods"] = [_joined(m, extras[m["name"]]) for m in results["methods"]]
-    sizes = {n: len(getattr(data, n)) for n in ("train", "validation", "test")}
-    return {**results, "data": sizes}
+    return {**results, "data": data.sizes}
 
 
 def _methods(

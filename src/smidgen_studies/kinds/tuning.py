@@ -20,7 +20,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DivergedError
 from smidgen.report.names import label_method
 from smidgen_studies.data.text import TextData, draw
-from smidgen_studies.engine.cell import Job
+from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
 from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
@@ -58,12 +58,7 @@ def run(job: Job) -> Mapping[str, Any]:
     settings: Settings = job.settings
     if settings.method == "constant":
         return _score_constant(job)
-    names = (settings.method, base_method(settings.method))
-    trials = [
-        need
-        for need in job.needs
-        if need.record.results.get("trial", {}).get("method") in names
-    ]
+    trials = [need for need in job.needs if _tries(need, settings.method)]
     choice = choose_values({"learning_rate": settings.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
         raise ArgumentError(
@@ -107,6 +102,12 @@ def run(job: Job) -> Mapping[str, Any]:
         costs={"trained": tuned.trained, "stored_bytes": tuned.delta_bytes},
     )
     return {**results, **scored}
+
+
+def _tries(need: FinishedCell, method: TuningMethod) -> bool:
+    """Whether it is a trial of this method, for as long or shorter."""
+    trial = need.record.results.get("trial")
+    return trial is not None and trial["method"] in (method, base_method(method))
 
 
 def _trial(

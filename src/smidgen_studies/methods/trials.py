@@ -49,14 +49,14 @@ def choose_values(
     given = {name: value for name, value in told.items() if value is not None}
     if not trials:
         return TrialChoice({**otherwise, **given})
-    results = {cell.name: cell.record.results.get("trial") for cell in trials}
+    results: dict[str, Any] = {n.name: n.record.results.get("trial") for n in trials}
     for name, trial in results.items():
         if trial is None:
             raise ArgumentError(
                 f"needs must be trials, cells with report = false, got {name!r}."
             )
-    nlls = {n: t["validation_nll"] for n, t in results.items() if t}
-    finite = {(nll, name) for name, nll in nlls.items() if nll is not None}
+    nlls = ((trial["validation_nll"], name) for name, trial in results.items())
+    finite = [(nll, name) for nll, name in nlls if nll is not None]
     if not finite and set(given) >= set(told):
         return TrialChoice({**otherwise, **given})
     if not finite:
@@ -64,7 +64,7 @@ def choose_values(
             f"needs must have a trial with a finite validation NLL, got {list(results)}. "
             "Try lower rates."
         )
-    values = {**otherwise, **(results[min(finite)[1]] or {})["values"], **given}
+    values = {**otherwise, **results[min(finite)[1]]["values"], **given}
     tried = {
         name: all_tried
         for name in values

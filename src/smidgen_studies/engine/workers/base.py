@@ -41,19 +41,15 @@ class Engine(Protocol):
 
     def has_room(self) -> bool:
         """Say whether another cell could be started now."""
-        ...
 
     def start(self, cell: Cell) -> None:
         """Start a cell whose needs are done."""
-        ...
 
     def wait(self) -> Sequence[Outcome]:
         """Wait until a cell has ended, done or failed."""
-        ...
 
     def close(self) -> None:
         """End all workers."""
-        ...
 
 
 def do_cell(cell: Cell, workspace: Workspace) -> Outcome:

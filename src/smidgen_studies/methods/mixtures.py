@@ -14,17 +14,17 @@ from smidgen.workflows.method import Method
 
 def mixture_methods(
     name: str,
-    validation: tuple[Tensor, Tensor],
+    validation: Tensor,
+    targets: Tensor,
     test: Tensor,
     *,
     floats: int,
     settings: Mapping[str, Any],
 ) -> list[Method]:
     """Average the probabilities of S networks, as they are and with a temperature."""
-    # Outputs are (S, N, C), labels (N,); logits are divided before they are averaged.
-    outputs, targets = validation
-    likelihood = Categorical(outputs.shape[-1])
-    held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)
+    # Outputs are (S, N, C), targets (N,); logits are divided before they are averaged.
+    likelihood = Categorical(validation.shape[-1])
+    held = HeldOut(likelihood, validation, validation.mean(0, keepdim=True), targets)
     return [
         Method(
             method,
@@ -33,7 +33,7 @@ def mixture_methods(
             settings={**settings, "temperature": temperature, "validation_nll": nll},
         )
         for method, temperature, nll in (
-            (name, 1.0, held.nll(outputs, 1.0)),
-            (f"{name}-temperature", *held.best(outputs)),
+            (name, 1.0, held.nll(validation, 1.0)),
+            (f"{name}-temperature", *held.best(validation)),
         )
     ]

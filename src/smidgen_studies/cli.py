@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from smidgen.cli.console import Interrupted, Steps, note, out, refuse_taken_files
@@ -72,7 +73,8 @@ def list_studies() -> None:
         out.print(f"[bold]{name}[/bold]  {escape(study.title)}")
         for profile, about in list_profiles(name).items():
             count = len(read_study(name, profile).cells)
-            out.print(f"    --profile {profile}: {count} cells. {escape(about)}")
+            line = f"--profile {profile}: {count} cells. {escape(about)}"
+            out.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
 @app.command(epilog="Example: [bold]smidgen study show glue-table2 > mine.toml[/bold]")

@@ -57,13 +57,13 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A name for files: data, seed and cell for people, the key for the engine."""
+        """A name for files: data, seed and cell for readers, the key for the engine."""
         words = f"{self.data.get('name', 'data')}-seed{self.seed}-{self.name}".lower()
         return f"{re.sub(r'[^a-z0-9.]+', '-', words).strip('-')}-{self.key}"
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Its name for readers."""
         return f"{self.data.get('name')}, seed {self.seed}, {self.name}"
 
     # Both are parsed once: workers are sent what the checks before the run have parsed.

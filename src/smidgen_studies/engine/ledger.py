@@ -4,7 +4,7 @@
     records/       one record for each cell that is done, written whole as it finishes
     artifacts/     folders that cells left for others: models
     failed/        why a cell failed, until it is done
-    work/          notes of cells that are running, from which a killed run goes on
+    work/          notes of cells that are running, from which a killed run resumes
     locks/         which cells are running
 
 A running cell holds a lock, which the system releases when its process ends, however it

@@ -63,7 +63,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Its name in records and for people."""
+        """Its name in records and for readers."""
         what = "joint" if self.jointly else "precision alone"
         by = "" if self.scope == "scalar" else f", by {self.scope}"
         return f"{self.level}{' and the head' * self.head}, {what}{by}"

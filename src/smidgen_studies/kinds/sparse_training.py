@@ -263,7 +263,7 @@ def _median_scale(network: SparseNetwork, scale: float) -> float | None:
 
 
 def name_method(settings: Settings) -> tuple[str, str]:
-    """The name of a method in records, and for people."""
+    """The name of a method in records, and for readers."""
     percent = f"{100 * settings.density:g}"
     if settings.density == 1:
         name, label = (

@@ -45,7 +45,7 @@ class _RampSettings:
 
     @property
     def scheme(self) -> tuple[str, str]:
-        """Its name in records, and for people."""
+        """Its name in records, and for readers."""
         name = "full" if self.percents == (100.0,) else self.by
         return f"{self.family}-{name}", label_method(name, "uci", family=self.family)
 

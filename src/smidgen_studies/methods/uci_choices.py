@@ -63,7 +63,7 @@ def choose_subsets(
         raise ArgumentError(
             f"by must be one of {', '.join(get_args(UciSelector))}, got {by!r}."
         )
-    if not all(0 < each <= 100 for each in percents):
+    if not all(0 < percent <= 100 for percent in percents):
         raise ArgumentError(f"percents must be in (0, 100], got {list(percents)}.")
     if by == "last-layer":
         found = select.last_layer(problem.model)

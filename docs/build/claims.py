@@ -13,7 +13,7 @@ from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread,
 from smidgen.report.many_records.findings import findings
 from smidgen.report.names import FAMILIES, label_method, label_within
 from smidgen.runtime.record import Record
-from smidgen_studies.methods.uci_choices import By
+from smidgen_studies.methods.uci_choices import UciSelector
 
 _FAMILIES = ("laplace", "swag")
 
@@ -147,7 +147,7 @@ def bridges_table() -> str:
         f"| chosen | weights | {' | '.join(headings)} |",
         "|---" * (len(columns) + 2) + "|",
     ]
-    for by in get_args(By):
+    for by in get_args(UciSelector):
         label = label_within(by, "uci")
         shares = [
             found.value

@@ -1,7 +1,7 @@
-"""Write the README's tables from the committed records: python -m docs.build.readme.
+"""Write the tables of README and docs from committed records: python -m docs.build.readme.
 
-Each table stands between two marks, `<!-- NAME -->` and `<!-- end NAME -->`; a test checks
-that what stands there is what the records say.
+Each table stands between two marks, `<!-- NAME -->` and `<!-- end NAME -->`, in any page; a
+test checks that it agrees with the records.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def demo() -> str:
     ]
     for row in score_rows(record):
         cells = {cell.score: cell.text for cell in row.cells}
-        wanted = ("accuracy", "nll", "ece_equal_mass", "floats", "relative_seconds")
-        lines.append(
-            f"| {row.label} | " + " | ".join(cells[each] for each in wanted) + " |"
-        )
+        scores = ("accuracy", "nll", "ece_equal_mass", "floats", "relative_seconds")
+        texts = [cells[score] for score in scores]
+        lines.append(f"| {row.label} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
@@ -341,10 +340,10 @@ def written(text: str) -> str:
         if f"<!-- {name} -->" not in text:
             continue
         pattern = rf"(<!-- {name} -->\n).*?(\n?<!-- end {name} -->)"
-        found = table()
+        filled = table()
         text = re.sub(
             pattern,
-            lambda m, found=found: m[1] + found + "\n" + m[2].lstrip("\n"),
+            lambda m, filled=filled: m[1] + filled + "\n" + m[2].lstrip("\n"),
             text,
             flags=re.DOTALL,
         )

@@ -217,13 +217,13 @@ def _tried(records: Sequence[Record]) -> dict[tuple[str, str], list[Mapping[str,
 
 
 def _metric(found: Outcomes, task: str) -> str:
-    results = next(iter(next(iter(found.found[task].values())).values()))
+    results = next(iter(next(iter(found.results[task].values())).values()))
     return _METRICS[results["metric"]]
 
 
 def _seeds(found: Outcomes) -> str:
     """The seeds of every task, and where a method has fewer."""
-    known = sorted({s for task in found.found.values() for m in task.values() for s in m})
+    known = sorted({s for task in found.results.values() for m in task.values() for s in m})
     whole = all(
         sorted(found.of(task, method)) == known
         for task in found.tasks

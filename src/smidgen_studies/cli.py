@@ -1,4 +1,4 @@
-"""`smidgen study`: experiments of many runs, as files; a killed one goes on."""
+"""`smidgen study`: experiments of many runs, as files; a killed one continues."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from smidgen.cli.console import Interrupted, Steps, note, out, refuse_taken_files
@@ -72,7 +73,8 @@ def list_studies() -> None:
         out.print(f"[bold]{name}[/bold]  {escape(study.title)}")
         for profile, about in list_profiles(name).items():
             count = len(read_study(name, profile).cells)
-            out.print(f"    --profile {profile}: {count} cells. {escape(about)}")
+            line = f"--profile {profile}: {count} cells. {escape(about)}"
+            out.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
 @app.command(epilog="Example: [bold]smidgen study show glue-table2 > mine.toml[/bold]")
@@ -126,7 +128,11 @@ def run(
         try:
             failed = running.run_cells(missing, ledger, work, on_end=report_end).failed
         except KeyboardInterrupt:
-            raise Interrupted(_how_to_continue(study, ledger)) from None
+            done = sum(map(ledger.is_done, study.cells))
+            raise Interrupted(
+                f"{done} of {len(study.cells)} cells done, records in {ledger.folder}; the "
+                "same command continues with the others."
+            ) from None
     running.pack_if_done(study, ledger)
     _show_state(study, ledger)
     if failed:
@@ -283,12 +289,3 @@ def _show_state(study: Study, ledger: Ledger) -> State:
         more = f"{hidden} other reasons and all " if hidden > 0 else ""
         note(f"{more}tracebacks are in {ledger.folder / 'failed'}.")
     return state
-
-
-def _how_to_continue(study: Study, ledger: Ledger) -> str:
-    """What an interrupted study has done, and how it continues."""
-    done = sum(map(ledger.is_done, study.cells))
-    return (
-        f"{done} of {len(study.cells)} cells done, records in {ledger.folder}; the same "
-        "command continues with the others."
-    )

@@ -24,7 +24,7 @@ from smidgen.report.many_records.aggregate import SeedMean, interval, spread
 from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
-from smidgen_studies.methods.tuning_methods import Method
+from smidgen_studies.methods.tuning_methods import TuningMethod
 
 OURS = "bayestune"
 _DRAWS = 1000
@@ -42,22 +42,22 @@ class TaskGap(SeedMean):
 class Outcomes:
     """Results by task, method and seed, tasks in the order of the records."""
 
-    found: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]
+    results: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]
 
     @property
     def tasks(self) -> list[str]:
         """The tasks that have a result."""
-        return list(self.found)
+        return list(self.results)
 
     @property
     def methods(self) -> list[str]:
-        """The methods that have a result, in the order of `Method`."""
-        known = {method for task in self.found.values() for method in task}
-        return [method for method in get_args(Method) if method in known]
+        """The methods that have a result, in the order of `TuningMethod`."""
+        known = {method for task in self.results.values() for method in task}
+        return [method for method in get_args(TuningMethod) if method in known]
 
     def of(self, task: str, method: str) -> Mapping[int, Mapping[str, Any]]:
         """The results of a method on a task, by seed."""
-        return self.found[task].get(method, {})
+        return self.results[task].get(method, {})
 
     def gap(self, task: str, other: str, method: str = OURS) -> TaskGap | None:
         """A method's score less another's on one task, over the seeds that both have."""
@@ -78,8 +78,8 @@ class Outcomes:
 
     def gaps(self, other: str, method: str = OURS) -> dict[str, TaskGap]:
         """A method's score less another's, for each task that has both."""
-        found = {task: self.gap(task, other, method) for task in self.tasks}
-        return {task: each for task, each in found.items() if each is not None}
+        gaps = {task: self.gap(task, other, method) for task in self.tasks}
+        return {task: gap for task, gap in gaps.items() if gap is not None}
 
 
 def collect_outcomes(records: Iterable[Record]) -> Outcomes:
@@ -98,23 +98,13 @@ def collect_outcomes(records: Iterable[Record]) -> Outcomes:
 def paired_gap(
     metric: Metric, ours: Tensor, theirs: Tensor, targets: Tensor, *, draws: int = _DRAWS
 ) -> TaskGap:
-    """One method's score less another's: its mean over seeds, and an interval.
-
-    Args:
-        metric: The score.
-        ours: Values of the first, (seeds, rows).
-        theirs: Values of the second, (seeds, rows).
-        targets: Of the rows, (seeds, rows); where seeds share a row it is at one place.
-        draws: How often rows are redrawn.
-
-    Returns:
-        The difference; without an interval if there is one seed.
-    """
+    """One method's score less another's, values (seeds, rows): the mean over seeds."""
     score = METRICS[metric]
     by_seed = (score(ours, targets) - score(theirs, targets)).tolist()
     middle, count = fmean(by_seed), len(by_seed)
     if count < 2:
         return TaskGap(middle, None, None, count)
+    # The same rows are redrawn for all seeds: where seeds share rows they are in one place.
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(targets.shape[1], (draws, targets.shape[1]), generator=generator)
     drawn = torch.zeros(draws, dtype=torch.float64)
@@ -129,41 +119,31 @@ def paired_gap(
 
 def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
     """The mean of the tasks' differences, uncertain by their rows and seeds."""
-    found, share = gaps.values(), len(gaps) ** -2
-    middle, count = fmean(each.value for each in found), sum(each.count for each in found)
-    if any(each.low is None for each in found):
+    tasks, share = gaps.values(), len(gaps) ** -2
+    middle, count = fmean(task.value for task in tasks), sum(task.count for task in tasks)
+    if any(task.low is None for task in tasks):
         return SeedMean(middle, None, None, count)
     ends = interval(
         middle,
-        [(share * each.of_seeds, each.count - 1) for each in found],
-        known=share * sum(each.of_rows for each in found),
+        [(share * task.of_seeds, task.count - 1) for task in tasks],
+        known=share * sum(task.of_rows for task in tasks),
     )
     return SeedMean(middle, *ends, count)
 
 
 def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
     """The mean of the tasks' differences, as if the tasks had been drawn at random."""
-    return spread([each.value for each in gaps.values()])
+    return spread([gap.value for gap in gaps.values()])
 
 
 def describe_verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:
-    """Say of each other method whether one is better, worse or not told apart from it.
-
-    Args:
-        outcomes: The results.
-        method: The one.
-
-    Returns:
-        A sentence or two for each other method, and one on how to read them; none if
-        the method has no result.
-    """
-    others = [each for each in outcomes.methods if each != method]
+    """Say whether a method is better or worse than each other, and how to read that."""
     if method not in outcomes.methods:
         return []
-    found = {each: gaps for each in others if (gaps := outcomes.gaps(each, method))}
+    gaps = {m: outcomes.gaps(m, method) for m in outcomes.methods if m != method}
+    lines = [_verdict(by_task, other, method) for other, by_task in gaps.items() if by_task]
     # Each task, and their mean where there are several.
-    count = sum(len(gaps) + (len(gaps) > 1) for gaps in found.values())
-    lines = [_verdict(gaps, other, method) for other, gaps in found.items()]
+    count = sum(len(by_task) + (len(by_task) > 1) for by_task in gaps.values())
     return [*lines, _reading(outcomes, count)] if lines else []
 
 
@@ -194,7 +174,7 @@ def _by_task(gaps: Mapping[str, SeedMean]) -> str:
 
 def _reading(outcomes: Outcomes, count: int) -> str:
     tasks = len(outcomes.tasks)
-    seeds = sorted({len(s) for task in outcomes.found.values() for s in task.values()})
+    seeds = sorted({len(s) for task in outcomes.results.values() for s in task.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
         "Differences of the tasks' own scores, higher is better, with 95\u202f% intervals "

@@ -12,7 +12,7 @@ from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem
 from smidgen_studies.data.uci import Tables, make_network
 from smidgen_studies.engine.study import read_study
-from smidgen_studies.methods.uci_choices import By, choose_subsets
+from smidgen_studies.methods.uci_choices import UciSelector, choose_subsets
 
 FEATURES = 4
 TOTAL = FEATURES * 50 + 50 + 50 * 50 + 50 + 50 + 1
@@ -32,7 +32,7 @@ def chosen(by, percents=(2, 5), seed=0):
     return list(choose_subsets(problem, tables, by, percents, noise=0.01, seed=seed))
 
 
-@pytest.mark.parametrize("by", get_args(By))
+@pytest.mark.parametrize("by", get_args(UciSelector))
 def test_every_choice_keeps_the_budget_and_comes_again(by):
     found = chosen(by)
     if by == "last-layer":
@@ -48,7 +48,7 @@ def test_every_choice_keeps_the_budget_and_comes_again(by):
 
 
 def test_choices_differ():
-    digests = {by: chosen(by, (5,))[0][1].digest() for by in get_args(By)}
+    digests = {by: chosen(by, (5,))[0][1].digest() for by in get_args(UciSelector)}
     assert len(set(digests.values())) == len(digests)
     assert chosen("random", (5,), seed=1)[0][1].digest() != digests["random"]
 
@@ -62,5 +62,7 @@ def test_a_choice_that_nobody_makes_is_refused():
 
 def test_the_study_has_every_choice_with_both_posteriors():
     cells = {cell.name for cell in read_study("bridges").cells}
-    wanted = {f"{family}-{by}" for family in ("laplace", "swag") for by in get_args(By)}
+    wanted = {
+        f"{family}-{by}" for family in ("laplace", "swag") for by in get_args(UciSelector)
+    }
     assert cells == wanted | {"map"}

@@ -31,7 +31,7 @@ from smidgen_studies.engine.study import read_study
 from smidgen_studies.engine.workers.base import Workspace
 from smidgen_studies.kinds import KINDS, find_kind, tuning
 from smidgen_studies.methods.task_scores import score_task
-from smidgen_studies.methods.tuning_methods import Method
+from smidgen_studies.methods.tuning_methods import TuningMethod
 from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 from tests.integration.test_cli import rows
 from tests.support.inline_engine import InlineEngine
@@ -542,7 +542,7 @@ def test_every_way_of_tuning_is_scored_on_the_same_rows(tuned):
             by_place.setdefault(place, {})[method["name"]] = (cell, results)
     assert len(by_place) == 4
     for (name, _), found in by_place.items():
-        assert set(found) == set(get_args(Method))
+        assert set(found) == set(get_args(TuningMethod))
         assert len({tuple(results["targets"]) for _, results in found.values()}) == 1
         cell, results = found["full"]
         assert results["targets"] == [
@@ -643,11 +643,11 @@ def test_a_study_of_tunings_has_a_page_and_tables(tuned, capsys, monkeypatch):
     for table in (tuning_tables.scores_table, tuning_tables.gaps_table):
         assert all(
             label_method(name, "tuning").replace("|", r"\|") in table()
-            for name in get_args(Method)
+            for name in get_args(TuningMethod)
             if name != "bayestune"
         )
     assert "0.001, 0.01" in tuning_tables.rates_table()
-    assert tuning_tables.verdict_list().count("\n- ") == len(get_args(Method)) - 1
+    assert tuning_tables.verdict_list().count("\n- ") == len(get_args(TuningMethod)) - 1
 
 
 def test_mixed_precision_trains_an_fp32_model(letters):

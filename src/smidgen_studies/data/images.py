@@ -24,10 +24,10 @@ _SCORED_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class ImageData:
-    """What a study's file says of one data set; files are under its folder.
+    """What a study's file says of one data set.
 
-    `outside` names images that no training saw, by name. `train_size` and `test_size` are
-    of all there are if left out, and `test_size` is of each outside too.
+    `outside` are files of other kinds of images, by name. Without `train_size` and
+    `test_size`, which limits `outside` too, all images are used.
     """
 
     name: str
@@ -48,41 +48,22 @@ class Images:
     test: Arrays
     outside: Mapping[str, Arrays]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many images each set has."""
+        return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
+
     def shuffled(self, size: int, seed: int, count: int | None = None) -> ArrayBatches:
-        """Training batches, of the first `count` images, in an order of their own.
-
-        Args:
-            size: Images in a batch.
-            seed: Of the order.
-            count: How many images there are to be; all if left out.
-
-        Returns:
-            The batches.
-
-        Raises:
-            DataError: If there are not so many.
-        """
+        """Make training batches of the first `count` images, by default all, in random order."""
         if count is not None and not 0 < count <= len(self.train):
             raise DataError(
                 f"images must be 1 to {len(self.train)}, got {count}. Lower it."
             )
-        return ArrayBatches(
-            self.train[: count or len(self.train)], size, shuffle=True, seed=seed
-        )
+        return ArrayBatches(self.train[:count], size, shuffle=True, seed=seed)
 
 
 def read_images(job: Job) -> Images:
-    """Read the images of a job and draw its validation images.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The images. They are shared by the cells that a process does one after another.
-
-    Raises:
-        DataError: If a file is missing or holds fewer images than are needed.
-    """
+    """Read the images of a job and draw its validation images by its seed."""
     return _read(job.root, json.dumps(vars(job.data)), job.seed)
 
 
@@ -107,8 +88,7 @@ def _read(root: Path | None, description: str, seed: int) -> Images:
         for path in (data.test, *data.outside.values())
     ]
     train, held, test, *outside = standardise(train[:size], held, *others)
-    named = dict(zip(data.outside, outside, strict=True))
-    return Images(train, held, test, named)
+    return Images(train, held, test, dict(zip(data.outside, outside, strict=True)))
 
 
 def _file(root: Path | None, data: ImageData, name: str) -> Arrays:

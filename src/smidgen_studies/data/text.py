@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -43,7 +43,7 @@ from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count, Natural
 from smidgen_studies.methods.task_scores import Metric
 
-Loader = DataLoader[dict[str, Tensor]]
+TextLoader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
 # Single rows that were copied are no news.
 _FEW_REPEATED = 0.01
@@ -81,7 +81,7 @@ class TextData:
 
     def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
         """Refuse files that hold too few rows, or not the columns; all seeds are alike."""
-        _drawn(self, root, seeds[0])
+        _draw(self, root, seeds[0])
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,19 @@ class TextSplit:
         """How outputs are computed while a model is trained and chosen."""
         return _mixed_outputs if self.about.bf16 else model_outputs
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many rows each set has."""
+        return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
+
+    def labels(self, name: str) -> Tensor:
+        """The labels of a set, in the order of its loader."""
+        table: TextTable = getattr(self, name)
+        return torch.tensor(table.take(table.by_length()).labels)
+
     def loaders(
         self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
-    ) -> dict[str, Loader]:
+    ) -> dict[str, TextLoader]:
         """Make batches of texts of like length, always in the same order."""
         size = batch_size or self.about.batch_size
         return {
@@ -115,48 +125,36 @@ class TextSplit:
         rows = range(min(count, len(self.validation)))
         return replace(self, validation=self.validation.take(rows))
 
-    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> Loader:
+    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> TextLoader:
         """Make training batches of a new order each time through."""
         size = self.about.batch_size
-        how: Mapping[str, Any] = {"shuffle": True, "seed": seed, "batch_size": size}
-        return self._loader(self.train, tokenizer, **how)
+        return self._loader(self.train, tokenizer, batch_size=size, shuffle=True, seed=seed)
 
     def _loader(
         self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
-    ) -> Loader:
+    ) -> TextLoader:
         length = min(self.about.max_length, tokenizer.model_max_length)
         return make_text_loader(table, tokenizer, max_length=length, **how)
 
 
 def draw(job: Job) -> TextSplit:
-    """Draw training, validation and test rows of a job's data, by its seed.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The rows; no text is in two of the sets but by the files' own doing. Of training
-        rows with the same text, or the same first text of a pair, only one is drawn.
-
-    Raises:
-        DataError: If the files hold too few rows.
-    """  # noqa: DOC502
-    about: TextData = job.data
-    return _drawn(about, job.root, job.seed)
+    """Draw training, validation and test rows of a job's data, by its seed."""
+    return _draw(job.data, job.root, job.seed)
 
 
-def _drawn(about: TextData, root: Path | None, seed: int) -> TextSplit:
-    def read(name: str, **names: Any) -> TextTable:
-        return read_text(locate(name, root, about.name), **columns, **names)
+def _draw(about: TextData, root: Path | None, seed: int) -> TextSplit:
+    def read(name: str, label_names: Sequence[str] | None = None) -> TextTable:
+        return read_text(
+            locate(name, root, about.name),
+            text=about.text,
+            text_pair=about.text_pair,
+            label=about.label,
+            label_names=label_names,
+        )
 
-    columns: dict[str, Any] = {
-        "text": about.text,
-        "text_pair": about.text_pair,
-        "label": about.label,
-    }
     everything = read(about.train)
-    names: Mapping[str, Any] = {"label_names": everything.label_names}
-    test = read(about.test, **names)
+    names = everything.label_names
+    test = read(about.test, names)
     if about.shuffle_test is not None:
         test = test.take(_shuffled(range(len(test)), about.shuffle_test))
     rows, most = _distinct(everything, about.train), about.test_size or len(test)
@@ -168,7 +166,7 @@ def _drawn(about: TextData, root: Path | None, seed: int) -> TextSplit:
     order = _shuffled(rows, seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
-        validation = read(about.validation, **names)
+        validation = read(about.validation, names)
         held = 0
     size = about.train_size or len(order) - held
     if size < 1 or size + held > len(order):
@@ -202,8 +200,8 @@ def _standardised(*tables: TextTable) -> list[TextTable]:
     known = tables[0].labels or ()
     middle, width = fmean(known), stdev(known) or 1.0
     return [
-        replace(each, labels=tuple((y - middle) / width for y in each.labels or ()))
-        for each in tables
+        replace(table, labels=tuple((y - middle) / width for y in table.labels or ()))
+        for table in tables
     ]
 
 
@@ -222,7 +220,7 @@ def _distinct(table: TextTable, file: str) -> list[int]:
 
 
 def join_tables(left: TextTable, right: TextTable) -> TextTable:
-    """The rows of a table, and those of another after them."""
+    """Append the rows of one table to those of another."""
     pairs = None if left.pairs is None else (*left.pairs, *(right.pairs or ()))
     labels = (*(left.labels or ()), *(right.labels or ()))
     return TextTable((*left.texts, *right.texts), pairs, labels, left.label_names)

@@ -28,7 +28,7 @@ from smidgen_studies.engine.cell import Job, locate
 _HELD_OUT = 0.1
 _HIDDEN = 50
 _WEIGHTS = "model.safetensors"
-Pair = tuple[Tensor, Tensor]
+InputsAndTargets = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,7 @@ class TableData:
     folder: str
 
     def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
-        """Refuse seeds that are no splits of the folder.
-
-        Args:
-            root: The folder of the data.
-            seeds: The seeds.
-
-        Raises:
-            DataError: If there is no index of one.
-        """
+        """Refuse seeds for which the folder has no split."""
         folder = locate(self.folder, root, self.name)
         there = [path.name for path in folder.glob("index_*_*.txt")]
         for seed in seeds:
@@ -63,13 +55,13 @@ class TableData:
 class Tables:
     """Inputs (N, D) and targets (N, 1) of one split, in fp64."""
 
-    train: Pair
-    validation: Pair
-    test: Pair
+    train: InputsAndTargets
+    validation: InputsAndTargets
+    test: InputsAndTargets
 
-    def loader(self, name: str) -> list[Pair]:
+    def loader(self, name: str) -> list[InputsAndTargets]:
         """One batch of everything: the sets are small."""
-        pair: Pair = getattr(self, name)
+        pair: InputsAndTargets = getattr(self, name)
         return [pair]
 
     def shuffled(self, seed: int, batches: int = 8) -> DataLoader[tuple[Tensor, ...]]:
@@ -83,17 +75,7 @@ class Tables:
 
 
 def read_tables(job: Job) -> Tables:
-    """Read the split of a job's data that has its seed for a number.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The rows, standardised by those of training.
-
-    Raises:
-        DataError: If a file is not there, or holds something else.
-    """
+    """Read the split whose number is the job's seed, standardised by the training rows."""
     about: TableData = job.data
     folder = locate(about.folder, job.root, about.name)
     try:
@@ -110,8 +92,7 @@ def read_tables(job: Job) -> Tables:
     order = np.random.default_rng(job.seed).permutation(train)
     held = max(1, round(_HELD_OUT * len(train)))
     rows = {"train": order[held:], "validation": order[:held], "test": test}
-    x, y = values[:, features], values[:, target]
-    x, y = (_standardised(each, rows["train"]) for each in (x, y))
+    x, y = (_standardise(values[:, i], rows["train"]) for i in (features, target))
     return Tables(**{n: (torch.tensor(x[i]), torch.tensor(y[i])) for n, i in rows.items()})
 
 
@@ -119,7 +100,7 @@ def _index(path: Path) -> Any:
     return np.atleast_1d(np.loadtxt(path)).astype(int)
 
 
-def _standardised(values: Any, rows: Any) -> Any:
+def _standardise(values: Any, rows: Any) -> Any:
     spread = values[rows].std(0)
     return (values - values[rows].mean(0)) / np.where(spread > 0, spread, 1.0)
 
@@ -145,18 +126,7 @@ def save_network(model: nn.Module, folder: Path) -> None:
 
 
 def load_needed_problem(job: Job, tables: Tables) -> Problem:
-    """Load the network that a cell needs.
-
-    Args:
-        job: The job.
-        tables: Its data.
-
-    Returns:
-        The regression, with unit noise for now.
-
-    Raises:
-        ArgumentError: If it needs no cell.
-    """
+    """Load the trained network that a cell needs, with unit noise for now."""
     if not job.needs:
         raise ArgumentError(
             "this kind of cell must need one of kind 'uci-map', got none. Add needs."
@@ -166,14 +136,8 @@ def load_needed_problem(job: Job, tables: Tables) -> Problem:
     return Problem(model.eval(), Gaussian(1))
 
 
-def read_needed_noise(job: Job) -> float:
-    """The noise variance that validation data gave the network a cell needs."""
-    noise: float = job.needs[0].record.results["methods"][0]["noise"]
-    return noise
-
-
 @dataclass(frozen=True, eq=False)
-class Level:
+class UciLevel:
     """One size of a scheme: what it predicts for the test rows, and what it cost."""
 
     percent: float
@@ -186,19 +150,9 @@ class Level:
 
 
 def level_results(
-    name: str, label: str, levels: Sequence[Level], targets: Tensor
+    name: str, label: str, levels: Sequence[UciLevel], targets: Tensor
 ) -> dict[str, Any]:
-    """Score all sizes of a scheme; the method is the one that validation data chose.
-
-    Args:
-        name: Name of the scheme.
-        label: Its name for people.
-        levels: Its sizes.
-        targets: The test targets, (N, 1).
-
-    Returns:
-        The results of a record.
-    """
+    """Score all sizes on targets (N, 1); the method is the size that validation data chose."""
     listed = []
     for level in levels:
         scores = evaluate.summarise(level.predictive, targets)
@@ -210,11 +164,11 @@ def level_results(
                 "fraction": level.fraction,
                 "floats": level.floats,
                 "validation_nll": level.validation_nll,
-                "scores": {score: found.to_dict() for score, found in scores.items()},
+                "scores": {score: value.to_dict() for score, value in scores.items()},
                 **level.settings,
             }
         )
-    best = min(listed, key=lambda each: each["validation_nll"])
-    chosen = {k: v for k, v in best.items() if k != "scheme"}
-    method = {"name": name, "label": label, **chosen}
+    best = dict(min(listed, key=lambda entry: entry["validation_nll"]))
+    del best["scheme"]
+    method = {"name": name, "label": label, **best}
     return {"methods": [method], "levels": listed, "data": {"test": len(targets)}}

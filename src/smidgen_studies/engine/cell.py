@@ -27,16 +27,10 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work.
+    """One piece of work; its name and `test_to_train` do not shape the result.
 
-    Args:
-        name: Its name in the study; names do not shape results.
-        kind: What is done: a name in `kinds.KINDS`, or the dotted name of a user's kind.
-        data: The description of the data set, its name included.
-        seed: The seed, or the number of the split.
-        settings: The settings of the kind, as the study's file has them.
-        needs: Cells of the same data that must be done before.
-        test_to_train: What the study says of its splits; noted in the record.
+    `kind` is a name in `kinds.KINDS` or the dotted name of a user's own, `data` and
+    `settings` are as the study's file has them, and `needs` must be done before it.
     """
 
     name: str
@@ -63,13 +57,13 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A name for files: data, seed and cell for people, the key for the engine."""
+        """A name for files: data, seed and cell for readers, the key for the engine."""
         words = f"{self.data.get('name', 'data')}-seed{self.seed}-{self.name}".lower()
         return f"{re.sub(r'[^a-z0-9.]+', '-', words).strip('-')}-{self.key}"
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Its name for readers."""
         return f"{self.data.get('name')}, seed {self.seed}, {self.name}"
 
     # Both are parsed once: workers are sent what the checks before the run have parsed.
@@ -88,8 +82,8 @@ class Cell:
     @property
     def defaults(self) -> dict[str, Any]:
         """The values of all settings that the study does not name, as JSON has them."""
-        values = vars(self.parsed_settings)
-        unnamed = {n: v for n, v in values.items() if n not in self.settings}
+        values = vars(self.parsed_settings).items()
+        unnamed = {name: value for name, value in values if name not in self.settings}
         plain: dict[str, Any] = json.loads(json.dumps(unnamed))
         return plain
 
@@ -115,17 +109,11 @@ class FinishedCell:
 
 @dataclass(frozen=True)
 class Job:
-    """What a kind is given to do a cell.
+    """What a kind is given to do a cell: `data` and `settings` as its own dataclasses.
 
-    Args:
-        data: The description of the data, as the kind's `Data`.
-        seed: The seed, or the number of the split.
-        settings: The settings, as the kind's `Settings`.
-        root: The folder that holds the files of `data`, if one was given.
-        needs: What the cells before it left.
-        artifact: A folder to make if other cells need something.
-        work: A folder for its own notes; what a killed run left there is still there.
-        device: Where large models go, as `torch.device` takes it.
+    `root` is the folder of the data files and `artifact` a folder to make if other cells
+    need something. `work` is for notes of its own, which outlive a killed run. Large models
+    go to `device`, as `torch.device` takes it.
     """
 
     data: Any
@@ -139,19 +127,7 @@ class Job:
 
 
 def locate(name: str, root: Path | None, data: str) -> Path:
-    """Find the path of a file or folder that a data set's description names.
-
-    Args:
-        name: The name: under the folder of the data, or with a path of its own.
-        root: The folder of the data, if one was given.
-        data: The name of the data set.
-
-    Returns:
-        The path; whether anything is there is not checked.
-
-    Raises:
-        ArgumentError: If it is under a folder, and none was given.
-    """
+    """Turn a name in a data set's description into a path, whether or not it exists."""
     path = Path(name).expanduser()
     if path.is_absolute():
         return path

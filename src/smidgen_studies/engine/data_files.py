@@ -1,4 +1,4 @@
-"""The files that a data set is read from: a study goes on only with unchanged ones."""
+"""The files that a data set is read from: a study continues only if they are unchanged."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ _FIELDS = ("train", "validation", "test", "outside", "folder")
 
 
 def file_digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
-    """Hash the files and folders that a data set's description names.
-
-    Args:
-        data: The description.
-        root: The folder they are under.
-
-    Returns:
-        A hash by name; names of files that are not there are left out.
-    """
+    """Hash the files and folders that a description names; those not there are left out."""
     if root is None:
         return {}
     paths = {name: locate(name, root, "") for name in sorted(_named_files(data))}
@@ -36,16 +28,8 @@ def file_digests(data: Mapping[str, Any], root: Path | None) -> dict[str, str]:
 
 
 def require_files(cells: Iterable[Cell], root: Path | None) -> None:
-    """Refuse a folder that lacks what cells will read, before any of them starts.
-
-    Args:
-        cells: The cells; descriptions of a user's own kind may name other things.
-        root: The folder of the data, if one was given.
-
-    Raises:
-        ArgumentError: If a file is under a folder, and none was given.
-        DataError: If a file or folder is not there, or does not hold what is needed.
-    """  # noqa: DOC502
+    """Refuse a folder that lacks what cells will read, before any of them starts."""
+    # Descriptions of a user's own kind may name other things than files.
     seeds: dict[tuple[type, str], set[int]] = {}
     described: dict[tuple[type, str], Any] = {}
     for cell in cells:
@@ -66,16 +50,7 @@ def require_files(cells: Iterable[Cell], root: Path | None) -> None:
 
 
 def refuse_changed_files(cells: Iterable[Cell], ledger: Ledger, root: Path | None) -> None:
-    """Refuse to go on with a study whose data have changed since its first records.
-
-    Args:
-        cells: The cells of the study.
-        ledger: Where their records are.
-        root: The folder of the data.
-
-    Raises:
-        DataError: If a record was made of other files.
-    """
+    """Refuse to continue a study whose data have changed since its first records."""
     for cell in cells:
         if not ledger.is_done(cell):
             continue
@@ -92,15 +67,9 @@ def refuse_changed_files(cells: Iterable[Cell], ledger: Ledger, root: Path | Non
 
 def _named_files(data: Mapping[str, Any]) -> Iterator[str]:
     """The files and folders that a description names."""
-    return filter(None, _texts({field: data.get(field) for field in _FIELDS}))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
+    for entry in map(data.get, _FIELDS):
+        names = entry.values() if isinstance(entry, Mapping) else [entry]
+        yield from (name for name in names if name and isinstance(name, str))
 
 
 def _digest(path: Path) -> str:

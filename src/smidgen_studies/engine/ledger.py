@@ -4,7 +4,7 @@
     records/       one record for each cell that is done, written whole as it finishes
     artifacts/     folders that cells left for others: models
     failed/        why a cell failed, until it is done
-    work/          notes of cells that are running, from which a killed run goes on
+    work/          notes of cells that are running, from which a killed run resumes
     locks/         which cells are running
 
 A running cell holds a lock, which the system releases when its process ends, however it
@@ -50,36 +50,20 @@ class Ledger:
         return self.record_path(cell).is_file() or self._packed(cell) is not None
 
     def record(self, cell: Cell) -> Record:
-        """Read the record of a cell that is done; a file of its own comes first.
-
-        Args:
-            cell: The cell.
-
-        Returns:
-            Its record.
-        """
-        if not self.record_path(cell).is_file():
-            # Another run may have packed it a moment ago.
-            packed = self._packed(cell)
-            if packed is not None:
-                return packed
-        return Record.load(self.record_path(cell))
+        """Read the record of a cell that is done; a file of its own comes first."""
+        # Another run may have packed it a moment ago.
+        packed = None if self.record_path(cell).is_file() else self._packed(cell)
+        return packed or Record.load(self.record_path(cell))
 
     def pack(self, study: str, cells: Iterable[Cell]) -> None:
-        """Move the records of a study's cells into one file, beside those it has already.
-
-        Args:
-            study: The name of the study.
-            cells: Its cells, all of them done.
-        """
-        loose = {c.slug: c for c in cells if self.record_path(c).is_file()}
+        """Move the records of a study's cells into one file, beside those it has already."""
+        loose = [cell for cell in cells if self.record_path(cell).is_file()]
         if not loose:
             return
         path = self.pack_path(study)
         earlier = unpack_records(path) if path.is_file() else {}
-        records = {slug: self.record(cell) for slug, cell in loose.items()}
-        pack_records(path, {**earlier, **records})
-        for cell in loose.values():
+        pack_records(path, {**earlier, **{cell.slug: self.record(cell) for cell in loose}})
+        for cell in loose:
             self.record_path(cell).unlink(missing_ok=True)
 
     def _packed(self, cell: Cell) -> Record | None:
@@ -95,11 +79,11 @@ class Ledger:
         return self.folder / "artifacts" / cell.slug
 
     def can_be_used(self, cell: Cell) -> bool:
-        """Say whether a cell is done and what it left for others is still there."""
+        """Say whether a cell is done and its artifact, if it left one, is still there."""
         if not self.is_done(cell):
             return False
-        left = self.record(cell).config.get("artifact")
-        return not left or self.artifact(cell).is_dir()
+        has_artifact = self.record(cell).config.get("artifact")
+        return not has_artifact or self.artifact(cell).is_dir()
 
     def finished(self, cell: Cell) -> FinishedCell:
         """What a cell that is done left for others."""
@@ -112,13 +96,7 @@ class Ledger:
         return folder
 
     def finish(self, cell: Cell, record: Record, made: Path) -> None:
-        """Keep what a cell made, its record last of all.
-
-        Args:
-            cell: The cell.
-            record: Its record.
-            made: The folder it made for others, if it made one.
-        """
+        """Keep what a cell made, its record last of all."""
         if made.is_dir():
             target = self.artifact(cell)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -152,14 +130,7 @@ class Ledger:
 
     @contextmanager
     def lock(self, cell: Cell) -> Iterator[None]:
-        """Hold a cell's lock; wait while another process has it.
-
-        Args:
-            cell: The cell.
-
-        Yields:
-            Nothing.
-        """
+        """Hold a cell's lock; wait while another process has it."""
         path = self._lock_path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
@@ -179,11 +150,7 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a folder that cannot hold a study.
-
-        Raises:
-            StoreError: If it is a file.
-        """
+        """Refuse a file where the folder should be."""
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreError(f"--out must be a folder, got the file {self.folder}.")
 
@@ -221,4 +188,4 @@ def read_state(cells: tuple[Cell, ...], ledger: Ledger) -> State:
         else:
             state = "failed" if ledger.failure(cell) else "left"
         by_state[state].append(cell)
-    return State(**{state: tuple(some) for state, some in by_state.items()})
+    return State(**{state: tuple(group) for state, group in by_state.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,33 +15,19 @@ from smidgen_studies.engine.study import Resources, Study
 from smidgen_studies.engine.workers.base import Engine
 
 OnEnd = Callable[[Cell, str], None]
+"""Called with each cell that has ended, and its error or ""."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The cells a run did, those that failed, and those that wait for failed ones."""
+    """The cells that a run did, and those that failed."""
 
     done: tuple[Cell, ...]
     failed: tuple[Cell, ...]
-    waiting: tuple[Cell, ...]
 
 
 def check_study(study: Study, ledger: Ledger, data: Path | None) -> list[Cell]:
-    """Refuse a study that cannot be run, before anything is written or started.
-
-    Args:
-        study: The study.
-        ledger: Where its records are.
-        data: The folder of its data, if one was given.
-
-    Returns:
-        The cells to do, those that others need first.
-
-    Raises:
-        ArgumentError: If a setting, the baseline or a default is not what it must be.
-        DataError: If files are missing, or are not those that records were made of.
-        StoreError: If the folder of the records is a file.
-    """  # noqa: DOC502
+    """Refuse a study that cannot be run; list the cells to do, needed ones first."""
     ledger.check()
     missing = missing_cells(study, ledger)
     for cell in missing:
@@ -65,21 +52,34 @@ def run_cells(
     *,
     on_end: OnEnd = lambda *_: None,
 ) -> RunResult:
-    """Do the missing cells of a study.
-
-    Args:
-        missing: The cells, as `check_study` returns them.
-        ledger: Where their records go.
-        engine: What does the cells; it is closed at the end.
-        on_end: Called with each cell that has ended, and its error or "".
-
-    Returns:
-        What was done in this run.
-    """
-    try:
-        return _run({cell.key: cell for cell in missing}, ledger, engine, on_end)
-    finally:
-        engine.close()
+    """Do cells as `check_study` lists them; the engine is closed at the end."""
+    todo = {cell.key: cell for cell in missing}
+    left, running = dict(todo), 0
+    done: dict[str, Cell] = {}
+    failed: list[Cell] = []
+    with closing(engine):
+        while True:
+            ready = [
+                cell
+                for cell in left.values()
+                if all(need.key in done or need.key not in todo for need in cell.needs)
+            ]
+            # Cells that another run on this folder is doing come last: they would block.
+            for cell in sorted(ready, key=ledger.is_running):
+                if not engine.has_room():
+                    break
+                engine.start(left.pop(cell.key))
+                running += 1
+            if not running:
+                return RunResult(tuple(done.values()), tuple(failed))
+            for outcome in engine.wait():
+                running -= 1
+                cell = todo[outcome.key]
+                if outcome.error:
+                    failed.append(cell)
+                else:
+                    done[cell.key] = cell
+                on_end(cell, outcome.error)
 
 
 def pack_if_done(study: Study, ledger: Ledger) -> None:
@@ -89,14 +89,7 @@ def pack_if_done(study: Study, ledger: Ledger) -> None:
 
 
 def refuse_unknown_baseline(study: Study) -> None:
-    """Refuse to compare with a method that no cell of a study reports.
-
-    Args:
-        study: The study.
-
-    Raises:
-        ArgumentError: If its baseline is such a method.
-    """
+    """Refuse to compare with a method that no cell of a study reports."""
     methods: dict[str, None] = {}
     for cell in study.cells if study.baseline else ():
         if cell.reported_methods is None:
@@ -112,17 +105,8 @@ def refuse_unknown_baseline(study: Study) -> None:
 
 
 def refuse_changed_defaults(study: Study, ledger: Ledger) -> None:
-    """Refuse to go on from records that were made under other defaults of their kinds.
-
-    A key hashes what a study's file says; what it leaves to the kinds is in the records.
-
-    Args:
-        study: The study.
-        ledger: Where its records are.
-
-    Raises:
-        ArgumentError: If a default has changed since a record was made.
-    """
+    """Refuse to continue from records that were made under other defaults of their kinds."""
+    # A key hashes what a study's file says; what it leaves to the kinds is in the records.
     for cell in filter(ledger.is_done, study.cells):
         before = ledger.record(cell).config.get("defaults", {})
         now = cell.defaults if before else {}
@@ -153,46 +137,8 @@ def missing_cells(study: Study, ledger: Ledger) -> list[Cell]:
 
 
 def resources_for(cells: Sequence[Cell], resources: Resources) -> Resources:
-    """What a worker needs for some cells: no device if all of them stay on the processor.
-
-    Args:
-        cells: The cells.
-        resources: What their study, or the user, says.
-
-    Returns:
-        The same, or with the processor as the device: an engine runs one cell at a time on
-        every other device.
-    """
+    """Ask for no device if all cells stay on the processor."""
+    # An engine runs one cell at a time on every other device.
     if all(cell.on_processor for cell in cells):
         return replace(resources, device="cpu")
     return resources
-
-
-def _run(
-    missing: dict[str, Cell], ledger: Ledger, engine: Engine, on_end: OnEnd
-) -> RunResult:
-    left, running = dict(missing), 0
-    done: dict[str, Cell] = {}
-    failed: list[Cell] = []
-    while True:
-        ready = [
-            cell
-            for cell in left.values()
-            if all(need.key in done or need.key not in missing for need in cell.needs)
-        ]
-        # Cells that another run on this folder is doing come last: taking one means waiting.
-        for cell in sorted(ready, key=ledger.is_running):
-            if not engine.has_room():
-                break
-            engine.start(left.pop(cell.key))
-            running += 1
-        if not running:
-            return RunResult(tuple(done.values()), tuple(failed), tuple(left.values()))
-        for outcome in engine.wait():
-            running -= 1
-            cell = missing[outcome.key]
-            if outcome.error:
-                failed.append(cell)
-            else:
-                done[cell.key] = cell
-            on_end(cell, outcome.error)

@@ -50,20 +50,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Fill a dataclass of settings from a study's file.
-
-    Args:
-        kind: The dataclass.
-        values: Values by name; lists become tuples.
-        where: What they belong to, for errors.
-
-    Returns:
-        The settings.
-
-    Raises:
-        ArgumentError: If a name is unknown, one without a default is missing, or a value
-            does not fit its type.
-    """
+    """Fill a dataclass from a study's file; `where` names it in errors, lists become tuples."""
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in values:
         if name not in known:
@@ -80,7 +67,7 @@ def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -
         if name in frozen and not fits(frozen[name], hint):
             choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
             raise ArgumentError(
-                f"{name} of {where} must be {describe(hint)}, got {values[name]!r}."
+                f"{name} of {where} must be {describe_type(hint)}, got {values[name]!r}."
                 f"{did_you_mean(str(values[name]), choices)}"
             )
     try:
@@ -120,18 +107,18 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if hint in (bool, str, NoneType) else True
 
 
-def describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """Say in words what a value of a type must be."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         rules = [part.words for part in parts[1:] if isinstance(part, Rule)]
-        return " and ".join(rules) or describe(parts[0])
+        return " and ".join(rules) or describe_type(parts[0])
     if origin in (Union, UnionType):
-        return " or ".join(describe(part) for part in parts if part is not NoneType)
+        return " or ".join(describe_type(part) for part in parts if part is not NoneType)
     if origin is Literal:
         return f"one of {', '.join(map(repr, parts))}"
     if origin is tuple and parts[1:] == (...,):
-        return f"a list in which each value is {describe(parts[0])}"
+        return f"a list in which each value is {describe_type(parts[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a table in which each value is {describe(parts[1])}"
+        return f"a table in which each value is {describe_type(parts[1])}"
     return _WORDS.get(hint, str(hint))

@@ -28,24 +28,14 @@ from smidgen_studies.engine.settings import (
     Count,
     Natural,
     Positive,
-    describe,
+    describe_type,
     fits,
     read_settings,
 )
 
 _SHIPPED = resources.files("smidgen_studies") / "shipped"
-_TOP = (
-    "title",
-    "about",
-    "data",
-    "cells",
-    "profiles",
-    "resources",
-    "baseline",
-    "pairwise",
-    "test_to_train",
-    "paper",
-)
+_REQUIRED = ("title", "about", "data", "cells", "profiles")
+_OPTIONAL = ("resources", "baseline", "pairwise", "test_to_train", "paper")
 _PROFILE = ("about", "seeds", "data", "cells")
 _RESERVED = ("name", "kind", "needs", "each", "only", "seed")
 
@@ -93,17 +83,7 @@ def shipped_studies() -> list[str]:
 
 
 def study_text(name_or_file: str) -> str:
-    """Read the file of a study as it stands.
-
-    Args:
-        name_or_file: The name of one that comes with smidgen, or the path of a file.
-
-    Returns:
-        The TOML.
-
-    Raises:
-        ArgumentError: If there is no such study.
-    """
+    """Read the file of a study as it stands."""
     known = shipped_studies()
     if name_or_file in known:
         return (_SHIPPED / f"{name_or_file}.toml").read_text("utf-8")
@@ -124,20 +104,9 @@ def list_profiles(name_or_file: str) -> dict[str, str]:
 
 
 def read_study(name_or_file: str, profile: str | None = None) -> Study:
-    """Read a study: one that comes with smidgen by its name, or a file.
-
-    Args:
-        name_or_file: The name, or the path of a TOML file.
-        profile: Which of its profiles; the first by default.
-
-    Returns:
-        The study with all its cells.
-
-    Raises:
-        ArgumentError: If there is no such study or profile, or the file is not a study.
-    """  # noqa: DOC502
+    """Read a study with all its cells, by its name or from a TOML file."""
     name, table = _read(name_or_file)
-    _refuse_unknown(table, _TOP, f"study {name!r}")
+    _refuse_unknown(table, (*_REQUIRED, *_OPTIONAL), f"study {name!r}")
     profile, changes = _choose_profile(name, table.get("profiles", {}), profile)
     ratio = float(table.get("test_to_train", 0.0))
     return Study(
@@ -236,7 +205,7 @@ def _seeds(seeds: Any, templates: Sequence[Mapping[str, Any]], study: str) -> Se
     single = [template["seed"] for template in templates if "seed" in template]
     if not isinstance(seeds, list) or not all(fits(n, Natural) for n in seeds + single):
         raise ArgumentError(
-            f"seeds of {study!r} must be {describe(tuple[Natural, ...])}, got {seeds!r}"
+            f"seeds of {study!r} must be {describe_type(tuple[Natural, ...])}, got {seeds!r}"
             f"{f' and seed = {single}' if single else ''}."
         )
     return seeds

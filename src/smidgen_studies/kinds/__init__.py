@@ -35,17 +35,7 @@ KINDS: dict[str, str] = {
 
 
 def find_kind(name: str) -> Any:
-    """Import a kind.
-
-    Args:
-        name: A name in `KINDS`, or the dotted name of a user's own.
-
-    Returns:
-        The module or class that has its `Settings`, `Data` and `run`.
-
-    Raises:
-        ArgumentError: If there is no such kind, or it lacks one of these.
-    """
+    """Import a kind by its name in `KINDS`, or by the dotted name of a user's own."""
     try:
         kind = resolve_name(KINDS.get(name, name))
     except (ModuleNotFoundError, AttributeError, ValueError) as error:

@@ -19,7 +19,7 @@ ON_PROCESSOR = True
 
 @dataclass(frozen=True)
 class Settings:
-    """Nothing can be settings."""
+    """None."""
 
     reported_methods = ("constant",)
 

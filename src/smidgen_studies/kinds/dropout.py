@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from smidgen.prediction import dropout_outputs, point_outputs
+from smidgen.prediction import dropout_outputs
 from smidgen.workflows.method import score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
@@ -29,21 +29,18 @@ def run(job: Job) -> Mapping[str, Any]:
     """Average passes with dropout left on."""
     settings: Settings = job.settings
     model, tokenizer = load_needed_model(job)
-    loaders = draw(job).loaders(tokenizer)
-    outputs, labels = {}, {}
-    for place, name in enumerate(("validation", "test")):
-        _, labels[name] = point_outputs(model, loaders[name])
-        outputs[name] = dropout_outputs(
-            model, loaders[name], samples=settings.samples, seed=2 * job.seed + place
-        )
-    held, targets = labels["validation"], labels["test"]
-    assert held is not None
-    assert targets is not None
+    data = draw(job)
+    loaders = data.loaders(tokenizer)
+    held, test = (
+        dropout_outputs(model, loaders[name], samples=settings.samples, seed=seed)
+        for name, seed in (("validation", 2 * job.seed), ("test", 2 * job.seed + 1))
+    )
     methods = mixture_methods(
         "dropout",
-        (outputs["validation"], held),
-        outputs["test"],
+        held,
+        data.labels("validation"),
+        test,
         floats=0,
         settings={"samples": settings.samples},
     )
-    return score_methods(methods, targets)
+    return score_methods(methods, data.labels("test"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from smidgen.errors import ArgumentError
 from smidgen.integrations.huggingface import load_classifier
@@ -31,39 +32,25 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Average the members' probabilities.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The scores.
-
-    Raises:
-        ArgumentError: If there are fewer than two members.
-    """
+    """Average the members' probabilities."""
     if len(job.needs) < 2:
         raise ArgumentError(
             f"an ensemble must need 2 members or more, got {len(job.needs)}. Add to needs."
         )
     data = draw(job)
-    outputs: dict[str, list[torch.Tensor]] = {"validation": [], "test": []}
-    labels, size = {}, 0
+    outputs: dict[str, list[Tensor]] = {"validation": [], "test": []}
     for member in job.needs:
         model, tokenizer = load_classifier(member.artifact, device=job.device)
         loaders = data.loaders(tokenizer)
-        size = sum(parameter.numel() for parameter in model.parameters())
         for name, members in outputs.items():
-            logits, labels[name] = point_outputs(model, loaders[name])
-            members.append(logits)
-    held, targets = labels["validation"], labels["test"]
-    assert held is not None
-    assert targets is not None
+            members.append(point_outputs(model, loaders[name])[0])
+    size = sum(parameter.numel() for parameter in model.parameters())
     methods = mixture_methods(
         "ensemble",
-        (torch.stack(outputs["validation"]), held),
+        torch.stack(outputs["validation"]),
+        data.labels("validation"),
         torch.stack(outputs["test"]),
         floats=(len(job.needs) - 1) * size,
         settings={"members": len(job.needs)},
     )
-    return score_methods(methods, targets)
+    return score_methods(methods, data.labels("test"))

@@ -17,7 +17,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.method import predict_point, read_examples, score_methods
-from smidgen_studies.data.text import Loader, TextData, draw
+from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
 from smidgen_studies.methods.text_models import find_base
@@ -71,17 +71,11 @@ def run(job: Job) -> Mapping[str, Any]:
         ),
     )
     save_model(tuned.model, tokenizer, job.artifact)
-    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
-    results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": sizes}
+    results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": data.sizes}
     if not settings.report:
         return results
-    return {**_reported(Problem(tuned.model), loaders), **results}
-
-
-def _reported(problem: Problem, loaders: Mapping[str, Loader]) -> dict[str, Any]:
-    logits, targets = point_outputs(problem, loaders["validation"])
-    assert targets is not None
-    scale = fit.temperature(logits, targets)
-    return score_methods(
-        *predict_point(None, read_examples(problem, loaders["test"]), scale)
-    )
+    problem = Problem(tuned.model)
+    logits, _ = point_outputs(problem, loaders["validation"])
+    scale = fit.temperature(logits, data.labels("validation"))
+    test = read_examples(problem, loaders["test"])
+    return {**score_methods(*predict_point(None, test, scale)), **results}

@@ -29,13 +29,13 @@ from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.text_models import load_needed_model
 
-Scope = Literal["scalar", "group", "layer"]
+RecipeScope = Literal["scalar", "group", "layer"]
 Parts = Mapping[str, Sequence[tuple[str, str]]]
 """Blocks, each a level and a layer, by the label of their common precision."""
 
 Data = TextData
-PERCENTS = (1.0, 3.0, 10.0, 30.0)
-_SIZES = tuple(f"{percent:g} %" for percent in PERCENTS)
+_PERCENTS = (1.0, 3.0, 10.0, 30.0)
+_SIZES = tuple(f"{percent:g} %" for percent in _PERCENTS)
 _LEVELS = (
     *_SIZES,
     "last layer",
@@ -57,13 +57,13 @@ class Recipe:
     """
 
     level: str
-    scope: Scope = "scalar"
+    scope: RecipeScope = "scalar"
     head: bool = False
     jointly: bool = True
 
     @property
     def name(self) -> str:
-        """Its name in records and for people."""
+        """Its name in records and for readers."""
         what = "joint" if self.jointly else "precision alone"
         by = "" if self.scope == "scalar" else f", by {self.scope}"
         return f"{self.level}{' and the head' * self.head}, {what}{by}"
@@ -93,17 +93,7 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Score every recipe.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The scores, and the precisions of each recipe.
-
-    Raises:
-        ArgumentError: If there are more than two classes.
-    """
+    """Score every recipe."""
     data = draw(job)
     if data.classes != 2:
         raise ArgumentError(
@@ -126,10 +116,9 @@ def run(job: Job) -> Mapping[str, Any]:
         ).precisions
         for scope in _EVIDENCE
     }
-    methods = list(_score(tables, evidence))
-    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
+    methods = list(_apply_recipes(tables, evidence))
     results = score_methods(methods, tables.test.targets)
-    return {**results, "precisions": tables.precisions, "data": sizes}
+    return {**results, "precisions": tables.precisions, "data": data.sizes}
 
 
 def _fit_levels(
@@ -142,7 +131,7 @@ def _fit_levels(
         "activation": select.scores.activation(problem, some),
         "curvature": select.scores.curvature(problem, some),
     }
-    subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in PERCENTS}
+    subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in _PERCENTS}
     subsets["last layer"] = select.last_layer(model)
     for name, scores in by.items():
         subsets[f"10 % by {name}"] = select.sparse_kfac(model, percent=10, by=scores)
@@ -225,10 +214,10 @@ class _Tables:
         return Method(name, predictive, settings=settings)
 
 
-def _score(
+def _apply_recipes(
     tables: _Tables, evidence: Mapping[str, Mapping[str, float]]
 ) -> Iterator[Method]:
-    """Every recipe, and the size that validation data choose."""
+    """Apply every recipe, and the size that validation data choose."""
     nll: dict[str, float] = {}
     for recipe in RECIPES:
         method = tables.calibrate(recipe)

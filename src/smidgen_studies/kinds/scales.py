@@ -54,37 +54,33 @@ def run(job: Job) -> Mapping[str, Any]:
     train = start.shuffled()
     course = asdict(schedule_chain(settings.epochs * len(train), settings.samples))
     ours = settings.update == "langevin"
-    how: dict[str, Any] = {
-        "update": settings.update,
-        "learning_rate": settings.learning_rate,
-    }
-    if ours:
-        how |= {
-            "temperature": settings.temperature,
-            "noise_discount": settings.noise_discount,
-        }
-    started = time.process_time()
-    found = fit.langevin(
-        start.problem,
-        train,
-        settings=fit.LangevinSettings(head=start.head, **course, **how, displacement=ours),
-        seed=job.seed,
-        progress=False,
+    names = ("temperature", "noise_discount") if ours else ()
+    chain = fit.LangevinSettings(
+        **course,
+        **{name: getattr(settings, name) for name in names},
+        head=start.head,
+        update=settings.update,
+        learning_rate=settings.learning_rate,
+        displacement=ours,
     )
-    scores = {"bayestune" if ours else "published": found.means}
-    if found.displacement is not None:
-        scores["displacement"] = dict(found.displacement)
-    rule: dict[str, Any] = {"fraction": settings.fraction, "head": start.head}
-    chosen = {
-        name: select.bayestune(start.model, each, **rule) for name, each in scores.items()
+    started = time.process_time()
+    scales = fit.langevin(
+        start.problem, train, settings=chain, seed=job.seed, progress=False
+    )
+    scores = {"bayestune" if ours else "published": scales.means}
+    if scales.displacement is not None:
+        scores["displacement"] = dict(scales.displacement)
+    subsets = {
+        name: select.bayestune(start.model, by, fraction=settings.fraction, head=start.head)
+        for name, by in scores.items()
     }
     seconds = time.process_time() - started
     job.artifact.mkdir(exist_ok=True)
-    for name, subset in chosen.items():
+    for name, subset in subsets.items():
         subset.to_file(job.artifact / f"{name}.safetensors")
     return {
         "fraction": settings.fraction,
         "cpu_seconds": seconds,
         "course": course,
-        "chain": found.to_dict(),
+        "chain": scales.to_dict(),
     }

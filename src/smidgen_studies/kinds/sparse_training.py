@@ -33,7 +33,7 @@ from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
 from smidgen_studies.methods.mixtures import mixture_methods
 from smidgen_studies.methods.sparse_costs import costs, stored_bytes
-from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
 
 _DEFAULTS = {
     "learning_rate": SsviSettings.learning_rate,
@@ -43,7 +43,7 @@ _DEFAULTS = {
 }
 _REMOVAL: dict[bool, PruningScore] = {False: "snr", True: "magnitude"}
 _BUDGET: Budget = "erk"
-# Of `SsviSettings`: the network is made here, so training is told none of them.
+# Of `SsviSettings`: these shape the network, which is made here.
 _OF_NETWORK = ("density", "start", "num_data")
 
 Data = ImageData
@@ -54,11 +54,11 @@ ON_PROCESSOR = True
 class Settings:
     """Which network, and how it is trained.
 
-    What is None is chosen: the value of the trial with the lowest validation NLL among
-    the needed cells. `log_scale_rate` is a rate itself and no multiple of the means', so
-    that methods of different rates can leave their first scales equally far.
-    `images` is how many training images are used, `samples` the draws of a prediction,
-    `scaled` whether there is a second row with a temperature fitted on validation data.
+    Settings that are None come from the needed trial with the lowest validation NLL.
+    `log_scale_rate` is a rate and not a multiple of the means' rate, so that methods of
+    different rates can move their scales equally far. `images` limits the training images,
+    `samples` are the draws of a prediction, and `scaled` adds a row with a temperature
+    fitted on validation data.
     """
 
     density: Fraction = 1.0
@@ -84,7 +84,7 @@ class Settings:
     report: bool = True
 
     def __post_init__(self) -> None:
-        if any(each > self.density for each in self.pruned):
+        if self.pruned and max(self.pruned) > self.density:
             raise ArgumentError(
                 f"pruned must be at most density, {self.density}, got {list(self.pruned)}."
             )
@@ -95,9 +95,9 @@ class Settings:
         if not self.report:
             return ()
         name, _ = name_method(self)
-        own = [name, *(f"{name}-pruned-{100 * each:g}" for each in self.pruned)]
-        scaled = [f"{each}-temperature" for each in own] if self.scaled else []
-        return (*own, *scaled)
+        names = [name, *(f"{name}-pruned-{100 * density:g}" for density in self.pruned)]
+        scaled = [f"{name}-temperature" for name in names] if self.scaled else []
+        return (*names, *scaled)
 
     @property
     def score(self) -> PruningScore:
@@ -119,23 +119,22 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Train and score on validation data, and if it is to be reported on test data.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The choice and the training, and a trial's scores or the scored methods.
-
-    Raises:
-        DivergedError: If the loss is not finite; of a trial that is a result.
-    """
+    """Train; score a trial on validation data, all others on test data."""
     settings: Settings = job.settings
     data = read_images(job)
     given = {name: getattr(settings, name) for name in _DEFAULTS}
     choice = choose_values(given, job.needs, _DEFAULTS)
     model = _model(settings, data, job.seed)
-    network = _network(settings, model, choice.values["scale"], job.seed)
+    scale = choice.values["scale"]
+    network = make_sparse(
+        model,
+        density=settings.density,
+        start=settings.start,
+        settings=SparseSettings(
+            budget=settings.budget, scale=scale, deterministic=settings.deterministic
+        ),
+        seed=job.seed,
+    )
     training = settings.training(choice.values)
     batches = data.shuffled(settings.batch, job.seed, settings.images)
     noted: dict[str, Any] = {"choice": choice.to_dict()}
@@ -152,37 +151,26 @@ def run(job: Job) -> Mapping[str, Any]:
         if settings.report:
             raise
         return {**noted, "trial": _trial(settings, choice)}
+    told = {name: x for name, x in vars(training).items() if name not in _OF_NETWORK}
+    median_scale = _median_scale(found.network, scale)
     noted["training"] = {
-        **{
-            name: value for name, value in vars(training).items() if name not in _OF_NETWORK
-        },
+        **told,
         "images": len(batches.dataset),
         "train_nll": found.history[-1].train_nll,
         "state_bytes": found.state_bytes,
         "seconds": sum(epoch.seconds for epoch in found.history),
-        "median_scale": _median_scale(found.network, choice.values["scale"]),
+        "median_scale": median_scale,
     }
     held = _outputs(found.network, data.validation, settings)
     if not settings.report:
-        scores = _validation(held, data.validation.labels)
-        scale = noted["training"]["median_scale"]
-        return {**noted, "trial": _trial(settings, choice, *scores, scale=scale)}
+        predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
+        labels = data.validation.labels
+        scored = (evaluate.nll(predictive, labels), evaluate.correct(predictive, labels))
+        scores = (float(values.mean()) for values in scored)
+        trial = _trial(settings, choice, *scores, scale=median_scale)
+        return {**noted, "trial": trial}
     twin = make_sparse(model, density=1.0, seed=job.seed)
-    return {**noted, **_reported(settings, found.network, twin, held, data, training)}
-
-
-def _network(
-    settings: Settings, model: nn.Module, scale: float, seed: int
-) -> SparseNetwork:
-    return make_sparse(
-        model,
-        density=settings.density,
-        start=settings.start,
-        settings=SparseSettings(
-            budget=settings.budget, scale=scale, deterministic=settings.deterministic
-        ),
-        seed=seed,
-    )
+    return {**noted, **_score_on_test(settings, found.network, twin, held, data, training)}
 
 
 def _model(settings: Settings, data: Images, seed: int) -> nn.Module:
@@ -205,23 +193,14 @@ def _outputs(network: SparseNetwork, arrays: Arrays, settings: Settings) -> Tens
 
 
 def _trial(
-    settings: Settings, choice: Choice, *scores: float, scale: float | None = None
+    settings: Settings, choice: TrialChoice, *scores: float, scale: float | None = None
 ) -> dict[str, Any]:
-    given = [each for each in _DEFAULTS if getattr(settings, each) is not None]
-    return {
-        **describe_trial(*name_method(settings), given, choice, *scores),
-        "median_scale": scale,
-    }
+    given = [name for name in _DEFAULTS if getattr(settings, name) is not None]
+    trial = describe_trial(*name_method(settings), given, choice, *scores)
+    return {**trial, "median_scale": scale}
 
 
-def _validation(held: Tensor, labels: Tensor) -> tuple[float, float]:
-    """NLL and accuracy."""
-    predictive = Categorical(held.shape[-1]).mixture(held, 1.0)
-    nll = evaluate.nll(predictive, labels).mean()
-    return float(nll), float(evaluate.correct(predictive, labels).mean())
-
-
-def _reported(
+def _score_on_test(
     settings: Settings,
     network: SparseNetwork,
     twin: SparseNetwork,
@@ -229,78 +208,48 @@ def _reported(
     data: Images,
     training: SsviSettings,
 ) -> dict[str, Any]:
-    """The rows of a network, and of what is left of it after pruning."""
+    """Score a network, and what is left of it after pruning, on test data."""
     name, label = name_method(settings)
     batch = (data.train.inputs[: settings.batch], data.train.labels[: settings.batch])
     measured = costs(network, twin, batch, training)
-    whole = stored_bytes(twin)
-    networks = {name: (label, network, held, measured)}
+    networks = {name: (label, network)}
     for density in settings.pruned:
         # By the budget that SSVI has, so that only the way there differs.
         cut = prune_network(network, density, by=settings.score, budget=settings.budget)
         percent = f"{100 * density:g}"
-        networks[f"{name}-pruned-{percent}"] = (
-            f"{label}, pruned to {percent} %",
-            cut,
-            _outputs(cut, data.validation, settings),
-            {},
-        )
-    methods: list[Method] = []
-    extras: dict[str, dict[str, Any]] = {}
-    for own, (words, each, outputs, cost) in networks.items():
-        made = _methods(own, each, outputs, data, settings)
-        methods += made
-        stored = stored_bytes(each)
-        common = {
-            **cost,
-            "fraction": each.density if each.stochastic else 0.0,
-            "active": each.count,
-            "stored_bytes": stored,
-            "stored_ratio": stored / whole,
-        }
-        for method in made:
-            ending = "" if method.name == own else ", temperature"
-            extras[method.name] = {**common, "label": words + ending}
-    results = score_methods(methods, data.test.labels)
-    results["methods"] = [_joined(m, extras[m["name"]]) for m in results["methods"]]
-    sizes = {n: len(getattr(data, n)) for n in ("train", "validation", "test")}
-    return {**results, "data": sizes}
-
-
-def _methods(
-    name: str, network: SparseNetwork, held: Tensor, data: Images, settings: Settings
-) -> list[Method]:
-    """One row as it is, and one with a temperature, if it is asked for."""
+        networks[f"{name}-pruned-{percent}"] = (f"{label}, pruned to {percent} %", cut)
     likelihood = Categorical(held.shape[-1])
-    values = network.count * (2 if network.stochastic else 1)
-    rows = mixture_methods(
-        name,
-        (held, data.validation.labels),
-        _outputs(network, data.test, settings),
-        floats=values,
-        settings={"samples": settings.samples},
-    )
-    outside = {
-        other: _outputs(network, arrays, settings) for other, arrays in data.outside.items()
-    }
-    found = []
-    for row in rows if settings.scaled else rows[:1]:
-        divisor = row.settings["temperature"]
-        assert divisor is not None
-        shifted = {
-            other: likelihood.mixture(outputs, float(divisor))
-            for other, outputs in outside.items()
-        }
-        found.append(replace(row, shifted=shifted))
-    return found
-
-
-def _joined(method: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's entry with its costs, and the first detection as a score of its own."""
-    found = {**method, **extra}
-    for detected in list(method.get("detection", {}).values())[:1]:
-        found["scores"] = {**found["scores"], "ood_auroc": detected}
-    return found
+    methods: list[Method] = []
+    for key, (words, net) in networks.items():
+        whole = net is network
+        stored = stored_bytes(net)
+        rows = mixture_methods(
+            key,
+            held if whole else _outputs(net, data.validation, settings),
+            data.validation.labels,
+            _outputs(net, data.test, settings),
+            floats=net.count * (2 if net.stochastic else 1),
+            settings={
+                "samples": settings.samples,
+                **(measured if whole else {}),
+                "fraction": net.density if net.stochastic else 0.0,
+                "active": net.count,
+                "stored_bytes": stored,
+                "stored_ratio": stored / stored_bytes(twin),
+            },
+        )
+        outside = {n: _outputs(net, data.outside[n], settings) for n in data.outside}
+        endings = ("", ", temperature") if settings.scaled else ("",)
+        for row, ending in zip(rows, endings, strict=False):
+            scale = row.settings["temperature"]
+            shifted = {n: likelihood.mixture(x, scale) for n, x in outside.items()}
+            methods.append(replace(row, label=words + ending, shifted=shifted))
+    results = score_methods(methods, data.test.labels)
+    for entry in results["methods"]:
+        # The first of the other data sets gives a score of its own.
+        for detected in list(entry.get("detection", {}).values())[:1]:
+            entry["scores"]["ood_auroc"] = detected
+    return {**results, "data": data.sizes}
 
 
 def _median_scale(network: SparseNetwork, scale: float) -> float | None:
@@ -314,7 +263,7 @@ def _median_scale(network: SparseNetwork, scale: float) -> float | None:
 
 
 def name_method(settings: Settings) -> tuple[str, str]:
-    """The name of a method in records, and for people."""
+    """The name of a method in records, and for readers."""
     percent = f"{100 * settings.density:g}"
     if settings.density == 1:
         name, label = (

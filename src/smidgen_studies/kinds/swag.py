@@ -1,6 +1,6 @@
 """One scheme of SWAG on a fine-tuned text model, its size chosen on validation data.
 
-Points are noted as they are made, so a killed cell goes on where it was.
+Points are noted as they are made, so a killed cell resumes where it was.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
-from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
 from smidgen_studies.methods.tuned_text import load_start, tune
-from smidgen_studies.methods.tuning_methods import Method, base_method
+from smidgen_studies.methods.tuning_methods import TuningMethod, base_method
 
 _DIGITS = 3
 
@@ -39,7 +39,7 @@ class Settings:
     `rank` is LoRA's; `fraction` is for methods that choose single weights.
     """
 
-    method: Method
+    method: TuningMethod
     learning_rate: Positive | None = None
     epochs: Count = 2
     fraction: Fraction = 0.005
@@ -54,21 +54,10 @@ class Settings:
 
 
 def run(job: Job) -> Mapping[str, Any]:
-    """Tune by one method and score it.
-
-    Args:
-        job: The job.
-
-    Returns:
-        Validation history and costs; scores and outputs on test rows if it is no trial.
-
-    Raises:
-        ArgumentError: If it has no learning rate, and no trial to take one from.
-        DivergedError: If the loss is not finite; of a trial that is a result.
-    """
+    """Tune by one method; score it on test rows unless it is a trial."""
     settings: Settings = job.settings
     if settings.method == "constant":
-        return _constant(job)
+        return _score_constant(job)
     trials = [need for need in job.needs if _tries(need, settings.method)]
     choice = choose_values({"learning_rate": settings.learning_rate}, trials, {})
     if "learning_rate" not in choice.values:
@@ -76,7 +65,7 @@ def run(job: Job) -> Mapping[str, Any]:
             f"method {settings.method!r} must have a learning_rate, or need trials: cells of "
             "kind 'tuning' with report = false. Got neither. Add one."
         )
-    noted: dict[str, Any] = {"choice": choice.to_dict()}
+    results: dict[str, Any] = {"choice": choice.to_dict()}
     start = load_start(job, settings.base)
     scales = (need for need in job.needs if need.record.config["kind"] == "scales")
     try:
@@ -94,9 +83,8 @@ def run(job: Job) -> Mapping[str, Any]:
         if settings.report:
             raise
         # Of a trial that is a result: this rate is too high.
-        return {**noted, "trial": _trial(settings, choice)}
-    results: dict[str, Any] = {
-        **noted,
+        return {**results, "trial": _trial(settings, choice)}
+    results |= {
         "validation": [asdict(epoch) for epoch in tuned.history],
         "trained": tuned.trained,
         "delta_bytes": tuned.delta_bytes,
@@ -106,23 +94,25 @@ def run(job: Job) -> Mapping[str, Any]:
         best = tuned.best
         return {**results, "trial": _trial(settings, choice, best.nll, best.accuracy)}
     about = start.data.about
-    scored = _scored(
+    scored = _score(
         settings.method,
         about,
-        *start.predicted(tuned.model),
+        *start.predict_test(tuned.model),
         noise=tuned.noise if about.numbers else None,
         costs={"trained": tuned.trained, "stored_bytes": tuned.delta_bytes},
     )
     return {**results, **scored}
 
 
-def _tries(need: FinishedCell, method: Method) -> bool:
+def _tries(need: FinishedCell, method: TuningMethod) -> bool:
     """Whether it is a trial of this method, for as long or shorter."""
     trial = need.record.results.get("trial")
     return trial is not None and trial["method"] in (method, base_method(method))
 
 
-def _trial(settings: Settings, choice: Choice, *scores: float | None) -> dict[str, Any]:
+def _trial(
+    settings: Settings, choice: TrialChoice, *scores: float | None
+) -> dict[str, Any]:
     return describe_trial(
         settings.method,
         label_method(settings.method, "tuning"),
@@ -132,28 +122,25 @@ def _trial(settings: Settings, choice: Choice, *scores: float | None) -> dict[st
     )
 
 
-def _constant(job: Job) -> Mapping[str, Any]:
-    """The training rows' mean, or their share of ones, for every test row."""
+def _score_constant(job: Job) -> Mapping[str, Any]:
+    """Predict the training rows' mean, or their share of ones, for every test row."""
     data = draw(job)
     labels = torch.tensor(data.train.labels, dtype=torch.float64)
-    middle, count = float(labels.mean()), len(data.test)
-    noise = None
+    middle, noise = float(labels.mean()), None
     if data.about.numbers:
         held = torch.tensor(data.validation.labels, dtype=torch.float64)
         value, noise = middle, float((held - middle).square().mean())
     else:
         value = log(middle / (1 - middle))
-    values = torch.full((count,), value, dtype=torch.float64)
     targets = torch.tensor(data.test.labels, dtype=torch.float64)
+    values = torch.full_like(targets, value)
     costs = {"trained": 0}
-    return {
-        "trained": 0,
-        **_scored("constant", data.about, values, targets, noise=noise, costs=costs),
-    }
+    scored = _score("constant", data.about, values, targets, noise=noise, costs=costs)
+    return {**costs, **scored}
 
 
-def _scored(
-    method: Method,
+def _score(
+    method: TuningMethod,
     about: TextData,
     values: Tensor,
     targets: Tensor,
@@ -161,8 +148,8 @@ def _scored(
     noise: float | None,
     costs: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Scores of what is kept, so that they can be found again from the record."""
-    values, targets = (each.double().round(decimals=_DIGITS) for each in (values, targets))
+    """Score the rounded values, so that the record gives the same scores again."""
+    values, targets = (x.double().round(decimals=_DIGITS) for x in (values, targets))
     scores = score_task(about.metric, values, targets, noise)
     entry = {
         "name": method,
@@ -174,7 +161,7 @@ def _scored(
         "methods": [entry],
         "metric": about.metric,
         "noise": noise,
-        "outputs": [round(each, _DIGITS) for each in values.tolist()],
-        "targets": [round(each, _DIGITS) for each in targets.tolist()],
+        "outputs": [round(value, _DIGITS) for value in values.tolist()],
+        "targets": [round(target, _DIGITS) for target in targets.tolist()],
         "data": {"test": len(targets)},
     }

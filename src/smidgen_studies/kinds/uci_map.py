@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from smidgen import evaluate, fit
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.predictive import GaussianPredictive
 from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
+from smidgen.workflows.method import predict_from_outputs
 from smidgen_studies.data.uci import (
-    Level,
     TableData,
+    UciLevel,
     level_results,
     make_network,
     read_tables,
@@ -43,9 +41,10 @@ def run(job: Job) -> Mapping[str, Any]:
     """Train, save the network and report it."""
     settings: Settings = job.settings
     tables = read_tables(job)
+    likelihood = Gaussian(1)
     start = make_network(tables.train[0].shape[1], job.seed)
     tuned = fit.finetune(
-        Problem(start, Gaussian(1)),
+        Problem(start, likelihood),
         tables.shuffled(job.seed),
         validation=tables.loader("validation"),
         seed=job.seed,
@@ -59,19 +58,18 @@ def run(job: Job) -> Mapping[str, Any]:
     save_network(tuned.model, job.artifact)
     held, _ = point_outputs(tuned.model, tables.loader("validation"))
     # The noise that minimises the validation NLL is the mean squared residual.
-    noise = (held - tables.validation[1]).square().mean()
-    mean, _ = point_outputs(tuned.model, tables.loader("test"))
-    predictive = GaussianPredictive(
-        mean, torch.zeros_like(mean), noise.expand_as(mean).clone()
+    noise = float((held - tables.validation[1]).square().mean())
+    test, _ = point_outputs(tuned.model, tables.loader("test"))
+    on_held, on_test = (
+        predict_from_outputs(likelihood, outputs, noise) for outputs in (held, test)
     )
-    known = GaussianPredictive(held, torch.zeros_like(held), noise.expand_as(held).clone())
-    level = Level(
+    level = UciLevel(
         percent=0.0,
         weights=0,
         fraction=0.0,
         floats=0,
-        validation_nll=float(evaluate.nll(known, tables.validation[1]).mean()),
-        predictive=predictive,
-        settings={"noise": float(noise), "epochs": tuned.best.number},
+        validation_nll=float(evaluate.nll(on_held, tables.validation[1]).mean()),
+        predictive=on_test,
+        settings={"noise": noise, "epochs": tuned.best.number},
     )
     return level_results("map", "MAP", [level], tables.test[1])

@@ -12,12 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from smidgen import calibrate, fit, select
 from smidgen.fit.calibration.samples import held_out
 from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.problem import Problem
 from smidgen.prediction import predict_batches
 from smidgen.workflows.method import Method, score_methods
@@ -65,22 +62,16 @@ def run(job: Job) -> Mapping[str, Any]:
         temperature, nll = held.best(held.outputs)
         tried.append((nll, candidate.with_temperature(temperature)))
     best = min(tried, key=lambda pair: pair[0])[1]
-    samples = settings.test_draws
-    predictives = {
-        "linearised": predict_batches(linear, problem, loaders["test"]),
-        "weight-samples": predict_batches(best, problem, loaders["test"], samples=samples),
-    }
     methods = []
-    for name, used in (("linearised", linear), ("weight-samples", best)):
-        predictive = predictives[name]
-        assert isinstance(predictive, CategoricalPredictive)
-        assert isinstance(used.precision, float)
+    for name, used, samples in (
+        ("linearised", linear, None),
+        ("weight-samples", best, settings.test_draws),
+    ):
+        predictive = predict_batches(used, problem, loaders["test"], samples=samples)
         noted = {"precision": used.precision, "temperature": used.temperature}
         methods.append(Method(name, predictive, floats=used.floats, settings=noted))
-    order = data.test.by_length()
-    labels = torch.tensor(data.test.take(order).labels)
     return {
-        **score_methods(methods, labels),
+        **score_methods(methods, data.labels("test")),
         "validation_nll": [nll for nll, _ in tried],
         "data": {"train": len(data.train), "test": len(data.test)},
     }

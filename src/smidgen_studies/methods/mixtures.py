@@ -14,37 +14,26 @@ from smidgen.workflows.method import Method
 
 def mixture_methods(
     name: str,
-    validation: tuple[Tensor, Tensor],
+    validation: Tensor,
+    targets: Tensor,
     test: Tensor,
     *,
     floats: int,
     settings: Mapping[str, Any],
 ) -> list[Method]:
-    """Average the probabilities of S networks, as they are and with a temperature.
-
-    Args:
-        name: Name of the first method; the second's ends in "-temperature".
-        validation: Outputs (S, N, C) of held-out examples, and their labels (N,).
-        test: Outputs (S, M, C) of test examples.
-        floats: What is stored beside one network.
-        settings: What else to note.
-
-    Returns:
-        The two methods; the temperature divides the logits before they are averaged.
-    """
-    outputs, targets = validation
-    likelihood = Categorical(outputs.shape[-1])
-    held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)
-    scale, nll = held.best(outputs)
+    """Average the probabilities of S networks, as they are and with a temperature."""
+    # Outputs are (S, N, C), targets (N,); logits are divided before they are averaged.
+    likelihood = Categorical(validation.shape[-1])
+    held = HeldOut(likelihood, validation, validation.mean(0, keepdim=True), targets)
     return [
         Method(
-            each,
-            likelihood.mixture(test, divisor),
+            method,
+            likelihood.mixture(test, temperature),
             floats=floats,
-            settings={**settings, "temperature": divisor, "validation_nll": found},
+            settings={**settings, "temperature": temperature, "validation_nll": nll},
         )
-        for each, divisor, found in (
-            (name, 1.0, held.nll(outputs, 1.0)),
-            (f"{name}-temperature", scale, nll),
+        for method, temperature, nll in (
+            (name, 1.0, held.nll(validation, 1.0)),
+            (f"{name}-temperature", *held.best(validation)),
         )
     ]

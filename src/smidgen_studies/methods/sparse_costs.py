@@ -35,21 +35,9 @@ def costs(
     batch: tuple[Tensor, Tensor],
     training: SsviSettings,
 ) -> dict[str, float | int | list[str]]:
-    """Count and measure a network beside its dense twin.
-
-    Args:
-        network: The network, as trained; left as it was.
-        twin: Dense VI of the same model; left as it was.
-        batch: Inputs and labels of one training batch.
-        training: How it was trained: how often its active set moved.
-
-    Returns:
-        Bytes, operations of a step as done and of active weights alone, the paths taken,
-        and ratios of bytes, operations and seconds to those of dense VI.
-    """
+    """Count and measure a network beside its dense twin; both are left as they were."""
     sides = {"own": deepcopy(network), "dense": deepcopy(twin)}
     seconds = step_seconds(sides, batch)
-
     counted = {
         name: count_step_flops(
             side,
@@ -89,5 +77,5 @@ def step_seconds(sides: dict[str, SparseNetwork], batch: tuple[Tensor, Tensor]) 
             loss.backward()
             optimisers[name].step()
             times[name].append(time.perf_counter() - started)
-    own, dense = (found[_FIRST_ROUNDS:] for found in times.values())
+    own, dense = (seconds[_FIRST_ROUNDS:] for seconds in times.values())
     return median(ours / theirs for ours, theirs in zip(own, dense, strict=True))

@@ -23,12 +23,12 @@ def pearson(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy(values: Tensor, targets: Tensor) -> Tensor:
-    """The share of rows, over the last axis, whose value has the target's side of zero."""
+    """The share of rows, over the last axis, whose value has the sign of its class."""
     return ((values > 0) == (targets > 0.5)).double().mean(-1)
 
 
 def matthews(values: Tensor, targets: Tensor) -> Tensor:
-    """Correlations of what is said and what is true; 0 if always the same is said."""
+    """Correlations of predicted and true classes; 0 if one class is always predicted."""
     return pearson((values > 0).double(), targets)
 
 
@@ -43,27 +43,21 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor], Tensor]] = {
 def score_task(
     metric: Metric, values: Tensor, targets: Tensor, noise: float | None = None
 ) -> dict[str, float]:
-    """Score predictions: the task's own metric, what else is usual, and the mean NLL.
-
-    Args:
-        metric: The task's own.
-        values: One number for each row.
-        targets: 0 or 1, or the numbers of a regression.
-        noise: The variance of a regression's noise; None for classes.
-
-    Returns:
-        Numbers by name, the task's own under "metric".
-    """
+    """Score by the task's metric and other usual ones; `noise` is a regression's variance."""
     values, targets = values.double().cpu(), targets.double().cpu()
-    found = {"metric": float(METRICS[metric](values, targets))}
+    scores = {"metric": float(METRICS[metric](values, targets))}
     if noise is not None:
         error = (values - targets).square().mean()
-        ranks = (average_ranks(each).double() for each in (values, targets))
-        found["spearman"] = float(pearson(*ranks))
-        found["rmse"] = float(error.sqrt())
-        found["nll"] = nll_of_squares(float(error), noise)
-        return found
+        ranks = (average_ranks(x).double() for x in (values, targets))
+        return {
+            **scores,
+            "spearman": float(pearson(*ranks)),
+            "rmse": float(error.sqrt()),
+            "nll": nll_of_squares(float(error), noise),
+        }
     nll = torch.nn.functional.softplus(values) - targets * values
-    found["accuracy"] = float(accuracy(values, targets))
-    found["nll"] = float(nll.mean())
-    return found
+    return {
+        **scores,
+        "accuracy": float(accuracy(values, targets)),
+        "nll": float(nll.mean()),
+    }

@@ -23,17 +23,7 @@ def find_base(name: str) -> str:
 
 
 def load_needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model that a cell needs, the first of those that were left for it.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The model and its tokenizer.
-
-    Raises:
-        ArgumentError: If it needs no cell.
-    """
+    """Load the model that a cell needs, the first of those that were left for it."""
     if not job.needs:
         raise ArgumentError(
             "this kind of cell must need one of kind 'finetune', got none. Add needs."

@@ -1,8 +1,8 @@
 """Trials: cells that score validation data only, so that others can take the best.
 
-What a cell is not told, it takes from the trial of the lowest validation NLL among the
-cells it needs. Trials may themselves take from trials before them. A choice remembers all
-values that were tried, so it knows whether it lies at an end of them.
+A cell takes the settings it leaves open from the trial of lowest validation NLL among the
+cells it needs. Trials may themselves take from earlier trials. A choice remembers all values
+that were tried, so it knows whether it lies at an end of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,8 @@ Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen, and what it was chosen from.
-
-    Args:
-        values: The chosen value of each setting.
-        tried: Every value that was tried, of the settings of which there were several.
-    """
+class TrialChoice:
+    """What was chosen, and all values tried of settings for which there were several."""
 
     values: Values
     tried: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -49,68 +44,44 @@ class Choice:
 
 def choose_values(
     told: Mapping[str, float | None], trials: Sequence[FinishedCell], otherwise: Values
-) -> Choice:
-    """Settle every setting: as told, or that of the best trial, or a default.
-
-    Args:
-        told: Settings by name, None where nothing was said.
-        trials: The cells that were needed.
-        otherwise: Defaults, for a cell that needs no trial.
-
-    Returns:
-        The choice; what was told is no choice and has no edge.
-
-    Raises:
-        ArgumentError: If a needed cell is no trial, or all trials failed to learn.
-    """
+) -> TrialChoice:
+    """Settle every setting: as told, as in the best trial, or a default."""
     given = {name: value for name, value in told.items() if value is not None}
     if not trials:
-        return Choice({**otherwise, **given})
-    found = {each.name: each.record.results.get("trial") for each in trials}
-    strange = [name for name, trial in found.items() if trial is None]
-    if strange:
+        return TrialChoice({**otherwise, **given})
+    results: dict[str, Any] = {n.name: n.record.results.get("trial") for n in trials}
+    for name, trial in results.items():
+        if trial is None:
+            raise ArgumentError(
+                f"needs must be trials, cells with report = false, got {name!r}."
+            )
+    nlls = ((trial["validation_nll"], name) for name, trial in results.items())
+    finite = [(nll, name) for nll, name in nlls if nll is not None]
+    if not finite and set(given) >= set(told):
+        return TrialChoice({**otherwise, **given})
+    if not finite:
         raise ArgumentError(
-            f"needs must be trials, cells with report = false, got {strange[0]!r}."
-        )
-    known = {n: t for n, t in found.items() if t and t["validation_nll"] is not None}
-    if not known and set(given) >= set(told):
-        return Choice({**otherwise, **given})
-    if not known:
-        raise ArgumentError(
-            f"needs must have a trial with a finite validation NLL, got {list(found)}. "
+            f"needs must have a trial with a finite validation NLL, got {list(results)}. "
             "Try lower rates."
         )
-    best = min(known, key=lambda name: (known[name]["validation_nll"], name))
-    values = {**otherwise, **known[best]["values"], **given}
+    values = {**otherwise, **results[min(finite)[1]]["values"], **given}
     tried = {
         name: all_tried
         for name in values
         if name not in given and len(all_tried := _tried(name, trials)) > 1
     }
-    return Choice(values, tried)
+    return TrialChoice(values, tried)
 
 
 def describe_trial(
     name: str,
     label: str,
     told: Iterable[str],
-    choice: Choice,
+    choice: TrialChoice,
     nll: float | None = None,
     accuracy: float | None = None,
 ) -> dict[str, Any]:
-    """Say what a trial tried and what it came to, as `choose_values` and the report read it.
-
-    Args:
-        name: Of the method.
-        label: Its name for people.
-        told: The settings that were varied or fixed, not chosen.
-        choice: The value of every setting.
-        nll: On validation data; None if the training had no finite loss.
-        accuracy: The same of accuracy, if there is one.
-
-    Returns:
-        The part `describe_trial` of a record's results.
-    """
+    """Describe a trial for its record; `nll` is None if its loss was not finite."""
     return {
         "method": name,
         "label": label,
@@ -123,9 +94,9 @@ def describe_trial(
 
 def _tried(name: str, trials: Sequence[FinishedCell]) -> tuple[float, ...]:
     """All values of a setting in these trials and in those that they chose from."""
-    found: set[float] = set()
-    for each in trials:
-        results = each.record.results
-        found.add(results["trial"]["values"][name])
-        found.update(results["choice"]["tried"].get(name, ()))
-    return tuple(sorted(found))
+    values: set[float] = set()
+    for cell in trials:
+        results = cell.record.results
+        values.add(results["trial"]["values"][name])
+        values.update(results["choice"]["tried"].get(name, ()))
+    return tuple(sorted(values))

@@ -25,15 +25,15 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
-from smidgen_studies.data.text import Loader, TextSplit, draw
+from smidgen_studies.data.text import TextLoader, TextSplit, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.methods.text_models import find_base
-from smidgen_studies.methods.tuning_methods import Method
+from smidgen_studies.methods.tuning_methods import TuningMethod
 
 # A pass without gradients has room for more rows than a training step.
 _ROWS_AT_ONCE = 32
 _FLOAT_BYTES = 4
-_SCORES: Mapping[str, Callable[[Problem, Loader, int], Mapping[str, Tensor]]] = {
+_SCORES: Mapping[str, Callable[[Problem, TextLoader, int], Mapping[str, Tensor]]] = {
     "random": lambda problem, _, seed: select.scores.random(problem.model, seed),
     "magnitude": lambda problem, *_: select.scores.magnitude(problem.model),
     "gradient": lambda problem, train, _: select.scores.squared_gradient(problem, train),
@@ -48,7 +48,7 @@ class Start:
     head: Head
     data: TextSplit
     tokenizer: PreTrainedTokenizerBase
-    loaders: Mapping[str, Loader]
+    loaders: Mapping[str, TextLoader]
     seed: int
 
     @property
@@ -57,39 +57,30 @@ class Start:
         return self.problem.model
 
     @property
-    def new(self) -> Subset:
-        """The head, as weights that can be chosen."""
+    def head_weights(self) -> Subset:
+        """The weights of the head."""
         if self.head == "last":
             return select.last_layer(self.model)
         return select.named(self.model, list(find_head(self.model, self.head)))
 
-    def shuffled(self) -> Loader:
+    def shuffled(self) -> TextLoader:
         """Training batches, in the same orders for every method."""
         return self.data.shuffled(self.tokenizer, self.seed)
 
-    def predicted(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+    def predict_test(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """One number for each test row, and its target, in the rows' own order."""
         problem = Problem(model, self.problem.likelihood)
-        found, _ = point_outputs(problem, self.loaders["test"], progress=False)
-        values = found[:, 0] if self.data.about.numbers else found[:, 1] - found[:, 0]
+        outputs, _ = point_outputs(problem, self.loaders["test"], progress=False)
+        values = outputs[:, 0]
+        if not self.data.about.numbers:
+            values = outputs[:, 1] - values
         ordered = torch.empty(len(values), dtype=torch.float64)
         ordered[self.data.test.by_length()] = values.double().cpu()
         return ordered, torch.tensor(self.data.test.labels, dtype=torch.float64)
 
 
 def load_start(job: Job, base: str) -> Start:
-    """Draw a job's rows and load the model that all methods start from.
-
-    Args:
-        job: The job.
-        base: The pretrained model.
-
-    Returns:
-        Both; the seed draws the rows and the head.
-
-    Raises:
-        ArgumentError: If the labels are of more than two classes.
-    """
+    """Draw a job's rows and load the model that all methods start from, by its seed."""
     data = draw(job)
     if data.classes > 2:
         raise ArgumentError(
@@ -105,41 +96,20 @@ def load_start(job: Job, base: str) -> Start:
     return Start(problem, loaded.head, data, loaded.tokenizer, loaders, job.seed)
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenWeights:
-    """The weights that a method tunes, and the processor seconds of choosing them."""
-
-    subset: Subset
-    seconds: float
-
-
 def choose_weights(
-    method: Method, start: Start, fraction: float, scales: FinishedCell | None
-) -> ChosenWeights:
-    """Choose the weights that a method tunes; the head is always among them.
-
-    Args:
-        method: Which.
-        start: Where it starts.
-        fraction: Share of the affine weights, for those that choose single ones.
-        scales: What the cell of the chain left, if the method needs one.
-
-    Returns:
-        The choice, and what it cost.
-
-    Raises:
-        ArgumentError: If the chain is missing, or chose another fraction.
-    """
-    head = start.new
+    method: TuningMethod, start: Start, fraction: float, scales: FinishedCell | None
+) -> tuple[Subset, float]:
+    """Choose the weights that a method tunes, head included; also its processor seconds."""
+    head = start.head_weights
     if method == "head":
-        return ChosenWeights(head, 0.0)
+        return head, 0.0
     if method == "bitfit":
-        return ChosenWeights(select.named(start.model, "*.bias") | head, 0.0)
+        return select.named(start.model, "*.bias") | head, 0.0
     if method in _SCORES:
         started = time.process_time()
         scores = _SCORES[method](start.problem, start.loaders["train"], start.seed)
         subset = select.bayestune(start.model, scores, fraction=fraction, head=start.head)
-        return ChosenWeights(subset, time.process_time() - started)
+        return subset, time.process_time() - started
     file = None if scales is None else scales.artifact / f"{method}.safetensors"
     if scales is None or file is None or not file.is_file():
         raise ArgumentError(
@@ -151,7 +121,7 @@ def choose_weights(
             f"fraction must be that of the cell {scales.name!r}, "
             f"{scales.record.results['fraction']}, got {fraction}. Give both the same."
         )
-    return ChosenWeights(Subset.from_file(file), scales.record.results["cpu_seconds"])
+    return Subset.from_file(file), scales.record.results["cpu_seconds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +143,7 @@ class TunedModel:
 
 
 def tune(
-    method: Method,
+    method: TuningMethod,
     start: Start,
     *,
     fraction: float,
@@ -182,66 +152,42 @@ def tune(
     work: Path,
     **how: Any,
 ) -> TunedModel:
-    """Fine-tune by a method; the best epoch by validation NLL is kept.
-
-    Args:
-        method: Which.
-        start: Where it starts.
-        fraction: Share of the affine weights, for those that choose single ones.
-        rank: Of LoRA.
-        scales: What the cell of the chain left, if the method needs one.
-        work: A folder for the delta, whose size is noted.
-        how: Epochs and learning rate.
-
-    Returns:
-        The tuned model.
-    """
-    train = start.shuffled()
-    settings = fit.FinetuneSettings(
-        **how,
-        head=start.head,
-        weight_decay=0.0,
-        patience=how["epochs"],
-        stop_on="nll",
-    )
-    told: Any = {
-        "validation": start.loaders["validation"],
-        "settings": settings,
-        "seed": start.seed,
-        "progress": False,
-    }
-    if method in ("full", "lora"):
-        model = start.model if method == "full" else add_lora(start.model, rank, start.seed)
-        count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        started = time.process_time()
-        whole = fit.finetune(replace(start.problem, model=model), train, **told)
-        seconds = time.process_time() - started
-        kept = (count, count * _FLOAT_BYTES, 0.0, seconds)
-        return TunedModel(whole.model, whole.history, whole.best, *kept)
-    choice = choose_weights(method, start, fraction, scales)
+    """Fine-tune by a method, with `how` many epochs and at which rate; keep the best epoch."""
+    model, subset, choosing = start.model, None, 0.0
+    if method == "lora":
+        model = add_lora(model, rank, start.seed)
+    elif method != "full":
+        subset, choosing = choose_weights(method, start, fraction, scales)
     started = time.process_time()
-    found = fit.finetune(start.problem, train, choice.subset, **told)
+    tuned = fit.finetune(
+        replace(start.problem, model=model),
+        start.shuffled(),
+        subset,
+        validation=start.loaders["validation"],
+        settings=fit.FinetuneSettings(
+            **how,
+            head=start.head,
+            weight_decay=0.0,
+            patience=how["epochs"],
+            stop_on="nll",
+        ),
+        seed=start.seed,
+        progress=False,
+    )
     seconds = time.process_time() - started
-    assert found.delta is not None
-    size = found.delta.save(work / "delta.safetensors").stat().st_size
-    kept = (choice.subset.size, size, choice.seconds, seconds)
-    return TunedModel(found.model, found.history, found.best, *kept)
+    if subset is None or tuned.delta is None:
+        count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        size = count * _FLOAT_BYTES
+    else:
+        count = subset.size
+        size = tuned.delta.save(work / "delta.safetensors").stat().st_size
+    return TunedModel(
+        tuned.model, tuned.history, tuned.best, count, size, choosing, seconds
+    )
 
 
 def add_lora(model: nn.Module, rank: int, seed: int) -> nn.Module:
-    """Copy a model and give the copy LoRA layers on queries and values.
-
-    Args:
-        model: The model; it stays as it is.
-        rank: Of the layers.
-        seed: Of their first values.
-
-    Returns:
-        The copy; its head is trainable too.
-
-    Raises:
-        ArgumentError: If PEFT is not installed.
-    """
+    """Copy a model with LoRA layers on queries and values; its head is trainable too."""
     if util.find_spec("peft") is None:
         raise ArgumentError(
             "method 'lora' needs PEFT, which is not there. Install it with "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Method = Literal[
+TuningMethod = Literal[
     "full",
     "full-longer",
     "lora",
@@ -21,7 +21,7 @@ Method = Literal[
 ]
 
 
-def base_method(method: Method) -> Method:
+def base_method(method: TuningMethod) -> TuningMethod:
     """What a method does: "longer" is the same for more epochs."""
-    known: dict[Method, Method] = {"full-longer": "full", "lora-longer": "lora"}
+    known: dict[TuningMethod, TuningMethod] = {"full-longer": "full", "lora-longer": "lora"}
     return known.get(method, method)

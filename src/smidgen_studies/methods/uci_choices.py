@@ -26,7 +26,7 @@ from smidgen.weights.subset import Subset
 from smidgen.workflows.variances import marginal_variances
 from smidgen_studies.data.uci import Tables
 
-By = Literal[
+UciSelector = Literal[
     "magnitude",
     "variance",
     "random",
@@ -37,7 +37,7 @@ By = Literal[
     "ssvi",
 ]
 _CHAIN: Mapping[str, Any] = {"steps": 1000, "burn_in": 500, "noise_discount": 1.0}
-SEARCH_SETTINGS: Mapping[By, Mapping[str, Any]] = {
+SEARCH_SETTINGS: Mapping[UciSelector, Mapping[str, Any]] = {
     "bayestune": {**_CHAIN, "temperature": 1e-5},
     "bayestune-warm": {**_CHAIN, "temperature": 1.0},
     "ssvi": {"epochs": 50, "learning_rate": 3e-3},
@@ -52,31 +52,18 @@ Choose = Callable[[float], Subset]
 def choose_subsets(
     problem: Problem,
     tables: Tables,
-    by: By,
+    by: UciSelector,
     percents: Sequence[float],
     *,
     noise: float,
     seed: int,
 ) -> Iterator[tuple[float, Subset]]:
-    """Choose ever more weights of all layers in one way.
-
-    Args:
-        problem: The trained network, with unit noise.
-        tables: Its data; only training rows are looked at, if any.
-        by: Who chooses. The last layer is as large as it is, whatever the percents.
-        percents: Percents of all weights.
-        noise: Variance of the noise, for those who sample weights: BayesTune and SSVI.
-        seed: Seed of all that is random.
-
-    Yields:
-        The percentage and the subset.
-
-    Raises:
-        ArgumentError: If nobody is called so, or a percentage is none.
-    """
-    if by not in get_args(By):
-        raise ArgumentError(f"by must be one of {', '.join(get_args(By))}, got {by!r}.")
-    if not all(0 < each <= 100 for each in percents):
+    """Choose ever more weights of all layers in one way."""
+    if by not in get_args(UciSelector):
+        raise ArgumentError(
+            f"by must be one of {', '.join(get_args(UciSelector))}, got {by!r}."
+        )
+    if not all(0 < percent <= 100 for percent in percents):
         raise ArgumentError(f"percents must be in (0, 100], got {list(percents)}.")
     if by == "last-layer":
         found = select.last_layer(problem.model)
@@ -88,7 +75,9 @@ def choose_subsets(
         yield percent, choose(percent / 100)
 
 
-def _chooser(problem: Problem, noisy: Problem, tables: Tables, by: By, seed: int) -> Choose:
+def _chooser(
+    problem: Problem, noisy: Problem, tables: Tables, by: UciSelector, seed: int
+) -> Choose:
     model = problem.model
     match by:
         case "sparse-kfac":

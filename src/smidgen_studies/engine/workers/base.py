@@ -41,31 +41,19 @@ class Engine(Protocol):
 
     def has_room(self) -> bool:
         """Say whether another cell could be started now."""
-        ...
 
     def start(self, cell: Cell) -> None:
         """Start a cell whose needs are done."""
-        ...
 
     def wait(self) -> Sequence[Outcome]:
         """Wait until a cell has ended, done or failed."""
-        ...
 
     def close(self) -> None:
         """End all workers."""
-        ...
 
 
 def do_cell(cell: Cell, workspace: Workspace) -> Outcome:
-    """Do a cell in this process, and leave its record or the reason why it failed.
-
-    Args:
-        cell: The cell; one that has been done by now is left alone.
-        workspace: Where its data are and its record goes.
-
-    Returns:
-        How it ended; errors are noted, not raised.
-    """
+    """Do a cell in this process unless it is done; note an error, and do not raise it."""
     ledger = Ledger(workspace.folder)
     with ledger.lock(cell):
         if ledger.can_be_used(cell):

@@ -40,13 +40,7 @@ class _Worker:
 
 
 class LocalEngine:
-    """Processes of this machine.
-
-    Args:
-        workspace: Where data are and records go.
-        resources: What a worker needs.
-        workers: How many there may be; by default as many as cores and memory allow.
-    """
+    """Processes of this machine; by default as many as its cores and memory allow."""
 
     def __init__(
         self, workspace: Workspace, resources: Resources, workers: int | None = None

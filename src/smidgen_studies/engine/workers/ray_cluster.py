@@ -30,14 +30,7 @@ _TRIES_AFTER_DEATH = 3
 
 
 class RayEngine:
-    """Tasks of a Ray cluster.
-
-    Args:
-        workspace: Where data are and records go; the same for every worker.
-        resources: What a cell needs.
-        workers: How many cells at once; by default as many as the cluster's cores allow.
-        address: The cluster; by default one is started on this machine.
-    """
+    """Tasks of a Ray cluster; without an address one is started on this machine."""
 
     def __init__(
         self,
@@ -103,18 +96,7 @@ class RayEngine:
 
 
 def gpus_per_cell(device: str, available: int) -> int:
-    """Say how many of a cluster's GPUs each cell has for itself.
-
-    Args:
-        device: The device of a study's resources.
-        available: How many GPUs the cluster has.
-
-    Returns:
-        One or none; a task that asks Ray for none sees none.
-
-    Raises:
-        ArgumentError: If the device is not there, or is named by its number.
-    """
+    """Return 1 if each cell has a GPU for itself, else 0: then it sees none."""
     if device == AUTO:
         return min(1, available)
     kind, _, index = device.partition(":")

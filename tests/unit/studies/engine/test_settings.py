@@ -21,7 +21,7 @@ from smidgen_studies.engine.settings import (
     Count,
     Draws,
     Fractions,
-    describe,
+    describe_type,
     fits,
     read_settings,
     type_hints,
@@ -207,9 +207,9 @@ def test_types_are_read_as_people_say_them():
     ]
     for value, hint, good in cases:
         assert fits(value, hint) is good, (value, hint)
-    assert describe(Count | None) == "a whole number, 1 or more"
-    assert describe(str | int) == "a text or a whole number"
-    assert describe(tuple[float, ...]) == "a list in which each value is a number"
+    assert describe_type(Count | None) == "a whole number, 1 or more"
+    assert describe_type(str | int) == "a text or a whole number"
+    assert describe_type(tuple[float, ...]) == "a list in which each value is a number"
 
 
 def test_a_kind_of_ones_own_may_have_types_that_nobody_finds():

@@ -10,11 +10,11 @@ from smidgen.errors import ArgumentError
 from smidgen.runtime.record import Record
 from smidgen_studies.engine.cell import FinishedCell
 from smidgen_studies.kinds import tuning
-from smidgen_studies.methods.trials import Choice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
 
 
 def tried(rate, nll, method="full"):
-    choice = Choice({"rate": rate})
+    choice = TrialChoice({"rate": rate})
     told = describe_trial(method, method, ["rate"], choice, nll)
     results = {"trial": told, "choice": choice.to_dict()}
     return FinishedCell(f"trial-{rate}", Record("cell", {}, results), Path("nowhere"))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.report.formats import format_signed
-from smidgen.report.many_records.aggregate import SeedMean, interval, spread
+from smidgen.report.many_records.aggregate import SeedMean, average_seeds, find_interval
 from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
@@ -123,7 +123,7 @@ def paired_gap(
         drawn += score(values[rows], redrawn) - score(others[rows], redrawn)
     of_rows = float((drawn / count).var())
     of_seeds = variance(by_seed) / count
-    ends = interval(middle, [(of_seeds, count - 1)], known=of_rows)
+    ends = find_interval(middle, [(of_seeds, count - 1)], known=of_rows)
     return TaskGap(middle, *ends, count, of_rows=of_rows, of_seeds=of_seeds)
 
 
@@ -133,7 +133,7 @@ def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
     middle, count = fmean(each.value for each in found), sum(each.count for each in found)
     if any(each.low is None for each in found):
         return SeedMean(middle, None, None, count)
-    ends = interval(
+    ends = find_interval(
         middle,
         [(share * each.of_seeds, each.count - 1) for each in found],
         known=share * sum(each.of_rows for each in found),
@@ -143,7 +143,7 @@ def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
 
 def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
     """The mean of the tasks' differences, as if the tasks had been drawn at random."""
-    return spread([each.value for each in gaps.values()])
+    return average_seeds([each.value for each in gaps.values()])
 
 
 def describe_verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:

@@ -231,7 +231,7 @@ def _bin(
     confidence: Tensor, correct: Tensor, bins: int, binning: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Count, summed confidence and summed correctness of each bin, (..., bins)."""
-    checks.require_positive("bins", bins)
+    checks.require_at_least_one("bins", bins)
     checks.require_choice("binning", binning, BINNINGS)
     if binning == "equal-mass":
         n = confidence.shape[-1]

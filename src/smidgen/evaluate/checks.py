@@ -105,7 +105,7 @@ def as_outputs_shape(targets: Tensor, outputs: Tensor) -> Tensor:
     return targets
 
 
-def require_positive(name: str, value: int) -> None:
+def require_at_least_one(name: str, value: int) -> None:
     """Refuse a count below one."""
     if value < 1:
         raise ArgumentError(f"{name} must be 1 or more, got {value}. Raise {name}.")

@@ -57,7 +57,7 @@ def bootstrap(
     Raises:
         DataError: If the statistic of all examples, or of each redraw, is NaN.
     """
-    checks.require_positive("n", n)
+    checks.require_at_least_one("n", n)
     value = float(statistic(torch.arange(n)))
 
     def row_by_row(rows: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def redraw(
     Returns:
         The numbers, (draws,).
     """
-    checks.require_positive("draws", draws)
+    checks.require_at_least_one("draws", draws)
     generator = torch.Generator().manual_seed(seed)
     chunk = max(1, _CHUNK // n)
     parts = []

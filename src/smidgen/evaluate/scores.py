@@ -23,7 +23,7 @@ from smidgen.outputs.predictive import (
 )
 from smidgen.outputs.targets import has_target
 
-Kind = TypeVar("Kind", bound=Predictive)
+AnyPredictive = TypeVar("AnyPredictive", bound=Predictive)
 
 
 def nll(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -176,7 +176,9 @@ def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
     return _residuals(gaussian, targets).square().mean(-1)
 
 
-def drop_unlabelled(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
+def drop_unlabelled(
+    predictive: AnyPredictive, targets: Tensor
+) -> tuple[AnyPredictive, Tensor]:
     """Leave out the examples labelled −100: padding, and tokens without a label.
 
     Args:

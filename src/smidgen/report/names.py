@@ -25,14 +25,7 @@ FAMILIES = {"laplace": "Laplace", "swag": "SWAG", "ssvi": "SSVI"}
 
 @dataclass(frozen=True)
 class KnownMethod:
-    """A method smidgen knows by name.
-
-    Args:
-        label: Its name in tables and sentences.
-        style: How it is drawn, if always in the same way.
-        short: Its name where there is little room, if another.
-        meaning: What it makes stochastic, for the page of a ramp.
-    """
+    """A method smidgen knows by name."""
 
     label: str
     style: Style | None = None
@@ -132,16 +125,7 @@ _OTHER_DASHES = ((3.0, 1.2), _LONG_DASH, (2.0, 1.0), (5.0, 1.5))
 def label_method(
     name: str, context: Context = "posterior", *, family: str | None = None
 ) -> str:
-    """Name a method as people read it.
-
-    Args:
-        name: Its name in records.
-        context: Where it stands; a few names mean something else there.
-        family: "laplace", "swag" or "ssvi", to be said before the name.
-
-    Returns:
-        The label; of a method that smidgen does not know, its name.
-    """
+    """Name a method as people read it."""
     if family is not None:
         return f"{FAMILIES.get(family, family)}, {label_within(name, context)}"
     method = METHODS.get(f"{context}:{name}") or METHODS.get(name)
@@ -171,14 +155,7 @@ def explain_methods() -> dict[str, str]:
 
 
 def assign_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Give every method its style; the methods smidgen knows always have theirs.
-
-    Args:
-        names: The methods to be drawn, in order.
-
-    Returns:
-        A style by name, of these methods and of all in the table.
-    """
+    """Give every method its style; the methods smidgen knows always have theirs."""
     styles = {name: method.style for name, method in METHODS.items() if method.style}
     others = 0
     for name in dict.fromkeys(names):

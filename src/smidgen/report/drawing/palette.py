@@ -12,13 +12,7 @@ PAPER = "#ffffff"
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn.
-
-    Args:
-        colour: Of lines and markers.
-        marker: Its shape, by its matplotlib letter.
-        dash: Lengths of strokes and gaps in line widths; empty for an unbroken line.
-    """
+    """How a method is drawn."""
 
     colour: str
     marker: str

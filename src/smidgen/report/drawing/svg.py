@@ -73,16 +73,7 @@ def sheet(width: float, height: float) -> Figure:
 
 
 def inline(figure: Figure, name: str, title: str) -> str:
-    """Write a figure as SVG for the inside of an HTML page.
-
-    Args:
-        figure: What was drawn.
-        name: Stands before every id, so that figures on a page never share one.
-        title: What a screen reader says.
-
-    Returns:
-        One `svg` element.
-    """
+    """Write a figure as SVG for the inside of an HTML page."""
     buffer = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": name}):

@@ -26,7 +26,7 @@ LEVEL = 0.95
 FEWEST = 3
 """How many differences bear a verdict."""
 _SAME = 1e-4
-Pair = tuple[str, int]
+DataSeed = tuple[str, int]
 """The name of a data set and a seed."""
 
 
@@ -55,25 +55,17 @@ class SeedMean:
         return self.low is not None and self.low > 0 and self.count >= FEWEST
 
 
-def spread(values: Sequence[float], test_to_train: float = 0.0) -> SeedMean:
+def average_seeds(values: Sequence[float], test_to_train: float = 0.0) -> SeedMean:
     """Mean and Student's interval of numbers that are one for each seed."""
-    return stratified([values], [test_to_train])
+    return average_groups([values], [test_to_train])
 
 
-def stratified(
+def average_groups(
     groups: Sequence[Sequence[float]], test_to_train: Sequence[float] | None = None
 ) -> SeedMean:
     """Mean of the means of groups, which count alike, and its interval.
 
     Its variance is Σ s²_g(1/n_g + r_g) / G², its degrees of freedom Satterthwaite's.
-
-    Args:
-        groups: Numbers that are one for each seed, by data set.
-        test_to_train: r_g, test rows to a training row where seeds are splits of the same
-            rows; zero where seeds share no rows, or where only these test rows are meant.
-
-    Returns:
-        The mean; without an interval if a group has but one number.
     """
     mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
     if any(len(group) < 2 for group in groups):
@@ -86,23 +78,13 @@ def stratified(
         for group, ratio in zip(groups, test_to_train or [0.0] * len(groups), strict=True)
     ]
     error = sqrt(sum(share for share, _ in shares))
-    return SeedMean(mean, *interval(mean, shares), count, error)
+    return SeedMean(mean, *find_interval(mean, shares), count, error)
 
 
-def interval(
+def find_interval(
     mean: float, shares: Iterable[tuple[float, int]], known: float = 0.0
 ) -> tuple[float, float]:
-    """Student's interval of a mean whose variance is a sum of estimates.
-
-    Args:
-        mean: The mean.
-        shares: Each estimate of a variance and its degrees of freedom; those of their sum
-            are Satterthwaite's.
-        known: What else the variance is, so well known that it costs no degree of freedom.
-
-    Returns:
-        Its ends.
-    """
+    """Student's interval of a mean whose variance is a sum of estimates."""
     found = list(shares)
     error = known + sum(share for share, _ in found)
     spent = sum(share**2 / freedom for share, freedom in found)
@@ -115,7 +97,7 @@ def interval(
 class RecordTable:
     """What several records say: one entry for each data set, seed and method.
 
-    `names` are of the data of each record; `test_to_train` is `stratified`'s r by data set.
+    `names` are of the data of each record; `test_to_train` is `average_groups`'s r by data set.
     """
 
     records: tuple[Record, ...]
@@ -138,12 +120,12 @@ class RecordTable:
         """The seeds of a data set."""
         return sorted({seed for own, seed, _ in self.entries if own == data})
 
-    def pairs(self, data: str | None = None) -> list[Pair]:
+    def pairs(self, data: str | None = None) -> list[DataSeed]:
         """Every data set and seed, or those of one data set."""
         found = ((own, seed) for own, seed, _ in self.entries if data in (None, own))
         return list(dict.fromkeys(found))
 
-    def value(self, pair: Pair, method: str, score: str) -> float | None:
+    def value(self, pair: DataSeed, method: str, score: str) -> float | None:
         """One number of one method on one data set and seed."""
         entry = self.entries.get((*pair, method))
         if entry is None:
@@ -160,23 +142,12 @@ class RecordTable:
     def mean(self, data: str, method: str, score: str) -> SeedMean | None:
         """A method's mean over the seeds of a data set."""
         known = self.values(data, method, score)
-        return spread(known, self.test_to_train[data]) if known else None
+        return average_seeds(known, self.test_to_train[data]) if known else None
 
     def difference(
         self, method: str, other: str, score: str, data: str | None = None
     ) -> SeedMean | None:
-        """A method less another, within each seed.
-
-        Args:
-            method: The one.
-            other: The other.
-            score: In what.
-            data: On which data set; if none is named, on all that have two seeds of both,
-                or on all if none has.
-
-        Returns:
-            The mean difference; None if no seed has both.
-        """
+        """A method less another, within each seed."""
         found: dict[str, list[float]] = {}
         for pair in self.pairs(data):
             ours, theirs = (self.value(pair, each, score) for each in (method, other))
@@ -185,7 +156,7 @@ class RecordTable:
         if not found or method == other:
             return None
         several = {own: gaps for own, gaps in found.items() if len(gaps) > 1} or found
-        return stratified(
+        return average_groups(
             list(several.values()), [self.test_to_train[own] for own in several]
         )
 
@@ -234,20 +205,7 @@ class RecordTable:
 
 
 def gather(records: Iterable[Record], test_to_train: float = 0.0) -> RecordTable:
-    """Put records side by side.
-
-    Args:
-        records: Records of any kind. Data of one name that were drawn otherwise are
-            told apart by a number.
-        test_to_train: Test rows to a training row, where seeds are splits of the same rows;
-            where records note more, theirs.
-
-    Returns:
-        Them all by data set, seed and method.
-
-    Raises:
-        DataError: If none of them scores anything, or two score one method otherwise.
-    """
+    """Put records side by side."""
     kept = tuple(records)
     names = tuple(_names(kept))
     entries: dict[tuple[str, int, str], Mapping[str, Any]] = {}
@@ -256,7 +214,7 @@ def gather(records: Iterable[Record], test_to_train: float = 0.0) -> RecordTable
         for method in fields.list_methods(record):
             place = (data, record.seed or 0, method["name"])
             _require_same(place, entries.setdefault(place, method), method)
-            labels.setdefault(method["name"], fields.label_of(method))
+            labels.setdefault(method["name"], fields.read_label(method))
     if not entries:
         kinds = ", ".join(dict.fromkeys(record.kind for record in kept))
         raise DataError(

@@ -32,29 +32,15 @@ _DASHES = ((), (4.5, 1.8), (1.4, 1.0))
 
 @dataclass(frozen=True)
 class Chains:
-    """What a page shows of chains.
-
-    Args:
-        figures: One SVG for each trace, by what it is of.
-        legend: A key and a name for each kind of chain.
-        rows: The diagnostics of each chain, and its name.
-    """
+    """What a page shows of chains."""
 
     figures: dict[str, Markup]
     legend: list[tuple[Markup, str]]
     rows: list[dict[str, Any]]
 
 
-def chains_of(records: Sequence[Record], name: str) -> Chains | None:
-    """Draw the chains of some records; those of one kind of cell style alike.
-
-    Args:
-        records: Records, of one data set.
-        name: Stands before the names of the figures.
-
-    Returns:
-        What to show, if a record has a chain.
-    """
+def describe_chains(records: Sequence[Record], name: str) -> Chains | None:
+    """Draw the chains of some records; those of one kind of cell style alike."""
     found = [
         each for each in records if (fields.read_part(each, "chain") or {}).get("traces")
     ]

@@ -19,13 +19,18 @@ from smidgen.report.formats import (
     format_signed,
     shorten_text,
 )
-from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, spread
+from smidgen.report.many_records.aggregate import (
+    FEWEST,
+    RecordTable,
+    SeedMean,
+    average_seeds,
+)
 from smidgen.report.names import METHODS
 from smidgen.report.one_record.figures import filled_bins
 from smidgen.report.ramp.figures import (
     Line,
     collect_lines,
-    draw_scores,
+    draw_score_lines,
     group_levels,
     score_limits,
     size_limits,
@@ -37,7 +42,7 @@ _FAR_OUT = 1.0
 _SCORES = {"nll": "NLL", "ece": "ECE"}
 
 
-def interval_figure(
+def draw_intervals(
     gaps: Mapping[str, SeedMean],
     labels: Mapping[str, str],
     styles: Mapping[str, Style],
@@ -46,19 +51,7 @@ def interval_figure(
     xlabel: str,
     name: str,
 ) -> str:
-    """Draw differences to a baseline with their intervals, a line for each method.
-
-    Args:
-        gaps: By method, from top to bottom.
-        labels: Names for people.
-        styles: How each is drawn.
-        aside: Methods that are only numbers at the edge where they lie far from the others.
-        xlabel: What is measured.
-        name: A name for the figure that no other has.
-
-    Returns:
-        The SVG.
-    """
+    """Draw differences to a baseline with their intervals, a line for each method."""
     low, high = _limits(gaps, aside)
     names = {method: _lines(labels[method]) for method in gaps}
     # Names on two lines tell methods apart whose names begin alike.
@@ -126,16 +119,8 @@ def _ends(found: SeedMean) -> tuple[float, float]:
     return low, high
 
 
-def ramp_curves(ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Join the validation curves of several seeds: each is a repeat of its points.
-
-    Args:
-        ramps: The curves of each, with temperature scaling's scores among them.
-
-    Returns:
-        Points and the point estimate, all less temperature scaling in the same seed; None
-        if no seed has it.
-    """
+def join_ramps(ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Join the validation curves of several seeds: each is a repeat of its points."""
     paired = [_less_temperature(ramp) for ramp in ramps if ramp.get(TEMPERATURE)]
     if not paired:
         return None
@@ -183,7 +168,7 @@ def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[st
     ]
 
 
-def ramp_figures(
+def draw_ramps(
     ramp: Mapping[str, Any], styles: Mapping[str, Style], name: str
 ) -> list[str]:
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
@@ -193,7 +178,7 @@ def ramp_figures(
         levels = {name: ramp[name][score] for name in (MAP, TEMPERATURE)}
         axis = (size_limits(drawn), score_limits(drawn, levels))
         found.append(
-            draw_scores(
+            draw_score_lines(
                 drawn,
                 levels,
                 styles,
@@ -211,25 +196,14 @@ def _marked(line: Line) -> Line:
     return replace(line, chosen=only)
 
 
-def level_figures(
+def draw_levels(
     across: RecordTable, data: str, styles: Mapping[str, Style], baseline: str, name: str
 ) -> dict[str, str]:
-    """Draw what ever more stochastic weights change in test NLL, within each seed.
-
-    Args:
-        across: The records.
-        data: Which data set.
-        styles: How each method is drawn.
-        baseline: The method that each is compared with, drawn level across at zero.
-        name: A name for the figure that no other has.
-
-    Returns:
-        An SVG for each family of methods that has several levels.
-    """
+    """Draw what ever more stochastic weights change in test NLL, within each seed."""
     families: dict[str, list[Line]] = {}
     for scheme, own in _level_gaps(across, data, baseline).items():
         found = {
-            percent: spread(each, across.test_to_train[data])
+            percent: average_seeds(each, across.test_to_train[data])
             for percent, each in sorted(own.items())
         }
         ends = [_ends(each) for each in found.values()]
@@ -245,7 +219,7 @@ def level_figures(
         families.setdefault(family, []).append(_marked(line))
     levels = {baseline: 0.0}
     return {
-        family: draw_scores(
+        family: draw_score_lines(
             drawn,
             levels,
             styles,
@@ -298,7 +272,7 @@ def _end_name(scheme: str, label: str) -> str:
     return shorten_text(label.partition(", ")[2] or label, _LONGEST_END)
 
 
-def pooled_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+def pool_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Average reliability bins over seeds, bin by bin; they hold equal shares."""
     bins = list(zip(*(filled_bins(each) for each in curves), strict=False))
     return {

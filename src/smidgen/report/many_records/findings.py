@@ -10,7 +10,7 @@ from smidgen.report.formats import (
     format_significant,
 )
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
-from smidgen.report.many_records.trials import edges
+from smidgen.report.many_records.trials import describe_edges
 
 # Questions one asks of such records: the first of a pair against the second.
 _PAIRS = (
@@ -57,15 +57,7 @@ _CONSTANT = "constant"
 
 
 def findings(across: RecordTable, baseline: str) -> list[str]:
-    """Say what the numbers say, and how surely.
-
-    Args:
-        across: The records.
-        baseline: The method that others are compared with.
-
-    Returns:
-        One sentence or two for each data set and for each question that can be asked.
-    """
+    """Say what the numbers say, and how surely."""
     lines = [_of_data(across, data, baseline) for data in across.data]
     lines += _counted(across, baseline, "nll", "NLL")
     lines += _counted(across, baseline, "ece_equal_mass", "ECE")
@@ -171,12 +163,12 @@ def _worse_than_nothing(across: RecordTable) -> list[str]:
 def _at_edges(across: RecordTable) -> list[str]:
     """Which settings that were chosen might be better still beyond what was tried."""
     choices = {
-        f"{data}: {fields.label_of(methods[0])}": fields.read_part(record, "choice")
+        f"{data}: {fields.read_label(methods[0])}": fields.read_part(record, "choice")
         for data, record in zip(across.names, across.records, strict=True)
         if fields.read_part(record, "choice") and (methods := fields.list_methods(record))
     }
     return [
-        *edges(choices),
+        *describe_edges(choices),
         *_precisions_at_edges(across),
         *_extreme_temperatures(across),
         *_rates_at_edges(across),

@@ -24,21 +24,21 @@ from smidgen.report.formats import (
     format_signed,
 )
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, gather
-from smidgen.report.many_records.chains import chains_of
+from smidgen.report.many_records.chains import describe_chains
 from smidgen.report.many_records.figures import (
-    interval_figure,
-    level_figures,
-    pooled_bins,
-    ramp_curves,
-    ramp_figures,
+    draw_intervals,
+    draw_levels,
+    draw_ramps,
+    join_ramps,
+    pool_bins,
 )
 from smidgen.report.many_records.findings import findings
-from smidgen.report.many_records.trials import shown, trial_tables
+from smidgen.report.many_records.trials import describe_trial, lay_out_trials
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record import figures
 from smidgen.report.one_record.page import embed_json, environment
-from smidgen.report.one_record.tables import Bound, Cell, Column
-from smidgen.report.ramp.page import BY_NORM, norm_figures
+from smidgen.report.one_record.tables import Bound, Column, TableCell
+from smidgen.report.ramp.page import BY_NORM, draw_norm_groups
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -123,14 +123,14 @@ def write_many(
     return write_text(path, render_many(records, about))
 
 
-def baseline_of(across: RecordTable, wanted: str | None) -> str:
+def choose_baseline(across: RecordTable, wanted: str | None) -> str:
     """The method that others are compared with: temperature scaling if it is there."""
     names = (wanted, fields.TEMPERATURE, fields.MAP, across.methods[0])
     return next(name for name in names if name in across.methods)
 
 
 def _render(across: RecordTable, about: About) -> str:
-    baseline = baseline_of(across, about.baseline)
+    baseline = choose_baseline(across, about.baseline)
     styles = assign_styles(across.methods)
     return (
         environment()
@@ -209,33 +209,35 @@ def _data_part(
             }
             for method in own
         ],
-        "trials": trial_tables(across.parts(data, "trial")),
-        "shown": shown,
-        "chains": chains_of(across.records_of(data), name),
+        "trials": lay_out_trials(across.parts(data, "trial")),
+        "shown": describe_trial,
+        "chains": describe_chains(across.records_of(data), name),
         "figures": _figures(across, data, own, baseline, styles, name),
     }
 
 
 def _published(
     paper: Mapping[str, Any], method: str, data: str, column: Column
-) -> Cell | None:
+) -> TableCell | None:
     score = _PAPER.get(column.score, "")
     value = paper.get("values", {}).get(method, {}).get(data, {}).get(score)
-    return None if value is None else Cell(f"paper.{column.score}", f"{value:.2f}", value)
+    return (
+        None if value is None else TableCell(f"paper.{column.score}", f"{value:.2f}", value)
+    )
 
 
-def _measured(across: RecordTable, data: str, method: str, column: Column) -> Cell:
+def _measured(across: RecordTable, data: str, method: str, column: Column) -> TableCell:
     """A mean over seeds; of sizes, which no mean is one of, from where to where."""
     values = across.values(data, method, column.score)
     if column.score in _PLAIN and values and min(values) < max(values):
         ends = (column.format(min(values)), column.format(max(values)))
-        return Cell(column.score, " – ".join(ends))
+        return TableCell(column.score, " – ".join(ends))
     return _cell(column, across.mean(data, method, column.score))
 
 
-def _cell(column: Column, found: SeedMean | None) -> Cell:
+def _cell(column: Column, found: SeedMean | None) -> TableCell:
     if found is None:
-        return Cell(column.score, "–")
+        return TableCell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
     if found.low is not None and found.high is not None and column.score not in _PLAIN:
         ends, form = {"low": found.low, "high": found.high}, column.format
@@ -247,7 +249,7 @@ def _cell(column: Column, found: SeedMean | None) -> Cell:
             Bound(f"{column.score}.{end}", value, form(value))
             for end, value in ends.items()
         )
-    return Cell(column.score, column.format(found.value), found.value, bounds)
+    return TableCell(column.score, column.format(found.value), found.value, bounds)
 
 
 def _at_edge(across: RecordTable, data: str, method: str) -> bool:
@@ -293,7 +295,7 @@ def _figures(
             if (each := across.difference(m, baseline, score, data)) is not None
         }
         if gaps:
-            svg = interval_figure(
+            svg = draw_intervals(
                 gaps,
                 across.labels,
                 styles,
@@ -302,14 +304,14 @@ def _figures(
                 name=f"{name}-{score}",
             )
             intervals.append(Markup(svg))
-    levels = level_figures(across, data, styles, baseline, f"{name}-levels")
+    levels = draw_levels(across, data, styles, baseline, f"{name}-levels")
     norms = next(iter(across.parts(data, "norms")), ())
     return {
         "intervals": intervals,
         "levels": {family: Markup(svg) for family, svg in levels.items()},
         "ramps": _ramps(across, data, styles, name),
         "reliability": _reliability(across, data, styles, name),
-        "norms": norm_figures(norms, styles, f"{name}-norms"),
+        "norms": draw_norm_groups(norms, styles, f"{name}-norms"),
     }
 
 
@@ -317,7 +319,7 @@ def _ramps(
     across: RecordTable, data: str, styles: Mapping[str, Style], name: str
 ) -> dict[str, list[Markup]]:
     """Validation curves: the schemes but those by norm, those by norm, and SWAG's."""
-    joined = ramp_curves(across.parts(data, "ramp"))
+    joined = join_ramps(across.parts(data, "ramp"))
     if joined is None:
         return {}
     schemes = list(dict.fromkeys(point["scheme"] for point in joined["points"]))
@@ -332,9 +334,7 @@ def _ramps(
     for place, (heading, some) in enumerate(groups.items()):
         points = [point for point in joined["points"] if point["scheme"] in some]
         if points:
-            drawn = ramp_figures(
-                {**joined, "points": points}, styles, f"{name}-ramp{place}"
-            )
+            drawn = draw_ramps({**joined, "points": points}, styles, f"{name}-ramp{place}")
             found[heading] = [Markup(svg) for svg in drawn]
     return found
 
@@ -348,7 +348,7 @@ def _reliability(
         entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
         curves = [each["reliability"] for each in entries if each.get("reliability")]
         if curves:
-            points[method] = pooled_bins(curves)
+            points[method] = pool_bins(curves)
     if not points:
         return {}
     drawn = figures.draw_reliability(points, styles, f"{name}-reliability")
@@ -364,7 +364,7 @@ def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
         {
             "name": method,
             "label": across.labels[method],
-            "rank": Cell(rank.score, rank.format(ranks[method]), ranks[method]),
+            "rank": TableCell(rank.score, rank.format(ranks[method]), ranks[method]),
             "difference": _cell(gap, across.difference(method, baseline, "nll")),
         }
         for method in ranks

@@ -37,22 +37,15 @@ class TrialTable:
     best: Trial | None
 
 
-def trial_tables(trials: Sequence[Trial]) -> list[TrialTable]:
-    """Lay trials out as tables.
-
-    Args:
-        trials: The trials of one data set, as records hold them.
-
-    Returns:
-        One table for each method and set of settings that were told.
-    """
+def lay_out_trials(trials: Sequence[Trial]) -> list[TrialTable]:
+    """Lay trials out as tables."""
     groups: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial["method"], *trial["told"]), []).append(trial)
     return [_table(group) for group in groups.values()]
 
 
-def shown(trial: Trial | None) -> str:
+def describe_trial(trial: Trial | None) -> str:
     """A trial as the text of a cell: its validation NLL and accuracy, and its scales'."""
     if trial is None:
         return ""
@@ -66,15 +59,8 @@ def shown(trial: Trial | None) -> str:
     return ", ".join(words)
 
 
-def edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say which choices lie at an end of what was tried.
-
-    Args:
-        choices: Choices as records hold them, by the label of what was trained.
-
-    Returns:
-        A sentence for each choice that does, or one that none does.
-    """
+def describe_edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which choices lie at an end of what was tried."""
     found: dict[str, list[str]] = {}
     for label, choice in choices.items():
         for name in choice["at_edge"]:

@@ -47,16 +47,7 @@ Bin = tuple[float, float, float]
 def draw_reliability(
     curves: Mapping[str, Columns], styles: Styles, prefix: str = "reliability"
 ) -> dict[str, str]:
-    """Draw accuracy against confidence, a small figure per method on common axes.
-
-    Args:
-        curves: `confidence`, `accuracy` and `count` of the bins, by method.
-        styles: How each method is drawn.
-        prefix: Stands before the names of the figures.
-
-    Returns:
-        One SVG per method.
-    """
+    """Draw accuracy against confidence, a small figure per method on common axes."""
     bins = {name: sorted(filled_bins(curve)) for name, curve in curves.items()}
     values = [value for rows in bins.values() for row in rows for value in row[:2]]
     start = floor(10 * min([0.9, *values])) / 10
@@ -110,15 +101,7 @@ def _draw_reliability_panel(
 
 
 def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> str:
-    """Draw the error rate among the answers kept, a line per method.
-
-    Args:
-        curves: `coverage` and `risk`, by method.
-        styles: How each method is drawn.
-
-    Returns:
-        The SVG.
-    """
+    """Draw the error rate among the answers kept, a line per method."""
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
         axes = place_axes(figure, left=52, top=8, width=290, height=194)
@@ -150,15 +133,7 @@ def _thin_out(curve: Columns) -> list[tuple[float, float]]:
 def draw_shift_detection(
     detection: Mapping[str, Mapping[str, Estimate]], styles: Styles
 ) -> dict[str, str]:
-    """Draw AUROCs with their intervals, a small figure per shifted set.
-
-    Args:
-        detection: Estimates by method and by set.
-        styles: How each method is drawn.
-
-    Returns:
-        One SVG per set, all on one axis; the dashed line is chance.
-    """
+    """Draw AUROCs with their intervals, a small figure per shifted set."""
     names = list(dict.fromkeys(chain.from_iterable(detection.values())))
     limits = _find_limits((e for sets in detection.values() for e in sets.values()), 0.5)
     return {
@@ -175,15 +150,7 @@ def draw_shift_detection(
 
 
 def draw_disagreement(estimates: Mapping[str, Estimate], styles: Styles) -> str:
-    """Draw how well uncertainty follows human disagreement, an interval per method.
-
-    Args:
-        estimates: By method.
-        styles: How each method is drawn.
-
-    Returns:
-        The SVG.
-    """
+    """Draw how well uncertainty follows human disagreement, an interval per method."""
     return _draw_estimates(
         estimates,
         styles,
@@ -222,17 +189,7 @@ def _draw_estimates(
 
 
 def draw_precision_curve(curve: Mapping[str, Any], styles: Styles) -> str:
-    """Draw validation NLL against prior precision, and what it is chosen against.
-
-    Args:
-        curve: `precision` and `nll`, and where known `nll_with_temperature`,
-            `map_nll`, `temperature_nll`, `chosen_precision`, `chosen_temperature`.
-        styles: How each line is drawn: those of the methods, and `precision` and
-            `precision-temperature` for the two curves.
-
-    Returns:
-        The SVG.
-    """
+    """Draw validation NLL against prior precision, and what it is chosen against."""
     keys = {"precision": "nll", "precision-temperature": "nll_with_temperature"}
     levels = {"map": "map_nll", "temperature": "temperature_nll"}
     curves = {name: curve[key] for name, key in keys.items() if curve.get(key)}

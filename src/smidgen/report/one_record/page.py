@@ -24,13 +24,13 @@ from smidgen.report.formats import (
     format_significant,
     shorten_text,
 )
-from smidgen.report.many_records.chains import chains_of
+from smidgen.report.many_records.chains import describe_chains
 from smidgen.report.names import assign_styles, explain_methods
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tuned import describe_tuned
 from smidgen.report.one_record.verdict import LEADS, verdict
-from smidgen.report.ramp.page import ramp_parts
+from smidgen.report.ramp.page import describe_ramp
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -70,9 +70,9 @@ def _render(record: Record) -> str:
         title=_title(record),
         verdict=[_split(line) for line in verdict(record)],
         keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
-        columns=tables.columns_of(record),
+        columns=tables.list_columns(record),
         rows=tables.score_rows(record),
-        best=tables.best_method(record),
+        best=tables.find_best(record),
         scaling=fields.name_scaling(record),
         regression=fields.is_regression(record),
         notes=fields.read_part(record, "notes") or (),
@@ -83,8 +83,8 @@ def _render(record: Record) -> str:
         subset=_subset(record),
         precision=_precision(record, styles),
         tuned=describe_tuned(record),
-        chains=chains_of([record], "chain"),
-        ramp=ramp_parts(record, styles),
+        chains=describe_chains([record], "chain"),
+        ramp=describe_ramp(record, styles),
         meanings=explain_methods(),
         measured=_measured(record),
         shown=_shown(record),

@@ -51,15 +51,7 @@ class SubsetPicture:
 
 
 def subset_picture(layers: Sequence[Mapping[str, Any]]) -> SubsetPicture:
-    """Draw which rows and columns of which layer are chosen.
-
-    Args:
-        layers: Of each layer `name`, `outputs`, `inputs`, `rows` and `columns`.
-
-    Returns:
-        Panels by kind of layer. Layers beyond a quarter of a megabyte are left out and
-        counted; an axis far longer than the others is drawn shorter than to scale.
-    """
+    """Draw which rows and columns of which layer are chosen."""
     if not layers:
         return SubsetPicture((), 1.0, 0)
     sides = [max(entry["outputs"], entry["inputs"]) for entry in layers]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smidgen.report import fields
-from smidgen.report.fields import Estimate, Method
+from smidgen.report.fields import Estimate, MethodFields
 from smidgen.report.formats import (
     THIN,
     format_count,
@@ -40,17 +40,8 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of a table.
-
-    Args:
-        score: What it measures.
-        text: As it is shown; a dash where it was not measured.
-        value: As it was recorded, or None.
-        bounds: The ends of its 95 % interval, its standard error alone, or nothing.
-        best: Whether it is marked as the best of its column.
-        count: A count that belongs to it, if any.
-    """
+class TableCell:
+    """One number of a table."""
 
     score: str
     text: str
@@ -70,8 +61,8 @@ class Row:
 
     name: str
     label: str
-    cells: tuple[Cell, ...]
-    settings: tuple[Cell, ...] = ()
+    cells: tuple[TableCell, ...]
+    settings: tuple[TableCell, ...] = ()
     at_edge: bool = False
     size: str = ""
 
@@ -106,22 +97,15 @@ _AREA = Column("risk_coverage.area", "Area", "↓", format_nll)
 _DISAGREEMENT = Column("disagreement", "Human disagreement", "↑", format_rate)
 
 
-def columns_of(record: Record) -> tuple[Column, ...]:
-    """List the columns of the main table, those that a method has a number for.
-
-    Args:
-        record: The record.
-
-    Returns:
-        Scores and costs; for a ramp scores and sizes.
-    """
+def list_columns(record: Record) -> tuple[Column, ...]:
+    """List the columns of the main table, those that a method has a number for."""
     columns = RAMP_COLUMNS if fields.read_part(record, "ramp") else COLUMNS
     methods = fields.list_methods(record)
     return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
 
 
 def score_rows(record: Record) -> list[Row]:
-    """Make the main table, a row for each method in the order of `columns_of`.
+    """Make the main table, a row for each method in the order of `list_columns`.
 
     Args:
         record: The record.
@@ -130,20 +114,13 @@ def score_rows(record: Record) -> list[Row]:
         The rows. The lowest NLL is marked best only if its paired difference to
         temperature scaling lies wholly below zero.
     """
-    best = best_method(record)
-    columns = columns_of(record)
+    best = find_best(record)
+    columns = list_columns(record)
     return [_make_row(method, best, columns) for method in fields.list_methods(record)]
 
 
-def best_method(record: Record) -> str | None:
-    """Name the method of the lowest NLL, if it clearly beats temperature scaling.
-
-    Args:
-        record: The record.
-
-    Returns:
-        Its name, or None where the lead may be chance.
-    """
+def find_best(record: Record) -> str | None:
+    """Name the method of the lowest NLL, if it clearly beats temperature scaling."""
     losses = {
         method["name"]: loss["value"]
         for method in fields.list_methods(record)
@@ -197,12 +174,12 @@ def area_rows(record: Record) -> list[Row]:
     )
 
 
-def _part_rows(record: Record, cells: Mapping[str, Sequence[Cell]]) -> list[Row]:
-    labels = {m["name"]: fields.label_of(m) for m in fields.list_methods(record)}
+def _part_rows(record: Record, cells: Mapping[str, Sequence[TableCell]]) -> list[Row]:
+    labels = {m["name"]: fields.read_label(m) for m in fields.list_methods(record)}
     return [Row(name, labels[name], tuple(row)) for name, row in cells.items()]
 
 
-def _read(method: Method, column: Column) -> Estimate | float | None:
+def _read(method: MethodFields, column: Column) -> Estimate | float | None:
     """Read what a method has for a column: a score, or a cost beside the scores."""
     if column in SCORES:
         return fields.read_score(method, column.score)
@@ -210,7 +187,7 @@ def _read(method: Method, column: Column) -> Estimate | float | None:
     return cost
 
 
-def _make_row(method: Method, best: str | None, columns: Sequence[Column]) -> Row:
+def _make_row(method: MethodFields, best: str | None, columns: Sequence[Column]) -> Row:
     name = method["name"]
     cells = [
         make_cell(column, _read(method, column), best=column is NLL and name == best)
@@ -223,38 +200,29 @@ def _make_row(method: Method, best: str | None, columns: Sequence[Column]) -> Ro
     ]
     if method.get("precision_range"):
         ends = " to ".join(format_significant(end) for end in method["precision_range"])
-        settings.insert(0, Cell("precision", ends))
+        settings.insert(0, TableCell("precision", ends))
     level, size = method.get("level"), ""
     if level is not None:
         text = describe_level(name, level)
         short = {"sparse-kfac": f"{level:g}{THIN}%", "best-budget": "budget"}
         size = short.get(name, text)
-        settings.insert(0, Cell("level", text, level))
+        settings.insert(0, TableCell("level", text, level))
     if method.get("weights") is not None:
         weights = Bound("weights", method["weights"], format_count(method["weights"]))
         cells = [replace(c, count=weights) if c.score == "fraction" else c for c in cells]
     at_edge = bool(method.get("precision_at_edge"))
-    label = fields.label_of(method)
+    label = fields.read_label(method)
     return Row(name, label, tuple(cells), tuple(settings), at_edge, size)
 
 
 def make_cell(
     column: Column, measured: Estimate | float | None, *, best: bool = False
-) -> Cell:
-    """Make a cell of a number, with its interval where it has one.
-
-    Args:
-        column: What was measured.
-        measured: The number, or a mapping with its `value`, `low` and `high`.
-        best: Whether to mark it.
-
-    Returns:
-        The cell; a dash if nothing was measured.
-    """
+) -> TableCell:
+    """Make a cell of a number, with its interval where it has one."""
     estimate: Estimate = measured if isinstance(measured, Mapping) else {}
     value = estimate.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
-        return Cell(column.score, "–")
+        return TableCell(column.score, "–")
     bounds: tuple[Bound, ...] = ()
     if fields.has_bounds(estimate):
         # The value already shows the unit.
@@ -266,4 +234,4 @@ def make_cell(
             )
             for end in ("low", "high")
         )
-    return Cell(column.score, column.format(value), value, bounds, best)
+    return TableCell(column.score, column.format(value), value, bounds, best)

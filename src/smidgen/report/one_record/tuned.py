@@ -23,14 +23,7 @@ KIND = "tune"
 
 
 def describe_tuned(record: Record) -> dict[str, Any] | None:
-    """Prepare what a page shows of a tuned model.
-
-    Args:
-        record: The record.
-
-    Returns:
-        What the template fills in; None unless the record is of `smidgen bayestune`.
-    """
+    """Prepare what a page shows of a tuned model."""
     if record.kind != KIND:
         return None
     best = read_part(record, "best")
@@ -63,15 +56,7 @@ def describe_weights(total: int, head: int | None) -> str:
 
 
 def tuned_verdict(record: Record) -> list[str]:
-    """Say how a tuned model does on the validation data that chose it.
-
-    Args:
-        record: The record of `smidgen bayestune`.
-
-    Returns:
-        What was tuned; and where there is a posterior, a line against the MAP and one
-        against the rescaled MAP.
-    """
+    """Say how a tuned model does on the validation data that chose it."""
     tuned = describe_tuned(record)
     assert tuned is not None
     best = read_part(record, "best")

@@ -19,11 +19,11 @@ from smidgen.report.formats import (
     format_significant,
 )
 from smidgen.report.one_record import tables
-from smidgen.report.one_record.tables import Cell, Row
+from smidgen.report.one_record.tables import Row, TableCell
 from smidgen.report.ramp.figures import (
     collect_lines,
     draw_norms,
-    draw_scores,
+    draw_score_lines,
     score_limits,
     size_limits,
 )
@@ -48,16 +48,8 @@ _POINT = (
 )
 
 
-def ramp_parts(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
-    """Prepare the sections of a ramping study.
-
-    Args:
-        record: The record.
-        styles: How each scheme is drawn.
-
-    Returns:
-        What the template fills in; None for a record of another kind.
-    """
+def describe_ramp(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+    """Prepare the sections of a ramping study."""
     ramp = fields.read_part(record, "ramp")
     if ramp is None:
         return None
@@ -67,14 +59,14 @@ def ramp_parts(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | 
     return {
         "curves": _curves(ramp, styles),
         "schemes": list(dict.fromkeys(p["scheme"] for p in ramp["points"])),
-        "best": best and fields.label_of(best),
+        "best": best and fields.read_label(best),
         "count": len(ramp["points"]),
-        "labels": {m["name"]: fields.label_of(m) for m in fields.list_methods(record)},
+        "labels": {m["name"]: fields.read_label(m) for m in fields.list_methods(record)},
         "limit": record.config.get("most_stochastic"),
         "precisions": record.config.get("method") != "swag",
         "repeats": 1 + max((p["repeat"] for p in ramp["points"]), default=0),
         "allocation": _allocation(ramp, where),
-        "norms": norm_figures(norms, styles),
+        "norms": draw_norm_groups(norms, styles),
         "norm_rows": _norm_rows(norms),
         "point_columns": _POINT,
         "points": _point_rows(record, ramp),
@@ -100,7 +92,7 @@ def _curves(ramp: Mapping[str, Any], styles: Mapping[str, Style]) -> dict[str, A
         reference = [line for line in own if line.scheme == _REFERENCE]
         for part, some in parts.items():
             if some:
-                svg = draw_scores(
+                svg = draw_score_lines(
                     some if part == "all" else reference + some,
                     levels,
                     styles,
@@ -112,19 +104,10 @@ def _curves(ramp: Mapping[str, Any], styles: Mapping[str, Style]) -> dict[str, A
     return drawn
 
 
-def norm_figures(
+def draw_norm_groups(
     norms: Sequence[Mapping[str, Any]], styles: Mapping[str, Style], prefix: str = "norms"
 ) -> dict[str, Any] | None:
-    """Draw the norms of both groups on common axes; by place where kinds are many.
-
-    Args:
-        norms: Name, group and norm of every layer.
-        styles: How each scheme is drawn.
-        prefix: Stands before the names of the figures.
-
-    Returns:
-        Figures by heading, and whether they are by layer; None without norms.
-    """
+    """Draw the norms of both groups on common axes; by place where kinds are many."""
     if not norms:
         return None
     where: Mapping[str, LayerPosition] = locate_layers([entry["name"] for entry in norms])
@@ -191,7 +174,7 @@ def _shade(name: str | None, percents: Mapping[str, float]) -> dict[str, Any] | 
     text = "0" if percent is None else f"{percent:g}"
     return {
         "name": name,
-        "cell": Cell("percent", text, percent),
+        "cell": TableCell("percent", text, percent),
         "shade": f"{shade:.3f}",
         "deep": shade > _DEEP,
     }
@@ -207,7 +190,7 @@ def _norm_rows(norms: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def _point_rows(record: Record, ramp: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the baselines and every point, as numbers."""
-    labels = {m["name"]: fields.label_of(m) for m in fields.list_methods(record)}
+    labels = {m["name"]: fields.read_label(m) for m in fields.list_methods(record)}
     rows: list[dict[str, Any]] = []
     for key in BASELINES:
         if ramp.get(key):
@@ -224,7 +207,7 @@ def _point_rows(record: Record, ramp: Mapping[str, Any]) -> list[dict[str, Any]]
             {
                 "name": scheme,
                 "label": labels.get(scheme, scheme),
-                "level": Cell(f"points.{i}.level", level, point["level"]),
+                "level": TableCell(f"points.{i}.level", level, point["level"]),
                 "cells": _point_cells(point, f"points.{i}"),
                 "chosen": i in chosen,
             }
@@ -232,15 +215,17 @@ def _point_rows(record: Record, ramp: Mapping[str, Any]) -> list[dict[str, Any]]
     return rows
 
 
-def _point_cells(found: Mapping[str, Any], prefix: str) -> list[Cell]:
+def _point_cells(found: Mapping[str, Any], prefix: str) -> list[TableCell]:
     cells = [tables.make_cell(column, found.get(column.score)) for column in _POINT]
     return [
-        Cell(f"{prefix}.{cell.score}", cell.text, cell.value, cell.bounds) for cell in cells
+        TableCell(f"{prefix}.{cell.score}", cell.text, cell.value, cell.bounds)
+        for cell in cells
     ]
 
 
-def _second_rows(record: Record) -> list[tuple[str, Cell]]:
+def _second_rows(record: Record) -> list[tuple[str, TableCell]]:
     found = fields.read_part(record, "seconds") or {}
     return [
-        (phase, Cell(phase, format_seconds(value), value)) for phase, value in found.items()
+        (phase, TableCell(phase, format_seconds(value), value))
+        for phase, value in found.items()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 INK = "#1f2328"
@@ -16,7 +17,11 @@ class Style:
 
     colour: str
     marker: str
-    dash: tuple[float, ...] = ()
+    dash: tuple[float, ...] = ()  # strokes and gaps in line widths; empty is unbroken
+
+
+Styles = Mapping[str, Style]
+"""How each method is drawn, by name."""
 
 
 _SHAPES = {

@@ -109,7 +109,7 @@ def test_a_data_set_of_one_seed_takes_no_interval_from_the_others():
     found = across.difference("dense", "dense-vi", "nll")
     assert (found.count, found.value) == (3, pytest.approx(-0.3))
     (line,) = (each for each in findings(across, "dense-vi") if "Over many" in each)
-    assert line.startswith("Over many, which has seeds enough, 1 of 1 method is clearly")
+    assert line.startswith("Over many, which has enough seeds, 1 of 1 method is clearly")
 
 
 def test_words_agree_with_their_numbers():
@@ -123,7 +123,7 @@ def test_words_agree_with_their_numbers():
     ]
     text = " ".join(findings(gather(records), "map"))
     assert (
-        "Over one, two, which have seeds enough, 1 of 3 methods is clearly better" in text
+        "Over one, two, which have enough seeds, 1 of 3 methods is clearly better" in text
     )
     assert "; 2 are clearly worse" in text
 
@@ -232,7 +232,7 @@ def test_one_seed_claims_nothing():
     assert average_seeds([1.0]).low is None
     assert across.best(DATA[0], "temperature") is None
     text = " ".join(findings(across, "temperature"))
-    assert "one pair bears no verdict" in text
+    assert "one pair allows no verdict" in text
     assert "clearly better than" not in text.replace("clearly better in NLL than", "")
 
 

@@ -1,4 +1,4 @@
-"""How chains over the weights went: their traces, and what they say of themselves."""
+"""How chains over the weights went: their traces and their diagnostics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DASHES = ((), (4.5, 1.8), (1.4, 1.0))
 
 @dataclass(frozen=True)
 class Chains:
-    """What a page shows of chains."""
+    """What a page shows of chains: a figure per trace, a legend, and diagnostics."""
 
     figures: dict[str, Markup]
     legend: list[tuple[Markup, str]]
@@ -40,44 +40,37 @@ class Chains:
 
 
 def describe_chains(records: Sequence[Record], name: str) -> Chains | None:
-    """Draw the chains of some records; those of one kind of cell style alike."""
-    found = [
-        each for each in records if (fields.read_part(each, "chain") or {}).get("traces")
+    """Draw the chains of records of one data set, those of one kind of cell alike."""
+    chains = [
+        (str(record.config.get("cell", "chain")), record.seed, chain)
+        for record in records
+        if (chain := fields.read_part(record, "chain") or {}).get("traces")
     ]
-    if not found:
+    if not chains:
         return None
-    kinds = dict.fromkeys(_kind(each) for each in found)
-    styles = {kind: _look(place) for place, kind in enumerate(kinds)}
-    lines = [
-        (styles[_kind(each)], fields.read_part(each, "chain")["traces"]) for each in found
-    ]
+    kinds = dict.fromkeys(kind for kind, _, _ in chains)
+    styles = {kind: _choose_style(index) for index, kind in enumerate(kinds)}
+    lines = [(styles[kind], chain["traces"]) for kind, _, chain in chains]
     return Chains(
         {
-            text: Markup(_figure(lines, trace, text, f"{name}-{trace}"))
+            text: Markup(_draw_traces(lines, trace, text, f"{name}-{trace}"))
             for trace, text in _TRACES.items()
         },
         [
             (Markup(legend_marker(style, marker=False)), kind)
             for kind, style in styles.items()
         ],
-        [
-            {"name": f"{_kind(each)}, seed {each.seed}", **fields.read_part(each, "chain")}
-            for each in found
-        ],
+        [{"name": f"{kind}, seed {seed}", **chain} for kind, seed, chain in chains],
     )
 
 
-def _kind(record: Record) -> str:
-    return str(record.config.get("cell", "chain"))
+def _choose_style(index: int) -> Style:
+    """Draw every colour once unbroken, then dashed, then dotted."""
+    again, colour = divmod(index, len(_COLOURS))
+    return Style(_COLOURS[colour], "o", _DASHES[again % len(_DASHES)])
 
 
-def _look(place: int) -> Style:
-    """Every colour once unbroken, then dashed, then dotted."""
-    again, first = divmod(place, len(_COLOURS))
-    return Style(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
-
-
-def _figure(
+def _draw_traces(
     lines: Sequence[tuple[Style, Sequence[Mapping[str, float]]]],
     trace: str,
     text: str,

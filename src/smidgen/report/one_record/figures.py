@@ -28,7 +28,7 @@ from smidgen.report.drawing.axes import (
     set_log_ticks,
     set_rows,
 )
-from smidgen.report.drawing.palette import INK, PAPER, Style
+from smidgen.report.drawing.palette import INK, PAPER, Style, Styles
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.fields import Estimate, has_bounds
 from smidgen.report.formats import format_significant
@@ -39,7 +39,6 @@ _FEWEST = 0.05
 _MOST_POINTS = 160
 
 Columns = Mapping[str, Sequence[float]]
-Styles = Mapping[str, Style]
 Bin = tuple[float, float, float]
 """Confidence, accuracy and count."""
 

@@ -23,7 +23,7 @@ from smidgen.report.drawing.axes import (
     set_decimal_ticks,
     set_log_ticks,
 )
-from smidgen.report.drawing.palette import SOFT, Style
+from smidgen.report.drawing.palette import SOFT, Style, Styles
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.names import shorten_method
 from smidgen.report.ramp.layers import LayerPosition
@@ -39,6 +39,8 @@ _FEW_DECADES = 10**2.6
 _DECADE = 10.0
 _MARKERS = "os^vD*"
 _DASHES = ((), (5.0, 1.6), (2.0, 1.2), (6.0, 1.6, 1.2, 1.6), (1.2, 1.2))
+RAMP_SCORES = {"nll": "NLL", "ece": "ECE"}
+"""Names of the scores on validation data."""
 Limits = tuple[float, float]
 
 
@@ -124,7 +126,7 @@ def score_limits(lines: Sequence[Line], levels: Mapping[str, float]) -> Limits:
 def draw_score_lines(
     lines: Sequence[Line],
     levels: Mapping[str, float],
-    styles: Mapping[str, Style],
+    styles: Styles,
     axis: tuple[Limits, Limits],
     *,
     ylabel: str,

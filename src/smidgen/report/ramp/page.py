@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from smidgen.report import fields
-from smidgen.report.drawing.palette import Style
+from smidgen.report.drawing.palette import Styles
 from smidgen.report.formats import (
     format_count,
     format_fraction,
@@ -48,7 +48,7 @@ _POINT = (
 )
 
 
-def describe_ramp(record: Record, styles: Mapping[str, Style]) -> dict[str, Any] | None:
+def describe_ramp(record: Record, styles: Styles) -> dict[str, Any] | None:
     """Prepare the sections of a ramping study."""
     ramp = fields.read_part(record, "ramp")
     if ramp is None:
@@ -74,7 +74,7 @@ def describe_ramp(record: Record, styles: Mapping[str, Style]) -> dict[str, Any]
     }
 
 
-def _curves(ramp: Mapping[str, Any], styles: Mapping[str, Style]) -> dict[str, Any]:
+def _curves(ramp: Mapping[str, Any], styles: Styles) -> dict[str, Any]:
     """Draw the score figures: all schemes but those by norm, and those by norm."""
     drawn: dict[str, list[Markup]] = {"all": [], "norm": []}
     for score, text in _SCORES.items():
@@ -105,7 +105,7 @@ def _curves(ramp: Mapping[str, Any], styles: Mapping[str, Style]) -> dict[str, A
 
 
 def draw_norm_groups(
-    norms: Sequence[Mapping[str, Any]], styles: Mapping[str, Style], prefix: str = "norms"
+    norms: Sequence[Mapping[str, Any]], styles: Styles, prefix: str = "norms"
 ) -> dict[str, Any] | None:
     """Draw the norms of both groups on common axes; by place where kinds are many."""
     if not norms:

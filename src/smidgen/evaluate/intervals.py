@@ -74,11 +74,7 @@ def bootstrap(
 
 
 def bootstrap_mean(
-    values: Tensor,
-    *,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    values: Tensor, *, draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Compute the percentile interval of the mean of per-example values.
 
@@ -94,12 +90,7 @@ def bootstrap_mean(
         The mean with its interval.
     """
     values = checks.as_vector("values", values, finite=True)
-    drawn = redraw(
-        lambda rows: values[rows].mean(-1),
-        len(values),
-        draws=draws,
-        seed=seed,
-    )
+    drawn = redraw(lambda rows: values[rows].mean(-1), len(values), draws=draws, seed=seed)
     return percentile_interval(float(values.mean()), drawn, level)
 
 
@@ -133,23 +124,9 @@ def paired_difference(
 
 
 def redraw(
-    statistics: Callable[[Tensor], Tensor],
-    n: int,
-    *,
-    draws: int,
-    seed: int,
+    statistics: Callable[[Tensor], Tensor], n: int, *, draws: int, seed: int
 ) -> Tensor:
-    """Compute statistics of redrawn examples, many redraws at once.
-
-    Args:
-        statistics: Given rows of indices, (K, n), returns one number for each, (K,).
-        n: How many examples there are.
-        draws: How many times to redraw them.
-        seed: Of the redraws.
-
-    Returns:
-        The numbers, (draws,).
-    """
+    """Compute statistics, of indices (K, n) to numbers (K,), of many redraws at once."""
     checks.require_at_least_one("draws", draws)
     generator = torch.Generator().manual_seed(seed)
     chunk = max(1, _CHUNK // n)

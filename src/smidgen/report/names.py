@@ -60,9 +60,7 @@ METHODS: Mapping[str, KnownMethod] = {
         "whole layers, drawn at random",
     ),
     "last-layer": KnownMethod(
-        "Last layer",
-        Style("#009e73", "^", _LAST_DASH),
-        meaning="the last layer alone",
+        "Last layer", Style("#009e73", "^", _LAST_DASH), meaning="the last layer alone"
     ),
     "full": KnownMethod("All layers", Style("#1f2328", "s"), meaning="every layer, whole"),
     "magnitude": KnownMethod(

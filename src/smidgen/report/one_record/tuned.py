@@ -8,12 +8,7 @@ from typing import Any
 from smidgen.posterior.laplace import format_range
 from smidgen.report import fields
 from smidgen.report.fields import read_part
-from smidgen.report.formats import (
-    format_count,
-    format_fraction,
-    format_nll,
-    format_percent,
-)
+from smidgen.report.formats import format_count, format_fraction, format_nll, format_percent
 from smidgen.report.names import FAMILIES
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record

@@ -84,10 +84,7 @@ def _curves(ramp: Mapping[str, Any], styles: Styles) -> dict[str, Any]:
         # Of one point each there is no crowd of lines to part.
         crowded = any(len(line.sizes) > 1 for line in own)
         by_norm = [line for line in own if crowded and line.scheme in BY_NORM]
-        parts = {
-            "all": [line for line in own if line not in by_norm],
-            "norm": by_norm,
-        }
+        parts = {"all": [line for line in own if line not in by_norm], "norm": by_norm}
         # Sparse-KFAC stands beside the norms too, so that the two figures compare.
         reference = [line for line in own if line.scheme == _REFERENCE]
         for part, some in parts.items():

@@ -17,8 +17,8 @@ from smidgen.report.drawing.axes import (
     place_axes,
     set_log_ticks,
 )
-from smidgen.report.drawing.palette import Style, legend_marker
-from smidgen.report.drawing.svg import drawing, inline, sheet
+from smidgen.report.drawing.palette import Style
+from smidgen.report.drawing.svg import drawing, inline, legend_marker, sheet
 from smidgen.runtime.record import Record
 
 _TRACES = {
@@ -53,13 +53,10 @@ def describe_chains(records: Sequence[Record], name: str) -> Chains | None:
     lines = [(styles[kind], chain["traces"]) for kind, _, chain in chains]
     return Chains(
         {
-            text: Markup(_draw_traces(lines, trace, text, f"{name}-{trace}"))
+            text: _draw_traces(lines, trace, text, f"{name}-{trace}")
             for trace, text in _TRACES.items()
         },
-        [
-            (Markup(legend_marker(style, marker=False)), kind)
-            for kind, style in styles.items()
-        ],
+        [(legend_marker(style, marker=False), kind) for kind, style in styles.items()],
         [{"name": f"{kind}, seed {seed}", **chain} for kind, seed, chain in chains],
     )
 
@@ -75,7 +72,7 @@ def _draw_traces(
     trace: str,
     text: str,
     name: str,
-) -> str:
+) -> Markup:
     with drawing():
         figure = sheet(240, 200)
         axes = place_axes(figure, left=46, top=18, width=186, height=142)

@@ -9,6 +9,7 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from smidgen.report.drawing.axes import draw_markers, place_axes, set_rows
@@ -48,7 +49,7 @@ def draw_intervals(
     aside: Collection[str] = (),
     xlabel: str,
     name: str,
-) -> str:
+) -> Markup:
     """Draw differences to a baseline and their intervals, a row for each method."""
     # Methods in `aside` that lie far from the others are only numbers at the edge.
     low, high = _find_limits(gaps, aside)
@@ -163,7 +164,7 @@ def _align_points(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[_Poin
     ]
 
 
-def draw_ramps(ramp: Mapping[str, Any], styles: Styles, name: str) -> list[str]:
+def draw_ramps(ramp: Mapping[str, Any], styles: Styles, name: str) -> list[Markup]:
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
     svgs = []
     for score, text in RAMP_SCORES.items():
@@ -189,7 +190,7 @@ def _mark_single(line: Line) -> Line:
 
 def draw_levels(
     table: RecordTable, data: str, styles: Styles, baseline: str, name: str
-) -> dict[str, str]:
+) -> dict[str, Markup]:
     """Draw test NLL against the percentage of weights, by family of methods."""
     families: dict[str, list[Line]] = {}
     for scheme, gaps in _collect_level_gaps(table, data, baseline).items():

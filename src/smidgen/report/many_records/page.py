@@ -14,7 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from smidgen.report import fields
-from smidgen.report.drawing.palette import Styles, legend_marker
+from smidgen.report.drawing.palette import Styles
+from smidgen.report.drawing.svg import legend_marker
 from smidgen.report.formats import (
     format_count,
     format_nll,
@@ -144,7 +145,7 @@ def _render(table: RecordTable, about: About) -> str:
         ],
         describe_trial=describe_trial,
         methods={name: table.labels[name] for name in table.methods},
-        keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
+        keys={name: legend_marker(style) for name, style in styles.items()},
         notes=_count_notes(table),
         overall=[] if about.found else _rank_methods(table, baseline),
         created=max(record.created for record in table.records)[:10],
@@ -291,12 +292,11 @@ def _draw_figures(
                 xlabel=f"test {text} less that of {table.labels[baseline]}",
                 name=f"{name}-{score}",
             )
-            intervals.append(Markup(svg))
-    levels = draw_levels(table, data, styles, baseline, f"{name}-levels")
+            intervals.append(svg)
     norms = next(iter(table.parts(data, "norms")), ())
     return {
         "intervals": intervals,
-        "levels": {family: Markup(svg) for family, svg in levels.items()},
+        "levels": draw_levels(table, data, styles, baseline, f"{name}-levels"),
         "ramps": _draw_ramps(table, data, styles, name),
         "reliability": _draw_reliability(table, data, styles, name),
         "norms": draw_norm_groups(norms, styles, f"{name}-norms"),
@@ -322,8 +322,8 @@ def _draw_ramps(
     for index, (heading, group) in enumerate(groups.items()):
         points = [point for point in ramp["points"] if point["scheme"] in group]
         if points:
-            svgs = draw_ramps({**ramp, "points": points}, styles, f"{name}-ramp{index}")
-            figures[heading] = [Markup(svg) for svg in svgs]
+            group_ramp = {**ramp, "points": points}
+            figures[heading] = draw_ramps(group_ramp, styles, f"{name}-ramp{index}")
     return figures
 
 
@@ -337,8 +337,7 @@ def _draw_reliability(
         curves = [e["reliability"] for e in entries if e.get("reliability")]
         if curves:
             pooled[method] = pool_bins(curves)
-    svgs = draw_reliability(pooled, styles, f"{name}-reliability")
-    return {method: Markup(svg) for method, svg in svgs.items()}
+    return draw_reliability(pooled, styles, f"{name}-reliability")
 
 
 def _rank_methods(table: RecordTable, baseline: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from itertools import chain
 from math import floor
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -45,7 +46,7 @@ Bin = tuple[float, float, float]
 
 def draw_reliability(
     curves: Mapping[str, Columns], styles: Styles, prefix: str = "reliability"
-) -> dict[str, str]:
+) -> dict[str, Markup]:
     """Draw accuracy against confidence, a small figure per method on common axes."""
     bins = {name: sorted(filled_bins(curve)) for name, curve in curves.items()}
     values = [value for rows in bins.values() for row in rows for value in row[:2]]
@@ -65,7 +66,7 @@ def filled_bins(curve: Columns) -> list[Bin]:
 
 def _draw_reliability_panel(
     rows: Sequence[Bin], style: Style, start: float, largest: float, name: str
-) -> str:
+) -> Markup:
     with drawing():
         figure = sheet(172, 198)
         main = place_axes(figure, left=44, top=5, width=122, height=122)
@@ -99,7 +100,7 @@ def _draw_reliability_panel(
         return inline(figure, name, "Reliability: accuracy against confidence")
 
 
-def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> str:
+def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> Markup:
     """Draw the error rate among the answers kept, a line per method."""
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
@@ -131,7 +132,7 @@ def _thin_out(curve: Columns) -> list[tuple[float, float]]:
 
 def draw_shift_detection(
     detection: Mapping[str, Mapping[str, Estimate]], styles: Styles
-) -> dict[str, str]:
+) -> dict[str, Markup]:
     """Draw AUROCs with their intervals, a small figure per shifted set."""
     names = list(dict.fromkeys(chain.from_iterable(detection.values())))
     limits = _find_limits((e for sets in detection.values() for e in sets.values()), 0.5)
@@ -148,7 +149,7 @@ def draw_shift_detection(
     }
 
 
-def draw_disagreement(estimates: Mapping[str, Estimate], styles: Styles) -> str:
+def draw_disagreement(estimates: Mapping[str, Estimate], styles: Styles) -> Markup:
     """Draw how well uncertainty follows human disagreement, an interval per method."""
     return _draw_estimates(
         estimates,
@@ -173,7 +174,7 @@ def _draw_estimates(
     name: str,
     title: str,
     size: tuple[float, float],
-) -> str:
+) -> Markup:
     width, height = size
     with drawing():
         figure = sheet(width, height + 28)
@@ -187,7 +188,7 @@ def _draw_estimates(
         return inline(figure, name, title)
 
 
-def draw_precision_curve(curve: Mapping[str, Any], styles: Styles) -> str:
+def draw_precision_curve(curve: Mapping[str, Any], styles: Styles) -> Markup:
     """Draw validation NLL against prior precision, and what it is chosen against."""
     keys = {"precision": "nll", "precision-temperature": "nll_with_temperature"}
     levels = {"map": "map_nll", "temperature": "temperature_nll"}

@@ -17,7 +17,8 @@ from markupsafe import Markup
 from smidgen.errors import DataError, SmidgenError
 from smidgen.posterior.laplace import format_range
 from smidgen.report import fields
-from smidgen.report.drawing.palette import Styles, legend_marker
+from smidgen.report.drawing.palette import Styles
+from smidgen.report.drawing.svg import legend_marker
 from smidgen.report.formats import (
     format_count,
     format_nll,
@@ -79,7 +80,7 @@ def _render(record: Record) -> str:
         or record.config.get("model")
         or "A smidgen of Bayes",
         verdict=[_split_claim(line) for line in verdict(record)],
-        keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
+        keys={name: legend_marker(style) for name, style in styles.items()},
         columns=tables.list_columns(record),
         rows=tables.score_rows(record),
         best=tables.find_best(record),
@@ -141,7 +142,7 @@ def _split_claim(line: str) -> tuple[str, str, str]:
 def _draw_reliability(record: Record, styles: Styles) -> list[dict[str, Any]]:
     svgs = figures.draw_reliability(fields.collect_part(record, "reliability"), styles)
     rows = tables.score_rows(record)
-    return [{"row": row, "svg": Markup(svgs[row.name])} for row in rows if row.name in svgs]
+    return [{"row": row, "svg": svgs[row.name]} for row in rows if row.name in svgs]
 
 
 def _draw_risk_coverage(record: Record, styles: Styles) -> dict[str, Any] | None:
@@ -153,7 +154,7 @@ def _draw_risk_coverage(record: Record, styles: Styles) -> dict[str, Any] | None
         # The curves of all schemes lie on top of each other; the table has them all.
         names = (fields.MAP, fields.TEMPERATURE, method["name"])
         curves = {name: curve for name, curve in curves.items() if name in names}
-    svg = Markup(figures.draw_risk_coverage(curves, styles))
+    svg = figures.draw_risk_coverage(curves, styles)
     return {"svg": svg, "rows": tables.area_rows(record)}
 
 
@@ -162,17 +163,14 @@ def _draw_detection(record: Record, styles: Styles) -> dict[str, Any] | None:
     if not detection:
         return None
     svgs = figures.draw_shift_detection(detection, styles)
-    return {
-        "figures": {name: Markup(svg) for name, svg in svgs.items()},
-        "rows": tables.detection_rows(record),
-    }
+    return {"figures": svgs, "rows": tables.detection_rows(record)}
 
 
 def _draw_disagreement(record: Record, styles: Styles) -> dict[str, Any] | None:
     estimates = fields.collect_part(record, "disagreement")
     if not estimates:
         return None
-    svg = Markup(figures.draw_disagreement(estimates, styles))
+    svg = figures.draw_disagreement(estimates, styles)
     return {"svg": svg, "rows": tables.disagreement_rows(record)}
 
 
@@ -199,9 +197,9 @@ def _draw_precision(record: Record, styles: Styles) -> dict[str, Any] | None:
         ("temperature", "temperature scaling", "temperature_nll"),
     )
     return {
-        "svg": Markup(figures.draw_precision_curve(curve, styles)),
+        "svg": figures.draw_precision_curve(curve, styles),
         "legend": [
-            (Markup(legend_marker(styles[name], marker=False)), text)
+            (legend_marker(styles[name], marker=False), text)
             for name, text, part in legend
             if curve.get(part)
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from smidgen.report import fields
 from smidgen.report.fields import Estimate, MethodFields
@@ -149,34 +150,34 @@ def detection_rows(record: Record) -> list[Row]:
     detection = fields.collect_part(record, "detection")
     names = dict.fromkeys(name for sets in detection.values() for name in sets)
     columns = [Column(f"detection.{name}", name, "↑", format_rate) for name in names]
-    return _part_rows(
-        record,
-        {
-            method: [make_cell(column, sets.get(column.heading)) for column in columns]
-            for method, sets in detection.items()
-        },
-    )
+    return [
+        Row(method, label, tuple(make_cell(c, sets.get(c.heading)) for c in columns))
+        for method, label, sets in _list_parts(record, "detection")
+    ]
 
 
 def disagreement_rows(record: Record) -> list[Row]:
     """Make the table of how uncertainty follows human disagreement."""
-    parts = fields.collect_part(record, "disagreement")
-    return _part_rows(
-        record, {name: [make_cell(_DISAGREEMENT, part)] for name, part in parts.items()}
-    )
+    return [
+        Row(name, label, (make_cell(_DISAGREEMENT, estimate),))
+        for name, label, estimate in _list_parts(record, "disagreement")
+    ]
 
 
 def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
-    parts = fields.collect_part(record, "risk_coverage")
-    return _part_rows(
-        record, {name: [make_cell(_AREA, part.get("area"))] for name, part in parts.items()}
-    )
+    return [
+        Row(name, label, (make_cell(_AREA, curve.get("area")),))
+        for name, label, curve in _list_parts(record, "risk_coverage")
+    ]
 
 
-def _part_rows(record: Record, cells: Mapping[str, Sequence[TableCell]]) -> list[Row]:
-    labels = {m["name"]: fields.read_label(m) for m in fields.list_methods(record)}
-    return [Row(name, labels[name], tuple(row)) for name, row in cells.items()]
+def _list_parts(record: Record, part: str) -> list[tuple[str, str, Any]]:
+    return [
+        (m["name"], fields.read_label(m), m[part])
+        for m in fields.list_methods(record)
+        if m.get(part)
+    ]
 
 
 def _read(method: MethodFields, column: Column) -> Estimate | float | None:

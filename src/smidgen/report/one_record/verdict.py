@@ -43,43 +43,39 @@ def verdict(record: Record) -> list[str]:
             "This record compares no Bayesian method with a point estimate, so there is "
             "nothing to judge. 'smidgen evaluate' makes one that does."
         ]
-    scaling = fields.name_scaling(record)
     return [
-        f"Against the MAP: {_judge_against_map(record, method)}",
-        f"Against {scaling}: {_judge_against_scaling(record, method, scaling)}",
+        f"Against the MAP: {_judge(record, method, fields.MAP)}",
+        f"Against {fields.name_scaling(record)}: {_judge(record, method, fields.TEMPERATURE)}",
         f"Cost: {_describe_cost(record, method)}",
     ]
 
 
-def _judge_against_map(record: Record, method: MethodFields) -> str:
-    numbers = _compare_numbers(record, method, fields.MAP)
+def _judge(record: Record, method: MethodFields, baseline: str) -> str:
+    numbers = _compare_numbers(record, method, baseline)
     if numbers is None:
-        return "not measured."
-    gap = fields.read_difference(record, method["name"], fields.MAP, "nll")
+        unknown = ", so whether it would have been enough is unknown"
+        return f"not measured{unknown if baseline == fields.TEMPERATURE else ''}."
+    gap = fields.read_difference(record, method["name"], baseline, "nll")
     if gap is None:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
+    if baseline == fields.TEMPERATURE:
+        return _judge_against_scaling(record, method, gap, numbers)
     if gap["high"] < 0:
-        opening = f"Bayes helped, {fields.read_label(method)} is clearly better"
-    elif gap["low"] > 0:
-        opening = f"Bayes did harm, {fields.read_label(method)} is clearly worse"
-    else:
-        opening = "Bayes made no clear difference"
-    return f"{opening}. {numbers}"
+        return f"Bayes helped, {fields.read_label(method)} is clearly better. {numbers}"
+    if gap["low"] > 0:
+        return f"Bayes did harm, {fields.read_label(method)} is clearly worse. {numbers}"
+    return f"Bayes made no clear difference. {numbers}"
 
 
-def _judge_against_scaling(record: Record, method: MethodFields, scaling: str) -> str:
-    numbers = _compare_numbers(record, method, fields.TEMPERATURE)
-    if numbers is None:
-        return "not measured, so whether it would have been enough is unknown."
-    gap = fields.read_difference(record, method["name"], fields.TEMPERATURE, "nll")
-    if gap is None:
-        return f"no paired interval was recorded, so no gain is claimed. {numbers}"
+def _judge_against_scaling(
+    record: Record, method: MethodFields, gap: Estimate, numbers: str
+) -> str:
     if gap["high"] < 0:
         return f"clearly better. {numbers}"
     finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
     better = _clearly_better(record, fields.TEMPERATURE)
     if not better:
-        return f"{finding}, {scaling} is enough on this data. {numbers}"
+        return f"{finding}, {fields.name_scaling(record)} is enough on this data. {numbers}"
     if fields.read_part(record, "ramp"):
         # Test data pick no other scheme, they only count those that would be better.
         names = ", ".join(map(fields.read_label, better))

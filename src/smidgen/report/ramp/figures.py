@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -132,7 +133,7 @@ def draw_score_lines(
     ylabel: str,
     name: str,
     xlabel: str = "floats stored",
-) -> str:
+) -> Markup:
     """Draw a score against the floats stored, or another size."""
     with drawing():
         figure, axes = _start_axes(axis, xlabel, ylabel)
@@ -251,7 +252,7 @@ def draw_norms(
     xlabel: str,
     title: str,
     name: str,
-) -> str:
+) -> Markup:
     """Draw operator norms by depth, a line for each kind of layer."""
     (first, last), heights = axis
     kinds: dict[str, list[tuple[float, float]]] = {}

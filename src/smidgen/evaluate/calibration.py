@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smidgen.errors import ArgumentError
 from smidgen.evaluate import checks, scores
 from smidgen.evaluate.intervals import Interval, percentile_interval, redraw
 from smidgen.outputs.predictive import Predictive
@@ -233,7 +234,11 @@ def _bin(
     """Sum counts, confidence and correctness in each bin of each redraw, (K, bins)."""
     confidence, correct = confidence.flatten(1), correct.flatten(1)
     checks.require_at_least_one("bins", bins)
-    checks.require_choice("binning", binning, BINNINGS)
+    if binning not in BINNINGS:
+        allowed = ", ".join(BINNINGS)
+        raise ArgumentError(
+            f"binning must be one of {allowed}, got {binning!r}. Choose one."
+        )
     if binning == "equal-mass":
         n = confidence.shape[-1]
         order = confidence.argsort(dim=-1, stable=True)

@@ -111,14 +111,6 @@ def require_at_least_one(name: str, value: int) -> None:
         raise ArgumentError(f"{name} must be 1 or more, got {value}. Raise {name}.")
 
 
-def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse an unknown name."""
-    if value not in allowed:
-        raise ArgumentError(
-            f"{name} must be one of {', '.join(allowed)}, got {value!r}. Choose one."
-        )
-
-
 def require_fraction(name: str, value: float) -> None:
     """Refuse a number outside (0, 1)."""
     if not 0 < value < 1:

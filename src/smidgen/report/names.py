@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Literal
 
 from smidgen.report.drawing.palette import Style
@@ -155,7 +156,8 @@ def explain_methods() -> dict[str, str]:
 def assign_styles(names: Sequence[str]) -> dict[str, Style]:
     """Give every method its style; the methods smidgen knows always have theirs."""
     styles = {name: method.style for name, method in METHODS.items() if method.style}
-    others = 0
+    colours, markers = cycle(_OTHER_COLOURS), cycle(_OTHER_MARKERS)
+    dashes = cycle(_OTHER_DASHES)
     for name in dict.fromkeys(names):
         if name in styles:
             continue
@@ -167,14 +169,5 @@ def assign_styles(names: Sequence[str]) -> dict[str, Style]:
             # The same choice of weights has the same colour; SWAG's lines are dotted.
             styles[name] = replace(base, dash=_DOTS)
         else:
-            styles[name] = _other_style(others)
-            others += 1
+            styles[name] = Style(next(colours), next(markers), next(dashes))
     return styles
-
-
-def _other_style(index: int) -> Style:
-    return Style(
-        _OTHER_COLOURS[index % len(_OTHER_COLOURS)],
-        _OTHER_MARKERS[index % len(_OTHER_MARKERS)],
-        _OTHER_DASHES[index % len(_OTHER_DASHES)],
-    )

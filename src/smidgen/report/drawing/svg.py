@@ -88,14 +88,8 @@ def inline(figure: Figure, name: str, title: str) -> Markup:
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata=metadata)
     source = ET.fromstring(buffer.getvalue())
-    root = ET.Element(
-        "svg",
-        {
-            "viewBox": source.attrib["viewBox"],
-            "role": "img",
-            "style": f"font-family:{FONTS};stroke-linejoin:round;stroke-linecap:butt",
-        },
-    )
+    style = f"font-family:{FONTS};stroke-linejoin:round;stroke-linecap:butt"
+    root = ET.Element("svg", viewBox=source.attrib["viewBox"], role="img", style=style)
     ET.SubElement(root, "title").text = title
     referenced = set(_REFERENCE.findall(buffer.getvalue()))
     for child in source:
@@ -136,7 +130,10 @@ def _copy(source: ET.Element, parent: ET.Element, name: str, referenced: set[str
         elif key in ("href", "clip-path"):
             attributes[key] = _prefixed(text, name)
         elif not text.startswith("rotate(-0 "):
-            attributes[key] = _LONG.sub(_short, " ".join(text.split()))
+            # A hundredth of a pixel is enough.
+            attributes[key] = _LONG.sub(
+                lambda match: f"{float(match.group()):.2f}", " ".join(text.split())
+            )
     element = ET.SubElement(parent, tag, attributes)
     element.text = source.text if tag in ("text", "tspan") else None
     for child in source:
@@ -146,8 +143,3 @@ def _copy(source: ET.Element, parent: ET.Element, name: str, referenced: set[str
 def _prefixed(text: str, name: str) -> str:
     """Prefix the ids a value points to; colours begin with a hash too."""
     return re.sub(r"(^|url\()#", rf"\1#{name}-", text)
-
-
-def _short(match: re.Match[str]) -> str:
-    """Keep a hundredth of a pixel of a coordinate."""
-    return f"{float(match.group()):.2f}"

@@ -188,10 +188,7 @@ def _describe_data(
                 "name": method,
                 "label": table.labels[method],
                 "seeds": len(table.values(data, method, "nll")),
-                "at_edge": any(
-                    entry.get("precision_at_edge")
-                    for entry in _list_entries(table, data, method)
-                ),
+                "at_edge": bool(_list_parts(table, data, method, "precision_at_edge")),
                 "cells": [
                     {
                         "cell": _make_score_cell(table, data, method, column),
@@ -212,8 +209,10 @@ def _describe_data(
     }
 
 
-def _list_entries(table: RecordTable, data: str, method: str) -> list[Mapping[str, Any]]:
-    return [table.entries.get((*pair, method), {}) for pair in table.pairs(data)]
+def _list_parts(table: RecordTable, data: str, method: str, part: str) -> list[Any]:
+    """List one part of a method in every seed that has it."""
+    entries = (table.entries.get((*pair, method), {}) for pair in table.pairs(data))
+    return [entry[part] for entry in entries if entry.get(part)]
 
 
 def _make_paper_cell(
@@ -331,12 +330,11 @@ def _draw_reliability(
     table: RecordTable, data: str, styles: Styles, name: str
 ) -> dict[str, Markup]:
     """Draw calibration curves of the main methods, averaged over seeds."""
-    pooled = {}
-    for method in _CALIBRATED:
-        entries = _list_entries(table, data, method)
-        curves = [e["reliability"] for e in entries if e.get("reliability")]
-        if curves:
-            pooled[method] = pool_bins(curves)
+    pooled = {
+        method: pool_bins(curves)
+        for method in _CALIBRATED
+        if (curves := _list_parts(table, data, method, "reliability"))
+    }
     return draw_reliability(pooled, styles, f"{name}-reliability")
 
 

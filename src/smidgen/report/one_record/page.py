@@ -89,7 +89,10 @@ def _render(record: Record) -> str:
         notes=fields.read_part(record, "notes") or (),
         reliability=_draw_reliability(record, styles),
         risk_coverage=_draw_risk_coverage(record, styles),
-        detection=_draw_detection(record, styles),
+        detection_rows=tables.detection_rows(record),
+        detection_figures=figures.draw_shift_detection(
+            fields.collect_part(record, "detection"), styles
+        ),
         disagreement=_draw_disagreement(record, styles),
         subset=_draw_subset(record),
         precision=_draw_precision(record, styles),
@@ -156,14 +159,6 @@ def _draw_risk_coverage(record: Record, styles: Styles) -> dict[str, Any] | None
         curves = {name: curve for name, curve in curves.items() if name in names}
     svg = figures.draw_risk_coverage(curves, styles)
     return {"svg": svg, "rows": tables.area_rows(record)}
-
-
-def _draw_detection(record: Record, styles: Styles) -> dict[str, Any] | None:
-    detection = fields.collect_part(record, "detection")
-    if not detection:
-        return None
-    svgs = figures.draw_shift_detection(detection, styles)
-    return {"figures": svgs, "rows": tables.detection_rows(record)}
 
 
 def _draw_disagreement(record: Record, styles: Styles) -> dict[str, Any] | None:

@@ -94,8 +94,6 @@ SETTINGS = (
     Column("temperature", "T", "", format_significant),
     Column("noise", "noise", "", format_significant),
 )
-_AREA = Column("risk_coverage.area", "Area", "↓", format_nll)
-_DISAGREEMENT = Column("disagreement", "Human disagreement", "↑", format_rate)
 
 
 def list_columns(record: Record) -> tuple[Column, ...]:
@@ -158,16 +156,18 @@ def detection_rows(record: Record) -> list[Row]:
 
 def disagreement_rows(record: Record) -> list[Row]:
     """Make the table of how uncertainty follows human disagreement."""
+    column = Column("disagreement", "Human disagreement", "↑", format_rate)
     return [
-        Row(name, label, (make_cell(_DISAGREEMENT, estimate),))
+        Row(name, label, (make_cell(column, estimate),))
         for name, label, estimate in _list_parts(record, "disagreement")
     ]
 
 
 def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
+    column = Column("risk_coverage.area", "Area", "↓", format_nll)
     return [
-        Row(name, label, (make_cell(_AREA, curve.get("area")),))
+        Row(name, label, (make_cell(column, curve.get("area")),))
         for name, label, curve in _list_parts(record, "risk_coverage")
     ]
 
@@ -224,15 +224,9 @@ def make_cell(
     value = estimate.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
         return TableCell(column.score, "–")
-    bounds: tuple[Bound, ...] = ()
-    if fields.has_bounds(estimate):
+    bounds: list[Bound] = []
+    for end in ("low", "high") if fields.has_bounds(estimate) else ():
         # The value already shows the unit.
-        bounds = tuple(
-            Bound(
-                f"{column.score}.{end}",
-                estimate[end],
-                column.format(estimate[end]).removesuffix(f"{THIN}%"),
-            )
-            for end in ("low", "high")
-        )
-    return TableCell(column.score, column.format(value), value, bounds, best)
+        text = column.format(estimate[end]).removesuffix(f"{THIN}%")
+        bounds.append(Bound(f"{column.score}.{end}", estimate[end], text))
+    return TableCell(column.score, column.format(value), value, tuple(bounds), best)

@@ -64,12 +64,8 @@ def tuned_verdict(record: Record) -> list[str]:
     if not tuned["scores"]:
         return lines
     plain, scaled, ours = tuned["scores"]
-    scaling, advice = "fitted noise", ""
-    if tuned["classes"]:
-        scaling, advice = (
-            "temperature scaling",
-            " 'smidgen evaluate' tests it on test data.",
-        )
+    scaling = "temperature scaling" if tuned["classes"] else "fitted noise"
+    advice = " 'smidgen evaluate' tests it on test data." if tuned["classes"] else ""
     return [
         *lines,
         f"Against the MAP: {_compare_scores(ours, plain)}",

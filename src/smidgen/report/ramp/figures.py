@@ -74,10 +74,8 @@ def collect_lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
     points = ramp["points"]
     lines = []
     for scheme in dict.fromkeys(point["scheme"] for point in points):
-        rows = sorted(
-            _summarise_level(group, score)
-            for group in group_levels(points, scheme).values()
-        )
+        levels = group_levels(points, scheme).values()
+        rows = sorted(_summarise_level(group, score) for group in levels)
         sizes, value, low, high = (tuple(column) for column in zip(*rows, strict=True))
         index = ramp["chosen"].get(scheme)
         best = None if index is None else points[index]

@@ -37,15 +37,7 @@ from smidgen.report.many_records.trials import describe_trial, lay_out_trials
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record.figures import draw_reliability
 from smidgen.report.one_record.page import embed_json, environment, refuse_unknown_layout
-from smidgen.report.one_record.tables import (
-    FLOATS,
-    FRACTION,
-    NLL,
-    RMSE,
-    Bound,
-    Column,
-    TableCell,
-)
+from smidgen.report.one_record.tables import FLOATS, FRACTION, NLL, RMSE, Column, TableCell
 from smidgen.report.ramp.page import BY_NORM, draw_norm_groups
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
@@ -239,7 +231,7 @@ def _make_score_cell(
 def _make_cell(column: Column, mean: SeedMean | None) -> TableCell:
     if mean is None:
         return TableCell(column.score, "–")
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[TableCell, ...] = ()
     if mean.low is not None and mean.high is not None and column.score not in _SIZES:
         ends, form = {"low": mean.low, "high": mean.high}, column.format
         # Student's interval of two numbers is a dozen standard errors wide.
@@ -247,7 +239,7 @@ def _make_cell(column: Column, mean: SeedMean | None) -> TableCell:
             ends = {"error": mean.error}
             form = format_nll if column.format is format_signed else column.format
         bounds = tuple(
-            Bound(f"{column.score}.{end}", value, form(value))
+            TableCell(f"{column.score}.{end}", form(value), value)
             for end, value in ends.items()
         )
     return TableCell(column.score, column.format(mean.value), mean.value, bounds)

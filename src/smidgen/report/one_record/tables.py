@@ -32,40 +32,27 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """One end of an interval, or a standard error."""
-
-    score: str
-    value: float
-    text: str
-
-
-@dataclass(frozen=True)
 class TableCell:
     """One number of a table."""
 
     score: str
-    text: str
+    text: str  # a dash where it was not measured
     value: float | None = None
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[TableCell, ...] = ()  # the ends of its interval, or its standard error
     best: bool = False
-    count: Bound | None = None
+    count: TableCell | None = None  # a count that is shown beneath it
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table; `settings` are those chosen for it on validation data.
-
-    `size` is that of a chosen point, in a word or two;
-    `at_edge` says that the chosen precision is the first or last of its grid.
-    """
+    """One method of a table."""
 
     name: str
     label: str
     cells: tuple[TableCell, ...]
-    settings: tuple[TableCell, ...] = ()
-    at_edge: bool = False
-    size: str = ""
+    settings: tuple[TableCell, ...] = ()  # those chosen for it on validation data
+    at_edge: bool = False  # whether its precision is the first or last of those tried
+    size: str = ""  # of its chosen point, in a word or two
 
 
 NLL = Column("nll", "NLL", "↓", format_nll)
@@ -209,7 +196,8 @@ def _make_row(method: MethodFields, best: str | None, columns: Sequence[Column])
         size = short.get(name, text)
         settings.insert(0, TableCell("level", text, level))
     if method.get("weights") is not None:
-        weights = Bound("weights", method["weights"], format_count(method["weights"]))
+        count = method["weights"]
+        weights = TableCell("weights", format_count(count), count)
         cells = [replace(c, count=weights) if c.score == "fraction" else c for c in cells]
     at_edge = bool(method.get("precision_at_edge"))
     label = fields.read_label(method)
@@ -224,9 +212,9 @@ def make_cell(
     value = estimate.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
         return TableCell(column.score, "–")
-    bounds: list[Bound] = []
+    bounds = []
     for end in ("low", "high") if fields.has_bounds(estimate) else ():
         # The value already shows the unit.
         text = column.format(estimate[end]).removesuffix(f"{THIN}%")
-        bounds.append(Bound(f"{column.score}.{end}", estimate[end], text))
+        bounds.append(TableCell(f"{column.score}.{end}", text, estimate[end]))
     return TableCell(column.score, column.format(value), value, tuple(bounds), best)

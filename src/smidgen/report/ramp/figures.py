@@ -51,11 +51,11 @@ class Line:
 
     scheme: str
     label: str
-    sizes: tuple[float, ...]
-    value: tuple[float, ...]
+    sizes: tuple[float, ...]  # ascending
+    value: tuple[float, ...]  # the means over repeats
     low: tuple[float, ...]
     high: tuple[float, ...]
-    chosen: tuple[float, float] | None = None
+    chosen: tuple[float, float] | None = None  # size and score
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,12 @@ from typing import get_args
 from docs.build.committed import note_missing, read_table, recipe_records
 
 from smidgen.report.formats import format_nll, format_signed
-from smidgen.report.many_records.aggregate import RecordTable, SeedMean, spread, stratified
+from smidgen.report.many_records.aggregate import (
+    RecordTable,
+    SeedMean,
+    average_groups,
+    average_seeds,
+)
 from smidgen.report.many_records.findings import findings
 from smidgen.report.names import FAMILIES, label_method, label_within
 from smidgen.runtime.record import Record
@@ -55,7 +60,7 @@ def _recipe_gap(first: str, second: str) -> str:
         for score in ("nll", "ece")
     }
     means = zip(by_task, map(mean, gaps["nll"]), strict=True)
-    found = {score: stratified(own) for score, own in gaps.items()}
+    found = {score: average_groups(own) for score, own in gaps.items()}
     return (
         f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
         f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; ECE "
@@ -131,7 +136,7 @@ def _less_all(across: RecordTable, data: str, family: str, by: str, level: int) 
             own[record.seed or 0] = each["scores"]["nll"]["value"]
     some, whole = found[f"{family}-{by}", level], found[f"{family}-full", 100]
     gaps = [some[seed] - whole[seed] for seed in whole]
-    return _marked(spread(gaps, across.test_to_train[data]))
+    return _marked(average_seeds(gaps, across.test_to_train[data]))
 
 
 def bridges_table() -> str:

@@ -14,7 +14,7 @@ from docs.build.committed import ROOT, read_table
 
 from smidgen.report.drawing.palette import INK, PAPER
 from smidgen.report.drawing.svg import FONTS
-from smidgen.report.many_records.figures import level_figures, ramp_curves, ramp_figures
+from smidgen.report.many_records.figures import draw_levels, draw_ramps, join_ramps
 from smidgen.report.names import assign_styles
 from smidgen.report.ramp.page import BY_NORM
 
@@ -26,7 +26,7 @@ def uci() -> str:
     """What a percentage of stochastic weights changes on Yacht."""
     across = read_table("uci")
     assert across is not None
-    drawn = level_figures(across, "Yacht", assign_styles(across.methods), "map", "uci")
+    drawn = draw_levels(across, "Yacht", assign_styles(across.methods), "map", "uci")
     return side_by_side(list(drawn.values()), list(drawn))
 
 
@@ -34,12 +34,10 @@ def ramp() -> str:
     """Validation scores on MRPC against floats, of schemes but those by norm."""
     across = read_table("glue-ramp")
     assert across is not None
-    joined = ramp_curves(across.parts("MRPC", "ramp"))
+    joined = join_ramps(across.parts("MRPC", "ramp"))
     assert joined is not None
     points = [each for each in joined["points"] if each["scheme"] not in BY_NORM]
-    drawn = ramp_figures(
-        {**joined, "points": points}, assign_styles(across.methods), "ramp"
-    )
+    drawn = draw_ramps({**joined, "points": points}, assign_styles(across.methods), "ramp")
     return side_by_side(drawn, ["NLL", "ECE"])
 
 

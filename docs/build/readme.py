@@ -13,7 +13,7 @@ from docs.build import claims, ssvi_tables, tuning_tables
 from docs.build.committed import RESULTS, ROOT, read_packed, recipe_records
 
 from smidgen.report.formats import format_count, format_nll, format_rate, format_ratio
-from smidgen.report.many_records.aggregate import stratified
+from smidgen.report.many_records.aggregate import average_groups
 from smidgen.report.one_record.tables import score_rows
 from smidgen.runtime.record import Record
 
@@ -205,7 +205,7 @@ def _change(by_task: dict[str, list[Record]], before: str, after: str) -> str:
         ]
         for rs in by_task.values()
     ]
-    found = stratified(gaps)
+    found = average_groups(gaps)
     return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 

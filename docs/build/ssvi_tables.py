@@ -13,7 +13,7 @@ from docs.build.committed import ROOT, note_missing, read_records, read_table
 
 from smidgen.report.formats import format_nll
 from smidgen.report.many_records.findings import findings
-from smidgen.report.many_records.trials import TrialTable, shown, trial_tables
+from smidgen.report.many_records.trials import TrialTable, describe_trial, lay_out_trials
 from smidgen.runtime.record import Record
 
 STUDY = "ssvi"
@@ -175,7 +175,7 @@ def _grids() -> list[TrialTable]:
         for each in read_records(STUDY)
         if "trial" in each.results and each.config["data"]["name"] == IMAGES
     ]
-    return [table for table in trial_tables(held) if len(table.rows) > 1]
+    return [table for table in lay_out_trials(held) if len(table.rows) > 1]
 
 
 def grid_table() -> str:
@@ -187,7 +187,9 @@ def grid_table() -> str:
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     for table in tables:
         for name, row in zip(table.rows, table.trials, strict=True):
-            lines.append(f"| {table.label}, {name} | {' | '.join(map(shown, row))} |")
+            lines.append(
+                f"| {table.label}, {name} | {' | '.join(map(describe_trial, row))} |"
+            )
     return "\n".join(lines)
 
 

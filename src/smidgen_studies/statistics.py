@@ -20,7 +20,7 @@ from torch import Tensor
 
 from smidgen.errors import DataError
 from smidgen.report.formats import format_signed
-from smidgen.report.many_records.aggregate import SeedMean, interval, spread
+from smidgen.report.many_records.aggregate import SeedMean, average_seeds, find_interval
 from smidgen.report.names import label_method
 from smidgen.runtime.record import Record
 from smidgen_studies.methods.task_scores import METRICS, Metric
@@ -113,7 +113,7 @@ def paired_gap(
         drawn += score(values[rows], redrawn) - score(others[rows], redrawn)
     of_rows = float((drawn / count).var())
     of_seeds = variance(by_seed) / count
-    ends = interval(middle, [(of_seeds, count - 1)], known=of_rows)
+    ends = find_interval(middle, [(of_seeds, count - 1)], known=of_rows)
     return TaskGap(middle, *ends, count, of_rows=of_rows, of_seeds=of_seeds)
 
 
@@ -123,7 +123,7 @@ def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
     middle, count = fmean(task.value for task in tasks), sum(task.count for task in tasks)
     if any(task.low is None for task in tasks):
         return SeedMean(middle, None, None, count)
-    ends = interval(
+    ends = find_interval(
         middle,
         [(share * task.of_seeds, task.count - 1) for task in tasks],
         known=share * sum(task.of_rows for task in tasks),
@@ -133,7 +133,7 @@ def on_these_tasks(gaps: Mapping[str, TaskGap]) -> SeedMean:
 
 def on_tasks_like_these(gaps: Mapping[str, SeedMean]) -> SeedMean:
     """The mean of the tasks' differences, as if the tasks had been drawn at random."""
-    return spread([gap.value for gap in gaps.values()])
+    return average_seeds([gap.value for gap in gaps.values()])
 
 
 def describe_verdicts(outcomes: Outcomes, method: str = OURS) -> list[str]:

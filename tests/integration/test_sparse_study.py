@@ -12,7 +12,11 @@ from docs.build import ssvi_tables
 from smidgen.cli import main
 from smidgen.errors import ArgumentError, DataError
 from smidgen.report.many_records.aggregate import gather
-from smidgen.report.many_records.trials import edges, shown, trial_tables
+from smidgen.report.many_records.trials import (
+    describe_edges,
+    describe_trial,
+    lay_out_trials,
+)
 from smidgen_studies.data.images import read_images
 from smidgen_studies.engine.study import read_study
 from smidgen_studies.kinds import sparse_training
@@ -257,17 +261,19 @@ def test_the_page_has_the_grid_the_scores_of_removal_and_the_edges(squares, caps
 def test_trials_are_laid_out_by_what_was_varied(squares):
     _, found, _ = squares
     held = [each["trial"] for each in trials(found, "rate") + trials(found, "grid")]
-    rates, grid = trial_tables(held)
+    rates, grid = lay_out_trials(held)
     assert rates.columns == ("rate 0.0001", "rate 0.01", "rate 1e+30")
     assert rates.rows == ("",)
     assert grid.columns == ("T 0.1", "T 1")
     assert grid.rows == ("first scale 0.01", "first scale 0.1")
     corner = grid.trials[1][0]
     assert (corner["values"]["scale"], corner["values"]["temperature"]) == (0.1, 0.1)
-    assert "σ/σ₀" in shown(corner)
-    assert edges({}) == []
+    assert "σ/σ₀" in describe_trial(corner)
+    assert describe_edges({}) == []
     inner = {"values": {"scale": 2}, "tried": {"scale": [1, 2, 3]}, "at_edge": []}
-    assert edges({"x": inner}) == ["No chosen setting lies at an end of what was tried."]
+    assert describe_edges({"x": inner}) == [
+        "No chosen setting lies at an end of what was tried."
+    ]
 
 
 def test_tables_of_the_docs_are_made_of_such_records(squares, monkeypatch):

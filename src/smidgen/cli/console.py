@@ -57,11 +57,11 @@ def refuse(message: str) -> None:
 def show_record(record: Record) -> None:
     """Print the table of a record and its verdict."""
     from smidgen.report import score_rows, verdict
-    from smidgen.report.one_record.tables import columns_of
+    from smidgen.report.one_record.tables import list_columns
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    columns = columns_of(record)
+    columns = list_columns(record)
     rows = score_rows(record)
     sized = any(row.size for row in rows)
     if sized:

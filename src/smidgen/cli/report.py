@@ -66,12 +66,12 @@ def show_many(
     from smidgen.report import About, write_many
     from smidgen.report.many_records.aggregate import gather
     from smidgen.report.many_records.findings import findings
-    from smidgen.report.many_records.page import baseline_of
+    from smidgen.report.many_records.page import choose_baseline
 
     write_many(records, page, about)
     about = about or About()
     table = gather(records, about.test_to_train)
-    lines = list(about.found) or findings(table, baseline_of(table, about.baseline))
+    lines = list(about.found) or findings(table, choose_baseline(table, about.baseline))
     for line in lines:
         out.print(f"• {escape(line)}")
     out.print(f"\nwrote {escape(str(page))}")

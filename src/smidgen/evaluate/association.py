@@ -13,12 +13,7 @@ _CONSTANT = 1e-12
 
 
 def rank_correlation(
-    a: Tensor,
-    b: Tensor,
-    *,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    a: Tensor, b: Tensor, *, draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Compute Spearman's correlation, with equal values sharing their average rank.
 

@@ -10,12 +10,14 @@ label). Binning:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from smidgen.errors import ArgumentError
 from smidgen.evaluate import checks, scores
 from smidgen.evaluate.intervals import Interval, percentile_interval, redraw
 from smidgen.outputs.predictive import Predictive
@@ -76,7 +78,7 @@ def expected_calibration_error(
         verb = "expected_calibration_error"
         confidence, correct = scores.confidence_and_correct(verb, confidence, correct)
     confidence, correct = checks.as_confidences(confidence, correct)
-    return float(_error(_bin(confidence.flatten(), correct.flatten(), bins, binning)))
+    return float(_error(_bin(confidence[None], correct[None], bins, binning)))
 
 
 def bootstrap_calibration_error(
@@ -111,14 +113,10 @@ def bootstrap_calibration_error(
     confidence, correct = checks.as_confidences(confidence, correct)
 
     def error(rows: Tensor) -> Tensor:
-        confidences, corrects = confidence[rows].flatten(1), correct[rows].flatten(1)
-        return _error(_bin(confidences, corrects, bins, binning))
+        return _error(_bin(confidence[rows], correct[rows], bins, binning))
 
-    count = len(confidence)
-    value = float(error(torch.arange(count)[None]))
-    drawn = redraw(error, count, draws=draws, seed=seed)
-    shifted = (drawn - drawn.mean() + value).clamp_min(0)
-    return percentile_interval(value, shifted, level)
+    value, shifted = _redraw_shifted(error, len(confidence), draws, seed)
+    return percentile_interval(value, shifted.clamp_min(0), level)
 
 
 def paired_calibration_difference(
@@ -154,28 +152,20 @@ def paired_calibration_difference(
         checks.as_confidences(*scores.confidence_and_correct(verb, predictive, targets))
         for predictive in (first, second)
     ]
-    count = len(sides[0][0])
 
     def gap(rows: Tensor) -> Tensor:
         ours, theirs = (
-            _error(
-                _bin(confidence[rows].flatten(1), correct[rows].flatten(1), bins, binning)
-            )
+            _error(_bin(confidence[rows], correct[rows], bins, binning))
             for confidence, correct in sides
         )
         return ours - theirs
 
-    value = float(gap(torch.arange(count)[None]))
-    drawn = redraw(gap, count, draws=draws, seed=seed)
-    return percentile_interval(value, drawn - drawn.mean() + value, level)
+    value, shifted = _redraw_shifted(gap, len(sides[0][0]), draws, seed)
+    return percentile_interval(value, shifted, level)
 
 
 def reliability_curve(
-    confidence: Tensor,
-    correct: Tensor,
-    *,
-    bins: int = 20,
-    binning: str = "equal-mass",
+    confidence: Tensor, correct: Tensor, *, bins: int = 20, binning: str = "equal-mass"
 ) -> ReliabilityCurve:
     """Compute accuracy against confidence, bin by bin from unsure to sure.
 
@@ -189,7 +179,9 @@ def reliability_curve(
         The curve, without empty bins.
     """
     confidence, correct = checks.as_confidences(confidence, correct)
-    count, sure, right = _bin(confidence.flatten(), correct.flatten(), bins, binning)
+    count, sure, right = (
+        total[0] for total in _bin(confidence[None], correct[None], bins, binning)
+    )
     filled = count > 0
     return ReliabilityCurve(
         (sure[filled] / count[filled]).tolist(),
@@ -227,12 +219,26 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     return RiskCoverage(coverage[shown].tolist(), risk[shown].tolist(), float(area))
 
 
+def _redraw_shifted(
+    statistics: Callable[[Tensor], Tensor], n: int, draws: int, seed: int
+) -> tuple[float, Tensor]:
+    """Compute a statistic of n examples, and redraws shifted to have it as their mean."""
+    value = float(statistics(torch.arange(n)[None]))
+    drawn = redraw(statistics, n, draws=draws, seed=seed)
+    return value, drawn - drawn.mean() + value
+
+
 def _bin(
     confidence: Tensor, correct: Tensor, bins: int, binning: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, summed confidence and summed correctness of each bin, (..., bins)."""
-    checks.require_positive("bins", bins)
-    checks.require_choice("binning", binning, BINNINGS)
+    """Sum counts, confidence and correctness in each bin of each redraw, (K, bins)."""
+    confidence, correct = confidence.flatten(1), correct.flatten(1)
+    checks.require_at_least_one("bins", bins)
+    if binning not in BINNINGS:
+        allowed = ", ".join(BINNINGS)
+        raise ArgumentError(
+            f"binning must be one of {allowed}, got {binning!r}. Choose one."
+        )
     if binning == "equal-mass":
         n = confidence.shape[-1]
         order = confidence.argsort(dim=-1, stable=True)

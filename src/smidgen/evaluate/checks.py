@@ -105,18 +105,10 @@ def as_outputs_shape(targets: Tensor, outputs: Tensor) -> Tensor:
     return targets
 
 
-def require_positive(name: str, value: int) -> None:
+def require_at_least_one(name: str, value: int) -> None:
     """Refuse a count below one."""
     if value < 1:
         raise ArgumentError(f"{name} must be 1 or more, got {value}. Raise {name}.")
-
-
-def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse an unknown name."""
-    if value not in allowed:
-        raise ArgumentError(
-            f"{name} must be one of {', '.join(allowed)}, got {value!r}. Choose one."
-        )
 
 
 def require_fraction(name: str, value: float) -> None:

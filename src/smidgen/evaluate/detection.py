@@ -48,7 +48,7 @@ def bootstrap_auroc(
     Returns:
         The area with its interval.
     """
-    checks.require_positive("draws", draws)
+    checks.require_at_least_one("draws", draws)
     value = auroc(inside_scores, outside_scores)
     generator = torch.Generator().manual_seed(seed)
 

@@ -57,7 +57,7 @@ def bootstrap(
     Raises:
         DataError: If the statistic of all examples, or of each redraw, is NaN.
     """
-    checks.require_positive("n", n)
+    checks.require_at_least_one("n", n)
     value = float(statistic(torch.arange(n)))
 
     def row_by_row(rows: Tensor) -> Tensor:
@@ -74,11 +74,7 @@ def bootstrap(
 
 
 def bootstrap_mean(
-    values: Tensor,
-    *,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    values: Tensor, *, draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Compute the percentile interval of the mean of per-example values.
 
@@ -94,12 +90,7 @@ def bootstrap_mean(
         The mean with its interval.
     """
     values = checks.as_vector("values", values, finite=True)
-    drawn = redraw(
-        lambda rows: values[rows].mean(-1),
-        len(values),
-        draws=draws,
-        seed=seed,
-    )
+    drawn = redraw(lambda rows: values[rows].mean(-1), len(values), draws=draws, seed=seed)
     return percentile_interval(float(values.mean()), drawn, level)
 
 
@@ -133,24 +124,10 @@ def paired_difference(
 
 
 def redraw(
-    statistics: Callable[[Tensor], Tensor],
-    n: int,
-    *,
-    draws: int,
-    seed: int,
+    statistics: Callable[[Tensor], Tensor], n: int, *, draws: int, seed: int
 ) -> Tensor:
-    """Compute statistics of redrawn examples, many redraws at once.
-
-    Args:
-        statistics: Given rows of indices, (K, n), returns one number for each, (K,).
-        n: How many examples there are.
-        draws: How many times to redraw them.
-        seed: Of the redraws.
-
-    Returns:
-        The numbers, (draws,).
-    """
-    checks.require_positive("draws", draws)
+    """Compute statistics, of indices (K, n) to numbers (K,), of many redraws at once."""
+    checks.require_at_least_one("draws", draws)
     generator = torch.Generator().manual_seed(seed)
     chunk = max(1, _CHUNK // n)
     parts = []

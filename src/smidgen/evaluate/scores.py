@@ -23,7 +23,7 @@ from smidgen.outputs.predictive import (
 )
 from smidgen.outputs.targets import has_target
 
-Kind = TypeVar("Kind", bound=Predictive)
+AnyPredictive = TypeVar("AnyPredictive", bound=Predictive)
 
 
 def nll(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -62,11 +62,8 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
                 f"{float(variance.min())}. Fit the noise first."
             )
         return 0.5 * ((2 * pi * variance).log() + squares / variance).sum(-1)
-    raise ArgumentError(
-        _wrong_kind(
-            "nll", predictive, "categorical, bernoulli or gaussian", "Pass one of these"
-        )
-    )
+    allowed = "categorical, bernoulli or gaussian"
+    raise ArgumentError(_wrong_kind("nll", predictive, allowed, "Pass one of these"))
 
 
 def brier(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -91,11 +88,8 @@ def brier(predictive: Predictive, targets: Tensor) -> Tensor:
     elif isinstance(predictive, BernoulliPredictive):
         truth = _yes_or_no(predictive, targets)
     else:
-        raise ArgumentError(
-            _wrong_kind(
-                "brier", predictive, "categorical or bernoulli", "Use squared_error"
-            )
-        )
+        allowed = "categorical or bernoulli"
+        raise ArgumentError(_wrong_kind("brier", predictive, allowed, "Use squared_error"))
     return (predictive.probs.double() - truth).square().sum(-1)
 
 
@@ -117,19 +111,7 @@ def correct(predictive: Predictive, targets: Tensor) -> Tensor:
 def confidence_and_correct(
     verb: str, predictive: Predictive, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute how sure each answer is, and whether it is right.
-
-    Args:
-        verb: The function that needs them, for errors.
-        predictive: Categorical or Bernoulli.
-        targets: Class numbers (B,), or labels 0 or 1 (B, C).
-
-    Returns:
-        The probability of each answer, and 1 or 0: (B,) for classes, (B, C) for labels.
-
-    Raises:
-        ArgumentError: If the predictive is of another kind.
-    """
+    """Compute each answer's probability and whether it is right: (B,), of labels (B, C)."""
     predictive, targets = drop_unlabelled(predictive, targets)
     if isinstance(predictive, CategoricalPredictive):
         right = predictive.predicted == _class_numbers(predictive, targets)
@@ -139,9 +121,8 @@ def confidence_and_correct(
         probs = predictive.probs.double()
         right = (probs >= 0.5) == (labels == 1)
         return probs.maximum(1 - probs), right.double()
-    raise ArgumentError(
-        _wrong_kind(verb, predictive, "categorical or bernoulli", "Use nll")
-    )
+    allowed = "categorical or bernoulli"
+    raise ArgumentError(_wrong_kind(verb, predictive, allowed, "Use nll"))
 
 
 def covered(predictive: Predictive, targets: Tensor, *, level: float = 0.95) -> Tensor:
@@ -176,19 +157,10 @@ def squared_error(predictive: Predictive, targets: Tensor) -> Tensor:
     return _residuals(gaussian, targets).square().mean(-1)
 
 
-def drop_unlabelled(predictive: Kind, targets: Tensor) -> tuple[Kind, Tensor]:
-    """Leave out the examples labelled −100: padding, and tokens without a label.
-
-    Args:
-        predictive: Of any kind.
-        targets: The targets of all its examples, (B, ...).
-
-    Returns:
-        The predictive of the examples that have a target, and their targets.
-
-    Raises:
-        DataError: If none has one.
-    """
+def drop_unlabelled(
+    predictive: AnyPredictive, targets: Tensor
+) -> tuple[AnyPredictive, Tensor]:
+    """Leave out the examples labelled −100: padding, and tokens without a label."""
     if targets.dim() == 0 or len(targets) != len(predictive):
         return predictive, targets  # the checks of each score refuse these
     # A regression's whole numbers may be −100 and mean it.

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from smidgen.report.one_record.tables import score_rows
     from smidgen.report.one_record.verdict import verdict
 
-__all__ = [
-    "About",
-    "render",
-    "render_many",
-    "score_rows",
-    "verdict",
-    "write",
-    "write_many",
-]
+__all__ = ["About", "render", "render_many", "score_rows", "verdict", "write", "write_many"]
 
 _MODULES = {
     "About": "many_records.page",

@@ -13,7 +13,7 @@ MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
 _ECE = ("ece_equal_mass", "ece")
 
-Method = Mapping[str, Any]
+MethodFields = Mapping[str, Any]
 """A method of a record: its name, scores, settings and curves."""
 Estimate = Mapping[str, float]
 """A measured `value`, with `low` and `high` where its interval is known."""
@@ -24,21 +24,11 @@ def read_part(record: Record, name: str) -> Any:
     return record.results.get(name) or None
 
 
-def list_methods(record: Record) -> list[Method]:
-    """List the methods of a record, in its order.
-
-    Args:
-        record: The record.
-
-    Returns:
-        One mapping for each method, each with a name of its own.
-
-    Raises:
-        DataError: If a method has no name, or two share one.
-    """
+def list_methods(record: Record) -> list[MethodFields]:
+    """List the methods of a record, in its order."""
     part = read_part(record, "methods")
     # A user's own kind of record may have other methods: no page knows those.
-    methods: list[Method] = list(part) if isinstance(part, list | tuple) else []
+    methods: list[MethodFields] = list(part) if isinstance(part, list | tuple) else []
     names = [method.get("name") for method in methods]
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:
@@ -49,28 +39,20 @@ def list_methods(record: Record) -> list[Method]:
     return methods
 
 
-def label_of(method: Method) -> str:
+def read_label(method: MethodFields) -> str:
     """Name a method as people read it."""
     text = method.get("label") or label_method(method["name"])
     # Records written before 0.1 call an affine layer a map.
     return str(text).replace("ll maps", "ll layers")
 
 
-def find_method(record: Record, name: str) -> Method | None:
+def find_method(record: Record, name: str) -> MethodFields | None:
     """Find a method by its name."""
     return next((m for m in list_methods(record) if m["name"] == name), None)
 
 
-def find_primary(record: Record) -> Method | None:
-    """Find the Bayesian method that the verdict is about.
-
-    Args:
-        record: The record.
-
-    Returns:
-        What validation data chose in a ramp; else Sparse-KFAC where it was run, else the
-        last method that is not a baseline.
-    """
+def find_primary(record: Record) -> MethodFields | None:
+    """Find the Bayesian method that the verdict is about."""
     best = find_method(record, str((read_part(record, "ramp") or {}).get("best")))
     if best is not None:
         return best
@@ -79,13 +61,13 @@ def find_primary(record: Record) -> Method | None:
     return next(iter(preferred or reversed(candidates)), None)
 
 
-def read_score(method: Method | None, name: str) -> Estimate | None:
+def read_score(method: MethodFields | None, name: str) -> Estimate | None:
     """Read one score of a method, if it was measured."""
     score: Estimate | None = ((method or {}).get("scores") or {}).get(name)
     return score
 
 
-def find_calibration_score(method: Method | None) -> str | None:
+def find_calibration_score(method: MethodFields | None) -> str | None:
     """Name the calibration error that a method was scored by, if any."""
     return next((name for name in _ECE if read_score(method, name)), None)
 
@@ -104,17 +86,7 @@ def name_scaling(record: Record) -> str:
 def read_difference(
     record: Record, method: str, baseline: str, score: str
 ) -> Estimate | None:
-    """Read a paired difference, method minus baseline, if it was measured with bounds.
-
-    Args:
-        record: The record.
-        method: Name of the method.
-        baseline: Name of the method it is compared with.
-        score: Name of the score.
-
-    Returns:
-        The difference and its interval.
-    """
+    """Read a paired difference, method minus baseline, if it was measured with bounds."""
     for entry in read_part(record, "differences") or ():
         names = (entry.get("method"), entry.get("baseline"), entry.get("score"))
         if names == (method, baseline, score) and has_bounds(entry):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Literal
 
 from smidgen.report.drawing.palette import Style
@@ -25,14 +26,7 @@ FAMILIES = {"laplace": "Laplace", "swag": "SWAG", "ssvi": "SSVI"}
 
 @dataclass(frozen=True)
 class KnownMethod:
-    """A method smidgen knows by name.
-
-    Args:
-        label: Its name in tables and sentences.
-        style: How it is drawn, if always in the same way.
-        short: Its name where there is little room, if another.
-        meaning: What it makes stochastic, for the page of a ramp.
-    """
+    """A method smidgen knows by name."""
 
     label: str
     style: Style | None = None
@@ -67,9 +61,7 @@ METHODS: Mapping[str, KnownMethod] = {
         "whole layers, drawn at random",
     ),
     "last-layer": KnownMethod(
-        "Last layer",
-        Style("#009e73", "^", _LAST_DASH),
-        meaning="the last layer alone",
+        "Last layer", Style("#009e73", "^", _LAST_DASH), meaning="the last layer alone"
     ),
     "full": KnownMethod("All layers", Style("#1f2328", "s"), meaning="every layer, whole"),
     "magnitude": KnownMethod(
@@ -132,16 +124,7 @@ _OTHER_DASHES = ((3.0, 1.2), _LONG_DASH, (2.0, 1.0), (5.0, 1.5))
 def label_method(
     name: str, context: Context = "posterior", *, family: str | None = None
 ) -> str:
-    """Name a method as people read it.
-
-    Args:
-        name: Its name in records.
-        context: Where it stands; a few names mean something else there.
-        family: "laplace", "swag" or "ssvi", to be said before the name.
-
-    Returns:
-        The label; of a method that smidgen does not know, its name.
-    """
+    """Name a method as people read it."""
     if family is not None:
         return f"{FAMILIES.get(family, family)}, {label_within(name, context)}"
     method = METHODS.get(f"{context}:{name}") or METHODS.get(name)
@@ -171,16 +154,10 @@ def explain_methods() -> dict[str, str]:
 
 
 def assign_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Give every method its style; the methods smidgen knows always have theirs.
-
-    Args:
-        names: The methods to be drawn, in order.
-
-    Returns:
-        A style by name, of these methods and of all in the table.
-    """
+    """Give every method its style; the methods smidgen knows always have theirs."""
     styles = {name: method.style for name, method in METHODS.items() if method.style}
-    others = 0
+    colours, markers = cycle(_OTHER_COLOURS), cycle(_OTHER_MARKERS)
+    dashes = cycle(_OTHER_DASHES)
     for name in dict.fromkeys(names):
         if name in styles:
             continue
@@ -192,14 +169,5 @@ def assign_styles(names: Sequence[str]) -> dict[str, Style]:
             # The same choice of weights has the same colour; SWAG's lines are dotted.
             styles[name] = replace(base, dash=_DOTS)
         else:
-            styles[name] = _other_style(others)
-            others += 1
+            styles[name] = Style(next(colours), next(markers), next(dashes))
     return styles
-
-
-def _other_style(index: int) -> Style:
-    return Style(
-        _OTHER_COLOURS[index % len(_OTHER_COLOURS)],
-        _OTHER_MARKERS[index % len(_OTHER_MARKERS)],
-        _OTHER_DASHES[index % len(_OTHER_DASHES)],
-    )

@@ -57,7 +57,7 @@ class Comparison(Record):
         return report.write(self, path)
 
     def __str__(self) -> str:
-        columns, rows = tables.columns_of(self), report.score_rows(self)
+        columns, rows = tables.list_columns(self), report.score_rows(self)
         shown = [
             index
             for index in range(len(columns))

@@ -19,16 +19,7 @@ _COLOURS = "cividis"
 
 
 def connectivity_picture(epochs: Sequence[Profile], *, image: Shape | None = None) -> str:
-    """Draw the share of active weights at each input of each layer, epoch by epoch.
-
-    Args:
-        epochs: That share by layer, after each epoch.
-        image: Height and width of the inputs, if the first layer reads pixels: it is then
-            drawn as three images, of the first, a middle and the last epoch.
-
-    Returns:
-        An SVG file.
-    """
+    """Draw the share of active weights at each input of each layer, epoch by epoch."""
     names = list(epochs[0])
     with drawing():
         rows = len(names) + (image is not None)

@@ -1,4 +1,4 @@
-"""From a matplotlib figure to a small SVG that can stand inside a page.
+"""From a matplotlib figure or a style to a small SVG that can stand inside a page.
 
 Text stays text in the reader's own font, the width is left to the page, ids carry the
 name of the figure, and nothing points outside: no header, no metadata, no namespace.
@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from smidgen.report.drawing.palette import FAINT, INK, SOFT
+from smidgen.report.drawing.palette import FAINT, INK, SOFT, Style
 
 FONTS = "-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _SIZE = 11.0
@@ -51,6 +52,14 @@ _SETTINGS = {
     "ytick.major.width": 0.7,
     "ytick.minor.size": 0.0,
 }
+_SHAPES = {
+    "s": "9.8,1.8 16.2,1.8 16.2,8.2 9.8,8.2",
+    "D": "13,1 17,5 13,9 9,5",
+    "^": "13,1.2 17,8.4 9,8.4",
+    "v": "13,8.8 17,1.6 9,1.6",
+    "*": "13,0.4 14.2,3.6 17.6,3.7 14.9,5.8 15.9,9.1 13,7.2 10.1,9.1 11.1,5.8 8.4,3.7 "
+    "11.8,3.6",
+}
 _POINTS_PER_INCH = 72
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _FONT = re.compile(r"font-family:[^;]*;?\s*")
@@ -72,35 +81,36 @@ def sheet(width: float, height: float) -> Figure:
     return Figure(figsize=size, dpi=_POINTS_PER_INCH, facecolor="none")
 
 
-def inline(figure: Figure, name: str, title: str) -> str:
-    """Write a figure as SVG for the inside of an HTML page.
-
-    Args:
-        figure: What was drawn.
-        name: Stands before every id, so that figures on a page never share one.
-        title: What a screen reader says.
-
-    Returns:
-        One `svg` element.
-    """
+def inline(figure: Figure, name: str, title: str) -> Markup:
+    """Write a figure as SVG for the inside of an HTML page."""
     buffer = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata=metadata)
     source = ET.fromstring(buffer.getvalue())
-    root = ET.Element(
-        "svg",
-        {
-            "viewBox": source.attrib["viewBox"],
-            "role": "img",
-            "style": f"font-family:{FONTS};stroke-linejoin:round;stroke-linecap:butt",
-        },
-    )
+    style = f"font-family:{FONTS};stroke-linejoin:round;stroke-linecap:butt"
+    root = ET.Element("svg", viewBox=source.attrib["viewBox"], role="img", style=style)
     ET.SubElement(root, "title").text = title
     referenced = set(_REFERENCE.findall(buffer.getvalue()))
     for child in source:
         _copy(child, root, name, referenced)
-    return ET.tostring(root, encoding="unicode")
+    return Markup(ET.tostring(root, encoding="unicode"))
+
+
+def legend_marker(style: Style, *, marker: bool = True) -> Markup:
+    """Draw a style as a small SVG, to stand beside a name."""
+    dash = " ".join(f"{2 * length:g}" for length in style.dash)
+    line = f'<path d="M0 5H25.2" stroke-width="2" stroke-dasharray="{dash or "none"}"/>'
+    shape = ""
+    if marker and style.marker in _SHAPES:
+        shape = f'<polygon points="{_SHAPES[style.marker]}"/>'
+    elif marker:
+        shape = '<circle cx="13" cy="5" r="3.6"/>'
+    return Markup(
+        '<svg class="key" viewBox="0 0 26 10" aria-hidden="true" '
+        f'fill="{style.colour}" stroke="{style.colour}" stroke-width="0">'
+        f"{line}{shape}</svg>"
+    )
 
 
 def _copy(source: ET.Element, parent: ET.Element, name: str, referenced: set[str]) -> None:
@@ -120,7 +130,10 @@ def _copy(source: ET.Element, parent: ET.Element, name: str, referenced: set[str
         elif key in ("href", "clip-path"):
             attributes[key] = _prefixed(text, name)
         elif not text.startswith("rotate(-0 "):
-            attributes[key] = _LONG.sub(_short, " ".join(text.split()))
+            # A hundredth of a pixel is enough.
+            attributes[key] = _LONG.sub(
+                lambda match: f"{float(match.group()):.2f}", " ".join(text.split())
+            )
     element = ET.SubElement(parent, tag, attributes)
     element.text = source.text if tag in ("text", "tspan") else None
     for child in source:
@@ -130,8 +143,3 @@ def _copy(source: ET.Element, parent: ET.Element, name: str, referenced: set[str
 def _prefixed(text: str, name: str) -> str:
     """Prefix the ids a value points to; colours begin with a hash too."""
     return re.sub(r"(^|url\()#", rf"\1#{name}-", text)
-
-
-def _short(match: re.Match[str]) -> str:
-    """Keep a hundredth of a pixel of a coordinate."""
-    return f"{float(match.group()):.2f}"

@@ -24,18 +24,17 @@ from smidgen.runtime.record import Record
 
 LEVEL = 0.95
 FEWEST = 3
-"""How many differences bear a verdict."""
-_SAME = 1e-4
-Pair = tuple[str, int]
+"""How many differences it takes for a verdict."""
+_TOLERANCE = 1e-4
+DataSeed = tuple[str, int]
 """The name of a data set and a seed."""
 
 
 @dataclass(frozen=True)
 class SeedMean:
-    """A mean over seeds and its interval; without one if there is but one seed.
+    """A mean over seeds, its standard error and interval (None if there is one seed only).
 
-    Fewer than three numbers bear no verdict, wherever their interval lies. `error` is the
-    standard error of the mean.
+    Fewer than three numbers allow no verdict, wherever their interval lies.
     """
 
     value: float
@@ -55,57 +54,35 @@ class SeedMean:
         return self.low is not None and self.low > 0 and self.count >= FEWEST
 
 
-def spread(values: Sequence[float], test_to_train: float = 0.0) -> SeedMean:
-    """Mean and Student's interval of numbers that are one for each seed."""
-    return stratified([values], [test_to_train])
+def average_seeds(values: Sequence[float], test_to_train: float = 0.0) -> SeedMean:
+    """Compute the mean and Student's interval of one number per seed."""
+    return average_groups([values], [test_to_train])
 
 
-def stratified(
+def average_groups(
     groups: Sequence[Sequence[float]], test_to_train: Sequence[float] | None = None
 ) -> SeedMean:
-    """Mean of the means of groups, which count alike, and its interval.
-
-    Its variance is Σ s²_g(1/n_g + r_g) / G², its degrees of freedom Satterthwaite's.
-
-    Args:
-        groups: Numbers that are one for each seed, by data set.
-        test_to_train: r_g, test rows to a training row where seeds are splits of the same
-            rows; zero where seeds share no rows, or where only these test rows are meant.
-
-    Returns:
-        The mean; without an interval if a group has but one number.
-    """
+    """Average the means of groups (one number per seed in each), which count alike."""
     mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
     if any(len(group) < 2 for group in groups):
         return SeedMean(mean, None, None, count)
+    # The variance is Σ s²_g(1/n_g + r_g) / G².
     shares = [
-        (
-            variance(group) * (1 / len(group) + ratio) / len(groups) ** 2,
-            len(group) - 1,
-        )
+        (variance(group) * (1 / len(group) + ratio) / len(groups) ** 2, len(group) - 1)
         for group, ratio in zip(groups, test_to_train or [0.0] * len(groups), strict=True)
     ]
     error = sqrt(sum(share for share, _ in shares))
-    return SeedMean(mean, *interval(mean, shares), count, error)
+    return SeedMean(mean, *find_interval(mean, shares), count, error)
 
 
-def interval(
-    mean: float, shares: Iterable[tuple[float, int]], known: float = 0.0
+def find_interval(
+    mean: float, shares: Sequence[tuple[float, int]], known: float = 0.0
 ) -> tuple[float, float]:
-    """Student's interval of a mean whose variance is a sum of estimates.
-
-    Args:
-        mean: The mean.
-        shares: Each estimate of a variance and its degrees of freedom; those of their sum
-            are Satterthwaite's.
-        known: What else the variance is, so well known that it costs no degree of freedom.
-
-    Returns:
-        Its ends.
-    """
-    found = list(shares)
-    error = known + sum(share for share, _ in found)
-    spent = sum(share**2 / freedom for share, freedom in found)
+    """Find Student's interval of a mean whose variance is a sum of estimates."""
+    # Each share has its degrees of freedom (those of the sum are Satterthwaite's), while
+    # `known` is so well known that it costs none.
+    error = known + sum(share for share, _ in shares)
+    spent = sum(share**2 / freedom for share, freedom in shares)
     freedom = error**2 / spent if spent else inf
     half = float(student.ppf((1 + LEVEL) / 2, freedom)) * sqrt(error)
     return mean - half, mean + half
@@ -113,9 +90,10 @@ def interval(
 
 @dataclass(frozen=True)
 class RecordTable:
-    """What several records say: one entry for each data set, seed and method.
+    """The methods of several records by data set, seed and name.
 
-    `names` are of the data of each record; `test_to_train` is `stratified`'s r by data set.
+    `names` are the data sets of the records; `test_to_train` holds, by data set, the test
+    rows to a training row where seeds are splits of the same rows, else zero.
     """
 
     records: tuple[Record, ...]
@@ -135,169 +113,140 @@ class RecordTable:
         return list(dict.fromkeys(method for _, _, method in self.entries))
 
     def seeds(self, data: str) -> list[int]:
-        """The seeds of a data set."""
-        return sorted({seed for own, seed, _ in self.entries if own == data})
+        """List the seeds of a data set."""
+        return sorted(seed for _, seed in self.pairs(data))
 
-    def pairs(self, data: str | None = None) -> list[Pair]:
-        """Every data set and seed, or those of one data set."""
-        found = ((own, seed) for own, seed, _ in self.entries if data in (None, own))
-        return list(dict.fromkeys(found))
+    def pairs(self, data: str | None = None) -> list[DataSeed]:
+        """List every data set and seed, or those of one data set."""
+        keys = ((name, seed) for name, seed, _ in self.entries if data in (None, name))
+        return list(dict.fromkeys(keys))
 
-    def value(self, pair: Pair, method: str, score: str) -> float | None:
-        """One number of one method on one data set and seed."""
-        entry = self.entries.get((*pair, method))
-        if entry is None:
-            return None
-        found = fields.read_score(entry, score)
-        plain = entry.get(score) if found is None else found["value"]
-        return None if plain is None else float(plain)
+    def value(self, pair: DataSeed, method: str, score: str) -> float | None:
+        """Read one number of a method on a data set and seed."""
+        entry = self.entries.get((*pair, method), {})
+        estimate = fields.read_score(entry, score)
+        value = entry.get(score) if estimate is None else estimate["value"]
+        return None if value is None else float(value)
 
     def values(self, data: str, method: str, score: str) -> list[float]:
-        """A method's numbers on a data set, one for each seed that has it."""
-        found = (self.value(pair, method, score) for pair in self.pairs(data))
-        return [each for each in found if each is not None]
+        """List a method's numbers on a data set, one for each seed that has it."""
+        values = (self.value(pair, method, score) for pair in self.pairs(data))
+        return [value for value in values if value is not None]
 
     def mean(self, data: str, method: str, score: str) -> SeedMean | None:
-        """A method's mean over the seeds of a data set."""
-        known = self.values(data, method, score)
-        return spread(known, self.test_to_train[data]) if known else None
+        """Average a method's numbers over the seeds of a data set."""
+        values = self.values(data, method, score)
+        return average_seeds(values, self.test_to_train[data]) if values else None
 
     def difference(
         self, method: str, other: str, score: str, data: str | None = None
     ) -> SeedMean | None:
-        """A method less another, within each seed.
-
-        Args:
-            method: The one.
-            other: The other.
-            score: In what.
-            data: On which data set; if none is named, on all that have two seeds of both,
-                or on all if none has.
-
-        Returns:
-            The mean difference; None if no seed has both.
-        """
-        found: dict[str, list[float]] = {}
+        """Average a method's score less another's, within each seed that has both."""
+        gaps: dict[str, list[float]] = {}
         for pair in self.pairs(data):
-            ours, theirs = (self.value(pair, each, score) for each in (method, other))
+            ours, theirs = (self.value(pair, name, score) for name in (method, other))
             if ours is not None and theirs is not None:
-                found.setdefault(pair[0], []).append(ours - theirs)
-        if not found or method == other:
+                gaps.setdefault(pair[0], []).append(ours - theirs)
+        if not gaps or method == other:
             return None
-        several = {own: gaps for own, gaps in found.items() if len(gaps) > 1} or found
-        return stratified(
-            list(several.values()), [self.test_to_train[own] for own in several]
+        # Over all data sets, those with a single such seed only count if no other has more.
+        gaps = {name: values for name, values in gaps.items() if len(values) > 1} or gaps
+        return average_groups(
+            list(gaps.values()), [self.test_to_train[name] for name in gaps]
         )
 
     def ranks(self, score: str) -> dict[str, float]:
-        """Mean rank by a score, lowest first, of methods that every pair has."""
+        """Average the ranks by a score, lowest first, of methods that every pair has."""
         pairs = self.pairs()
-        whole = [
-            method
+        ranks: dict[str, list[int]] = {
+            method: []
             for method in self.methods
             if all(self.value(pair, method, score) is not None for pair in pairs)
-        ]
-        places: dict[str, list[int]] = {method: [] for method in whole}
+        }
         for pair in pairs:
-            ordered = sorted(whole, key=lambda m: (self.value(pair, m, score), m))
-            for place, method in enumerate(ordered, 1):
-                places[method].append(place)
-        return {method: fmean(found) for method, found in places.items()}
+            ordered = sorted(ranks, key=lambda m: (self.value(pair, m, score), m))
+            for rank, method in enumerate(ordered, 1):
+                ranks[method].append(rank)
+        return {method: fmean(values) for method, values in ranks.items()}
 
-    def lowest(self, data: str, score: str = "nll") -> str | None:
-        """The method of the lowest mean, whether clearly or not."""
-        found = {m: own for m in self.methods if (own := self.values(data, m, score))}
-        most = max(map(len, found.values()), default=0)
+    def lowest(self, data: str) -> str | None:
+        """Find the method of the lowest mean NLL, whether clearly or not."""
+        losses = {
+            m: values for m in self.methods if (values := self.values(data, m, "nll"))
+        }
+        most = max(map(len, losses.values()), default=0)
         # A mean over fewer seeds may be low because of them.
-        means = {m: fmean(own) for m, own in found.items() if len(own) == most}
+        means = {m: fmean(values) for m, values in losses.items() if len(values) == most}
         return min(means, key=lambda m: means[m], default=None)
 
-    def best(self, data: str, baseline: str, score: str = "nll") -> str | None:
-        """The method of the lowest mean, if it is clearly below the baseline."""
-        lowest = self.lowest(data, score)
-        if lowest is None:
-            return None
-        gap = self.difference(lowest, baseline, score, data)
-        return lowest if gap is not None and gap.below_zero else None
+    def best(self, data: str, baseline: str) -> str | None:
+        """Find the method of the lowest mean NLL, if it is clearly below the baseline."""
+        lowest = self.lowest(data)
+        gap = lowest and self.difference(lowest, baseline, "nll", data)
+        return lowest if gap and gap.below_zero else None
 
     def parts(self, data: str, part: str) -> list[Any]:
-        """One part of the results of every record of a data set that has it."""
-        own = self.records_of(data)
-        return [
-            fields.read_part(each, part) for each in own if fields.read_part(each, part)
-        ]
+        """List one part of the results of every record of a data set that has it."""
+        parts = (fields.read_part(record, part) for record in self.records_of(data))
+        return [part for part in parts if part]
 
     def records_of(self, data: str) -> list[Record]:
-        """The records of a data set."""
+        """List the records of a data set."""
         named = zip(self.names, self.records, strict=True)
         return [record for name, record in named if name == data]
 
 
 def gather(records: Iterable[Record], test_to_train: float = 0.0) -> RecordTable:
-    """Put records side by side.
-
-    Args:
-        records: Records of any kind. Data of one name that were drawn otherwise are
-            told apart by a number.
-        test_to_train: Test rows to a training row, where seeds are splits of the same rows;
-            where records note more, theirs.
-
-    Returns:
-        Them all by data set, seed and method.
-
-    Raises:
-        DataError: If none of them scores anything, or two score one method otherwise.
-    """
-    kept = tuple(records)
-    names = tuple(_names(kept))
+    """Put records of any kind side by side; a larger `test_to_train` of theirs counts."""
+    records = tuple(records)
+    names = tuple(_name_data(records))
     entries: dict[tuple[str, int, str], Mapping[str, Any]] = {}
     labels: dict[str, str] = {}
-    for data, record in zip(names, kept, strict=True):
+    ratios = dict.fromkeys(names, test_to_train)
+    for data, record in zip(names, records, strict=True):
+        ratios[data] = max(ratios[data], float(record.config.get("test_to_train", 0.0)))
         for method in fields.list_methods(record):
-            place = (data, record.seed or 0, method["name"])
-            _require_same(place, entries.setdefault(place, method), method)
-            labels.setdefault(method["name"], fields.label_of(method))
+            key = (data, record.seed or 0, method["name"])
+            _require_same(key, entries.setdefault(key, method), method)
+            labels.setdefault(method["name"], fields.read_label(method))
     if not entries:
-        kinds = ", ".join(dict.fromkeys(record.kind for record in kept))
+        kinds = ", ".join(dict.fromkeys(record.kind for record in records))
         raise DataError(
             "the records must hold at least one method scored on test data, as those of "
             "'smidgen study run', 'ramp' or 'evaluate' do, got none in records "
             f"of {kinds}: trials and chains alone have no page."
         )
-    ratios = dict.fromkeys(names, test_to_train)
-    for data, record in zip(names, kept, strict=True):
-        ratios[data] = max(ratios[data], float(record.config.get("test_to_train", 0.0)))
-    return RecordTable(kept, names, entries, labels, ratios)
+    return RecordTable(records, names, entries, labels, ratios)
 
 
-def _names(records: Iterable[Record]) -> Iterator[str]:
-    """Name the data of each record: as its study does, or by its title."""
-    known: dict[str, list[object]] = {}
+def _name_data(records: Iterable[Record]) -> Iterator[str]:
+    """Name the data of each record; a number tells data of one name apart."""
+    variants: dict[str, list[object]] = {}
     for record in records:
         config = record.config
-        told = config.get("data")
-        if isinstance(told, Mapping):
-            name = str(told.get("name", "data"))
+        data = config.get("data")
+        if isinstance(data, Mapping):
+            name = str(data.get("name", "data"))
         else:
-            name = str(told or config.get("title") or config.get("model") or "data")
-        drawn = known.setdefault(name, [])
-        if told not in drawn:
-            drawn.append(told)
-        place = drawn.index(told)
-        yield f"{name} ({place + 1})" if place else name
+            name = str(data or config.get("title") or config.get("model") or "data")
+        seen = variants.setdefault(name, [])
+        if data not in seen:
+            seen.append(data)
+        index = seen.index(data)
+        yield f"{name} ({index + 1})" if index else name
 
 
 def _require_same(
-    place: tuple[str, int, str], first: Mapping[str, Any], second: Mapping[str, Any]
+    key: tuple[str, int, str], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> None:
-    """Several cells may score one method, as the point estimate; never otherwise."""
+    """Check that cells that score the same method, as the point estimate, agree on it."""
     for score in first.get("scores") or ():
-        ours, theirs = (fields.read_score(each, score) for each in (first, second))
+        ours, theirs = (fields.read_score(method, score) for method in (first, second))
         if ours is None or theirs is None:
             continue
         values = ours["value"], theirs["value"]
-        if not isclose(*values, rel_tol=_SAME, abs_tol=_SAME):
-            data, seed, name = place
+        if not isclose(*values, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            data, seed, name = key
             raise DataError(
                 "records on one page must not contradict each other, as those of two "
                 f"studies or posteriors may. Got {values[0]:.6g} and {values[1]:.6g} for "

@@ -1,4 +1,4 @@
-"""How chains over the weights went: their traces, and what they say of themselves."""
+"""How chains over the weights went: their traces and their diagnostics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from smidgen.report.drawing.axes import (
     place_axes,
     set_log_ticks,
 )
-from smidgen.report.drawing.palette import Style, legend_marker
-from smidgen.report.drawing.svg import drawing, inline, sheet
+from smidgen.report.drawing.palette import Style
+from smidgen.report.drawing.svg import drawing, inline, legend_marker, sheet
 from smidgen.runtime.record import Record
 
 _TRACES = {
@@ -32,71 +32,47 @@ _DASHES = ((), (4.5, 1.8), (1.4, 1.0))
 
 @dataclass(frozen=True)
 class Chains:
-    """What a page shows of chains.
-
-    Args:
-        figures: One SVG for each trace, by what it is of.
-        legend: A key and a name for each kind of chain.
-        rows: The diagnostics of each chain, and its name.
-    """
+    """What a page shows of chains: a figure per trace, a legend, and diagnostics."""
 
     figures: dict[str, Markup]
     legend: list[tuple[Markup, str]]
     rows: list[dict[str, Any]]
 
 
-def chains_of(records: Sequence[Record], name: str) -> Chains | None:
-    """Draw the chains of some records; those of one kind of cell style alike.
-
-    Args:
-        records: Records, of one data set.
-        name: Stands before the names of the figures.
-
-    Returns:
-        What to show, if a record has a chain.
-    """
-    found = [
-        each for each in records if (fields.read_part(each, "chain") or {}).get("traces")
+def describe_chains(records: Sequence[Record], name: str) -> Chains | None:
+    """Draw the chains of records of one data set, those of one kind of cell alike."""
+    chains = [
+        (str(record.config.get("cell", "chain")), record.seed, chain)
+        for record in records
+        if (chain := fields.read_part(record, "chain") or {}).get("traces")
     ]
-    if not found:
+    if not chains:
         return None
-    kinds = dict.fromkeys(_kind(each) for each in found)
-    styles = {kind: _look(place) for place, kind in enumerate(kinds)}
-    lines = [
-        (styles[_kind(each)], fields.read_part(each, "chain")["traces"]) for each in found
-    ]
+    kinds = dict.fromkeys(kind for kind, _, _ in chains)
+    styles = {kind: _choose_style(index) for index, kind in enumerate(kinds)}
+    lines = [(styles[kind], chain["traces"]) for kind, _, chain in chains]
     return Chains(
         {
-            text: Markup(_figure(lines, trace, text, f"{name}-{trace}"))
+            text: _draw_traces(lines, trace, text, f"{name}-{trace}")
             for trace, text in _TRACES.items()
         },
-        [
-            (Markup(legend_marker(style, marker=False)), kind)
-            for kind, style in styles.items()
-        ],
-        [
-            {"name": f"{_kind(each)}, seed {each.seed}", **fields.read_part(each, "chain")}
-            for each in found
-        ],
+        [(legend_marker(style, marker=False), kind) for kind, style in styles.items()],
+        [{"name": f"{kind}, seed {seed}", **chain} for kind, seed, chain in chains],
     )
 
 
-def _kind(record: Record) -> str:
-    return str(record.config.get("cell", "chain"))
+def _choose_style(index: int) -> Style:
+    """Draw every colour once unbroken, then dashed, then dotted."""
+    again, colour = divmod(index, len(_COLOURS))
+    return Style(_COLOURS[colour], "o", _DASHES[again % len(_DASHES)])
 
 
-def _look(place: int) -> Style:
-    """Every colour once unbroken, then dashed, then dotted."""
-    again, first = divmod(place, len(_COLOURS))
-    return Style(_COLOURS[first], "o", _DASHES[again % len(_DASHES)])
-
-
-def _figure(
+def _draw_traces(
     lines: Sequence[tuple[Style, Sequence[Mapping[str, float]]]],
     trace: str,
     text: str,
     name: str,
-) -> str:
+) -> Markup:
     with drawing():
         figure = sheet(240, 200)
         axes = place_axes(figure, left=46, top=18, width=186, height=142)

@@ -5,27 +5,32 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from smidgen.report import fields
 from smidgen.report.drawing.axes import draw_markers, place_axes, set_rows
-from smidgen.report.drawing.palette import SOFT, Style
+from smidgen.report.drawing.palette import SOFT, Styles
 from smidgen.report.drawing.svg import drawing, inline, sheet
-from smidgen.report.fields import MAP, TEMPERATURE
-from smidgen.report.formats import (
-    format_signed,
-    shorten_text,
+from smidgen.report.fields import MAP, TEMPERATURE, read_part
+from smidgen.report.formats import format_signed, shorten_text
+from smidgen.report.many_records.aggregate import (
+    FEWEST,
+    RecordTable,
+    SeedMean,
+    average_seeds,
 )
-from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, spread
 from smidgen.report.names import METHODS
 from smidgen.report.one_record.figures import filled_bins
 from smidgen.report.ramp.figures import (
+    RAMP_SCORES,
+    Limits,
     Line,
     collect_lines,
-    draw_scores,
+    draw_score_lines,
     group_levels,
     score_limits,
     size_limits,
@@ -33,276 +38,227 @@ from smidgen.report.ramp.figures import (
 
 _WIDTH, _NAMES, _ROW, _LINE = 384.0, 168.0, 17.0, 11.0
 _LONGEST, _LONGEST_END = 30, 14
-_FAR_OUT = 1.0
-_SCORES = {"nll": "NLL", "ece": "ECE"}
+_Point = Mapping[str, Any]
 
 
-def interval_figure(
+def draw_intervals(
     gaps: Mapping[str, SeedMean],
     labels: Mapping[str, str],
-    styles: Mapping[str, Style],
+    styles: Styles,
     *,
     aside: Collection[str] = (),
     xlabel: str,
     name: str,
-) -> str:
-    """Draw differences to a baseline with their intervals, a line for each method.
-
-    Args:
-        gaps: By method, from top to bottom.
-        labels: Names for people.
-        styles: How each is drawn.
-        aside: Methods that are only numbers at the edge where they lie far from the others.
-        xlabel: What is measured.
-        name: A name for the figure that no other has.
-
-    Returns:
-        The SVG.
-    """
-    low, high = _limits(gaps, aside)
-    names = {method: _lines(labels[method]) for method in gaps}
-    # Names on two lines tell methods apart whose names begin alike.
-    height = len(gaps) * (_ROW + _LINE * (max(map(len, names.values())) - 1))
+) -> Markup:
+    """Draw differences to a baseline and their intervals, a row for each method."""
+    # Methods in `aside` that lie far from the others are only numbers at the edge.
+    low, high = _find_limits(gaps, aside)
+    # Two lines tell apart methods whose names begin alike.
+    names = {
+        method: textwrap.wrap(labels[method], _LONGEST, max_lines=2, placeholder="…")
+        for method in gaps
+    }
+    height = len(gaps) * (_ROW + _LINE * (max(1, *map(len, names.values())) - 1))
     with drawing():
         figure = sheet(_WIDTH, height + 46)
-        across = _WIDTH - _NAMES - 16
-        axes = place_axes(figure, left=_NAMES, top=4, width=across, height=height)
+        width = _WIDTH - _NAMES - 16
+        axes = place_axes(figure, left=_NAMES, top=4, width=width, height=height)
         room = 0.05 * (high - low)
         set_rows(axes, len(gaps), (low - room, high + room), 0.0, 4)
-        for row, (method, found) in enumerate(gaps.items()):
+        for row, (method, gap) in enumerate(gaps.items()):
             style, y = styles[method], row + 0.5
-            place = min(max(found.value, low), high)
-            if place == found.value:
-                axes.hlines(y, *_ends(found), style.colour, linewidth=1.6)
+            x = min(max(gap.value, low), high)
+            if x == gap.value:
+                axes.hlines(y, *_find_ends(gap), style.colour, linewidth=1.6)
                 marker = style.marker
             else:
-                _number_at_edge(axes, found.value, place, y)
-                marker = ">" if place == high else "<"
-            draw_markers(axes, [place], [y], style, marker=marker)
+                _write_at_edge(axes, gap.value, x, y)
+                marker = ">" if x == high else "<"
+            draw_markers(axes, [x], [y], style, marker=marker)
             for i, line in enumerate(names[method]):
                 down = y / len(gaps) + (i - (len(names[method]) - 1) / 2) * _LINE / height
                 axes.text(
-                    -6 / across, 1 - down, line,
+                    -6 / width, 1 - down, line,
                     transform=axes.transAxes, ha="right", va="center",
                 )  # fmt: skip
         axes.set_xlabel(xlabel)
         return inline(figure, name, f"{xlabel} of each method")
 
 
-def _lines(label: str) -> list[str]:
-    """Break a long name, into two lines at most."""
-    return textwrap.wrap(label, _LONGEST, max_lines=2, placeholder="…") or [""]
-
-
-def _limits(gaps: Mapping[str, SeedMean], aside: Collection[str]) -> tuple[float, float]:
-    """Ends of the axis: of all methods but those aside that lie far from the others."""
-    near = [each for method, each in gaps.items() if method not in aside]
-    ends = [0.0, *(x for each in near for x in _ends(each))]
+def _find_limits(gaps: Mapping[str, SeedMean], aside: Collection[str]) -> Limits:
+    """Find the ends of an axis for all methods but those aside that lie far away."""
+    near = [_find_ends(gap) for method, gap in gaps.items() if method not in aside]
+    ends = [0.0, *chain.from_iterable(near)]
     low, high = min(ends), max(ends)
-    reach = _FAR_OUT * (high - low)
+    reach = high - low
     for method in aside:
-        found = _ends(gaps[method]) if method in gaps else (0.0, 0.0)
-        if not near or low - reach <= found[0] and found[1] <= high + reach:
-            low, high = min(low, found[0]), max(high, found[1])
+        first, last = _find_ends(gaps[method]) if method in gaps else (0.0, 0.0)
+        if not near or low - reach <= first and last <= high + reach:
+            low, high = min(low, first), max(high, last)
     return (low, high) if high > low else (low - 0.05, high + 0.05)
 
 
-def _number_at_edge(axes: Axes, value: float, place: float, y: float) -> None:
+def _write_at_edge(axes: Axes, value: float, x: float, y: float) -> None:
     """Write a difference that lies beyond the axis beside its arrow."""
-    inward = -1 if value > place else 1
+    inward = -1 if value > x else 1
     axes.annotate(
-        format_signed(value), (place, y), (8 * inward, 0),
+        format_signed(value), (x, y), (8 * inward, 0),
         textcoords="offset points", va="center", color=SOFT,
         ha="right" if inward < 0 else "left",
     )  # fmt: skip
 
 
-def _ends(found: SeedMean) -> tuple[float, float]:
-    """Ends of an interval; one standard error to either side where numbers are few."""
-    if found.count < FEWEST and found.error is not None:
-        return found.value - found.error, found.value + found.error
-    low = found.value if found.low is None else found.low
-    high = found.value if found.high is None else found.high
+def _find_ends(mean: SeedMean) -> Limits:
+    """Find the ends of an interval, one standard error to each side if seeds are few."""
+    if mean.count < FEWEST and mean.error is not None:
+        return mean.value - mean.error, mean.value + mean.error
+    low = mean.value if mean.low is None else mean.low
+    high = mean.value if mean.high is None else mean.high
     return low, high
 
 
-def ramp_curves(ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Join the validation curves of several seeds: each is a repeat of its points.
-
-    Args:
-        ramps: The curves of each, with temperature scaling's scores among them.
-
-    Returns:
-        Points and the point estimate, all less temperature scaling in the same seed; None
-        if no seed has it.
-    """
-    paired = [_less_temperature(ramp) for ramp in ramps if ramp.get(TEMPERATURE)]
-    if not paired:
+def join_ramps(ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Join the validation curves of seeds, each less its temperature scaling, if any."""
+    ramps = [_subtract_temperature(ramp) for ramp in ramps if ramp.get(TEMPERATURE)]
+    if not ramps:
         return None
-    schemes = dict.fromkeys(each["scheme"] for ramp in paired for each in ramp["points"])
+    schemes = dict.fromkeys(point["scheme"] for ramp in ramps for point in ramp["points"])
     return {
-        "points": [each for scheme in schemes for each in _aligned(paired, scheme)],
+        "points": [point for scheme in schemes for point in _align_points(ramps, scheme)],
         "chosen": {},
         **{
-            name: {score: fmean(ramp[name][score] for ramp in paired) for score in _SCORES}
+            name: {
+                score: fmean(ramp[name][score] for ramp in ramps) for score in RAMP_SCORES
+            }
             for name in (MAP, TEMPERATURE)
         },
     }
 
 
-def _less_temperature(ramp: Mapping[str, Any]) -> dict[str, Any]:
-    def less(entry: Mapping[str, Any]) -> dict[str, Any]:
-        gaps = {score: entry[score] - ramp[TEMPERATURE][score] for score in _SCORES}
+def _subtract_temperature(ramp: Mapping[str, Any]) -> dict[str, Any]:
+    def subtract(entry: _Point) -> dict[str, Any]:
+        gaps = {score: entry[score] - ramp[TEMPERATURE][score] for score in RAMP_SCORES}
         return {**entry, **gaps}
 
-    points = [less(point) for point in ramp["points"]]
-    return {"points": points, **{name: less(ramp[name]) for name in (MAP, TEMPERATURE)}}
+    baselines = {name: subtract(ramp[name]) for name in (MAP, TEMPERATURE)}
+    return {"points": [subtract(point) for point in ramp["points"]], **baselines}
 
 
-def _aligned(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[Mapping[str, Any]]:
-    """The points of a scheme, every seed at every size, so that means compare."""
-    seeds: list[dict[float, list[Mapping[str, Any]]]] = []
-    for ramp in ramps:
-        levels = group_levels(ramp["points"], scheme)
-        if levels:
-            seeds.append(levels)
+def _align_points(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[_Point]:
+    """List the points of a scheme, every seed at every size, so that means compare."""
+    seeds = [levels for ramp in ramps if (levels := group_levels(ramp["points"], scheme))]
     # As many sizes are the same sizes: if not in layers or floats, as shares of the weights.
-    if len({len(own) for own in seeds}) == 1:
+    if len({len(levels) for levels in seeds}) == 1:
         return [
-            {**point, "level": place}
-            for own in seeds
-            for place, level in enumerate(sorted(own))
-            for point in own[level]
+            {**point, "level": index}
+            for levels in seeds
+            for index, level in enumerate(sorted(levels))
+            for point in levels[level]
         ]
     return [
-        {**point, "level": wanted}
+        {**point, "level": level}
         # A budget that a seed lacks bought it nothing new: it has its next smaller one.
-        for own in seeds
-        for wanted in sorted({level for each in seeds for level in each})
-        for point in own[max((e for e in own if e <= wanted), default=min(own))]
+        for levels in seeds
+        for level in sorted(set(chain.from_iterable(seeds)))
+        for point in levels[max((x for x in levels if x <= level), default=min(levels))]
     ]
 
 
-def ramp_figures(
-    ramp: Mapping[str, Any], styles: Mapping[str, Style], name: str
-) -> list[str]:
+def draw_ramps(ramp: Mapping[str, Any], styles: Styles, name: str) -> list[Markup]:
     """Draw NLL and ECE on validation data against floats, less those of temperature."""
-    found = []
-    for score, text in _SCORES.items():
-        drawn = [_marked(line) for line in collect_lines(ramp, score)]
-        levels = {name: ramp[name][score] for name in (MAP, TEMPERATURE)}
-        axis = (size_limits(drawn), score_limits(drawn, levels))
-        found.append(
-            draw_scores(
-                drawn,
-                levels,
-                styles,
-                axis,
-                ylabel=f"validation {text} − temperature",
-                name=f"{name}-{score}",
-            )
-        )
-    return found
-
-
-def _marked(line: Line) -> Line:
-    """Mark the only point of a scheme; of more the line itself is drawn."""
-    only = (line.sizes[0], line.value[0]) if len(line.sizes) == 1 else None
-    return replace(line, chosen=only)
-
-
-def level_figures(
-    across: RecordTable, data: str, styles: Mapping[str, Style], baseline: str, name: str
-) -> dict[str, str]:
-    """Draw what ever more stochastic weights change in test NLL, within each seed.
-
-    Args:
-        across: The records.
-        data: Which data set.
-        styles: How each method is drawn.
-        baseline: The method that each is compared with, drawn level across at zero.
-        name: A name for the figure that no other has.
-
-    Returns:
-        An SVG for each family of methods that has several levels.
-    """
-    families: dict[str, list[Line]] = {}
-    for scheme, own in _level_gaps(across, data, baseline).items():
-        found = {
-            percent: spread(each, across.test_to_train[data])
-            for percent, each in sorted(own.items())
-        }
-        ends = [_ends(each) for each in found.values()]
-        line = Line(
-            scheme,
-            _end_name(scheme, across.labels.get(scheme, scheme)),
-            tuple(found),
-            tuple(each.value for each in found.values()),
-            tuple(low for low, _ in ends),
-            tuple(high for _, high in ends),
-        )
-        family, _, _ = across.labels.get(scheme, scheme).partition(", ")
-        families.setdefault(family, []).append(_marked(line))
-    levels = {baseline: 0.0}
-    return {
-        family: draw_scores(
-            drawn,
+    svgs = []
+    for score, text in RAMP_SCORES.items():
+        lines = [_mark_single(line) for line in collect_lines(ramp, score)]
+        levels = {baseline: ramp[baseline][score] for baseline in (MAP, TEMPERATURE)}
+        svg = draw_score_lines(
+            lines,
             levels,
             styles,
-            (size_limits(drawn), _seen_limits(drawn, levels)),
-            ylabel=f"test NLL less that of {across.labels.get(baseline, baseline)}",
-            xlabel="percent of weights stochastic",
-            name=f"{name}-{place}",
+            (size_limits(lines), score_limits(lines, levels)),
+            ylabel=f"validation {text} − temperature",
+            name=f"{name}-{score}",
         )
-        for place, (family, drawn) in enumerate(families.items())
-        # One size of everything is a row of the table and no curve.
-        if any(len(line.sizes) > 1 for line in drawn)
+        svgs.append(svg)
+    return svgs
+
+
+def _mark_single(line: Line) -> Line:
+    """Mark a scheme's point if it has only one; otherwise the line itself is drawn."""
+    single = (line.sizes[0], line.value[0]) if len(line.sizes) == 1 else None
+    return replace(line, chosen=single)
+
+
+def draw_levels(
+    table: RecordTable, data: str, styles: Styles, baseline: str, name: str
+) -> dict[str, Markup]:
+    """Draw test NLL against the percentage of weights, by family of methods."""
+    families: dict[str, list[Line]] = {}
+    for scheme, gaps in _collect_level_gaps(table, data, baseline).items():
+        means = {
+            percent: average_seeds(values, table.test_to_train[data])
+            for percent, values in sorted(gaps.items())
+        }
+        label = table.labels.get(scheme, scheme)
+        low, high = zip(*map(_find_ends, means.values()), strict=True)
+        values = tuple(mean.value for mean in means.values())
+        line = Line(scheme, _name_end(scheme, label), tuple(means), values, low, high)
+        families.setdefault(label.partition(", ")[0], []).append(_mark_single(line))
+    levels = {baseline: 0.0}
+    return {
+        family: draw_score_lines(
+            lines,
+            levels,
+            styles,
+            (size_limits(lines), _limit_bands(lines, levels)),
+            ylabel=f"test NLL less that of {table.labels.get(baseline, baseline)}",
+            xlabel="percent of weights stochastic",
+            name=f"{name}-{index}",
+        )
+        for index, (family, lines) in enumerate(families.items())
+        # A single size of each is a row of the table and no curve.
+        if any(len(line.sizes) > 1 for line in lines)
     }
 
 
-def _seen_limits(drawn: Sequence[Line], levels: Mapping[str, float]) -> tuple[float, float]:
-    """Ends of an axis for the means: bands may leave it where seeds disagree."""
-    low, high = score_limits([_narrow(line) for line in drawn], levels)
-    ends = score_limits(drawn, levels)
+def _limit_bands(lines: Sequence[Line], levels: Mapping[str, float]) -> Limits:
+    """Find the ends of an axis for the means: bands may leave it where seeds disagree."""
+    means = [replace(line, low=line.value, high=line.value) for line in lines]
+    low, high = score_limits(means, levels)
+    bottom, top = score_limits(lines, levels)
     room = high - low
-    return max(ends[0], low - room), min(ends[1], high + room)
+    return max(bottom, low - room), min(top, high + room)
 
 
-def _level_gaps(
-    across: RecordTable, data: str, baseline: str
+def _collect_level_gaps(
+    table: RecordTable, data: str, baseline: str
 ) -> dict[str, dict[float, list[float]]]:
-    """Test NLL less the baseline's of the same seed, by scheme and percentage."""
-    found: dict[str, dict[float, list[float]]] = {}
-    for record in across.records_of(data):
-        pair = (data, record.seed or 0)
-        level = across.value(pair, baseline, "nll")
-        if level is None:
+    """Collect test NLL less the baseline's of the same seed, by scheme and percentage."""
+    gaps: dict[str, dict[float, list[float]]] = {}
+    for record in table.records_of(data):
+        nll = table.value((data, record.seed or 0), baseline, "nll")
+        if nll is None:
             continue
-        for each in fields.read_part(record, "levels") or ():
-            if each["level"] > 0:
-                own = found.setdefault(each["scheme"], {})
-                gap = each["scores"]["nll"]["value"] - level
-                own.setdefault(each["level"], []).append(gap)
-    return found
+        for point in read_part(record, "levels") or ():
+            if point["level"] > 0:
+                levels = gaps.setdefault(point["scheme"], {})
+                gap = point["scores"]["nll"]["value"] - nll
+                levels.setdefault(point["level"], []).append(gap)
+    return gaps
 
 
-def _narrow(line: Line) -> Line:
-    return replace(line, low=line.value, high=line.value)
-
-
-def _end_name(scheme: str, label: str) -> str:
+def _name_end(scheme: str, label: str) -> str:
     """Name a line's end: the short name of the choice, or the label without its family."""
-    known = METHODS.get(f"uci:{scheme.partition('-')[2]}")
-    if known is not None and known.short:
-        return known.short
+    method = METHODS.get(f"uci:{scheme.partition('-')[2]}")
+    if method is not None and method.short:
+        return method.short
     return shorten_text(label.partition(", ")[2] or label, _LONGEST_END)
 
 
-def pooled_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+def pool_bins(curves: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Average reliability bins over seeds, bin by bin; they hold equal shares."""
-    bins = list(zip(*(filled_bins(each) for each in curves), strict=False))
+    bins = list(zip(*map(filled_bins, curves), strict=False))
     return {
-        "confidence": [fmean(row[0] for row in each) for each in bins],
-        "accuracy": [fmean(row[1] for row in each) for each in bins],
-        "count": [sum(row[2] for row in each) for each in bins],
+        "confidence": [fmean(row[0] for row in rows) for rows in bins],
+        "accuracy": [fmean(row[1] for row in rows) for rows in bins],
+        "count": [sum(row[2] for row in rows) for rows in bins],
     }

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from smidgen.outputs.likelihood import is_extreme
 from smidgen.report import fields
-from smidgen.report.formats import (
-    format_nll,
-    format_signed,
-    format_significant,
-)
+from smidgen.report.formats import format_nll, format_signed, format_significant
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
-from smidgen.report.many_records.trials import edges
+from smidgen.report.many_records.trials import describe_edges
 
-# Questions one asks of such records: the first of a pair against the second.
+# What readers ask of such records: how the first of a pair does against the second.
 _PAIRS = (
     ("sparse-kfac", "full"),
     ("sparse-kfac", "last-layer"),
@@ -54,93 +52,86 @@ _PAIRS = (
     ("ssvi-5", "ssvi-5-global"),
 )
 _CONSTANT = "constant"
+_MOST_NAMED = 6
 
 
-def findings(across: RecordTable, baseline: str) -> list[str]:
-    """Say what the numbers say, and how surely.
-
-    Args:
-        across: The records.
-        baseline: The method that others are compared with.
-
-    Returns:
-        One sentence or two for each data set and for each question that can be asked.
-    """
-    lines = [_of_data(across, data, baseline) for data in across.data]
-    lines += _counted(across, baseline, "nll", "NLL")
-    lines += _counted(across, baseline, "ece_equal_mass", "ECE")
-    known = set(across.methods)
+def findings(table: RecordTable, baseline: str) -> list[str]:
+    """Say what the numbers show, and how surely: of each data set and of each question."""
+    lines = [_describe_lowest(table, data, baseline) for data in table.data]
+    lines += _count_better(table, baseline, "nll", "NLL")
+    lines += _count_better(table, baseline, "ece_equal_mass", "ECE")
     for first, second in _PAIRS:
-        if {first, second} <= known:
-            found = across.difference(first, second, "nll")
-            if found is not None and found.count >= FEWEST:
-                lines.append(_compared(across, first, second, found))
-    lines += _worse_than_nothing(across)
-    lines += _at_edges(across)
+        if {first, second} <= set(table.methods):
+            gap = table.difference(first, second, "nll")
+            if gap is not None and gap.count >= FEWEST:
+                lines.append(_compare_pair(table, first, second, gap))
+    lines += _list_worse_than_constant(table)
+    lines += _list_edges(table)
     return [line for line in lines if line]
 
 
-def _of_data(across: RecordTable, data: str, baseline: str) -> str:
-    lowest = across.lowest(data)
-    mean = lowest and across.mean(data, lowest, "nll")
+def _describe_lowest(table: RecordTable, data: str, baseline: str) -> str:
+    lowest = table.lowest(data)
+    mean = lowest and table.mean(data, lowest, "nll")
     if not lowest or not mean:
         return ""
-    opening = f"{data}: the lowest mean NLL is {format_nll(mean.value)}, of {_name(across, lowest)}"
+    other = _quote(table, baseline)
+    opening = f"{data}: the lowest mean NLL is {format_nll(mean.value)}, of {_quote(table, lowest)}"
     if lowest == baseline:
         return f"{opening}, the baseline itself."
-    gap = across.difference(lowest, baseline, "nll", data)
+    gap = table.difference(lowest, baseline, "nll", data)
     if gap is None:
-        return f"{opening}; {_name(across, baseline)} was not measured beside it."
+        return f"{opening}; {other} was not measured beside it."
     if gap.count < FEWEST:
-        few = {1: "one pair bears", 2: "two pairs bear"}[gap.count]
-        told = f"difference to {_name(across, baseline)} {format_signed(gap.value)}"
-        return f"{opening} ({told}; {few} no verdict)."
+        few = {1: "one pair allows", 2: "two pairs allow"}[gap.count]
+        difference = f"difference to {other} {format_signed(gap.value)}"
+        return f"{opening} ({difference}; {few} no verdict)."
     clearly = "clearly" if gap.below_zero else "not clearly"
-    return f"{opening}, {clearly} below {_name(across, baseline)} ({_said(gap)})."
+    return f"{opening}, {clearly} below {other} ({_describe_gap(gap)})."
 
 
-def _counted(across: RecordTable, baseline: str, score: str, text: str) -> list[str]:
-    """How many methods beat the baseline over all data, and which."""
-    if baseline not in across.methods:
-        return []
+def _count_better(table: RecordTable, baseline: str, score: str, text: str) -> list[str]:
+    """Count the methods that clearly beat the baseline over all data, and name them."""
     gaps = {
         method: gap
-        for method in across.methods
-        if (gap := across.difference(method, baseline, score)) is not None
+        for method in table.methods
+        if (gap := table.difference(method, baseline, score)) is not None
         if gap.count >= FEWEST
     }
     if not gaps:
         return []
     better = sorted((m for m in gaps if gaps[m].below_zero), key=lambda m: gaps[m].value)
     worse = [m for m in gaps if gaps[m].above_zero]
-    named = f": {', '.join(_name(across, m) for m in better[:6])}" if better else ""
-    more = " and others" if len(better) > 6 else ""
-    several = [data for data in across.data if len(across.seeds(data)) > 1]
-    whole = len(several) in (0, len(across.data))
-    have = _agreeing(len(several), "has", "have")
-    where = "all data" if whole else f"{', '.join(several)}, which {have} seeds enough"
-    methods = _agreeing(len(gaps), "method", "methods")
-    are, are_worse = (_agreeing(len(each), "is", "are") for each in (better, worse))
+    named = ", ".join(_quote(table, m) for m in better[:_MOST_NAMED])
+    more = " and others" if len(better) > _MOST_NAMED else ""
+    several = [data for data in table.data if len(table.seeds(data)) > 1]
+    where = "all data"
+    if len(several) not in (0, len(table.data)):
+        have = _agree(len(several), "has", "have")
+        where = f"{', '.join(several)}, which {have} enough seeds"
+    methods = _agree(len(gaps), "method", "methods")
+    are, are_worse = (_agree(len(group), "is", "are") for group in (better, worse))
     return [
         f"Over {where}, {len(better)} of {len(gaps)} {methods} {are} clearly better in "
-        f"{text} than {_name(across, baseline)}{named}{more}; {len(worse)} {are_worse} "
-        "clearly worse. Of so many comparisons one in twenty would be by chance."
+        f"{text} than {_quote(table, baseline)}{': ' if better else ''}{named}{more}; "
+        f"{len(worse)} {are_worse} clearly worse. Of so many comparisons, one in twenty "
+        "would seem clear by chance."
     ]
 
 
-def _compared(across: RecordTable, first: str, second: str, found: SeedMean) -> str:
-    verb = "cannot be told from"
-    if found.below_zero:
+def _compare_pair(table: RecordTable, first: str, second: str, gap: SeedMean) -> str:
+    verb = "cannot be told apart from"
+    if gap.below_zero:
         verb = "is clearly better than"
-    elif found.above_zero:
+    elif gap.above_zero:
         verb = "is clearly worse than"
-    said = f"{_name(across, first)} {verb} {_name(across, second)} in NLL"
-    return f"{said} ({_said(found)}).{_by_data(across, first, second)}"
+    claim = f"{_quote(table, first)} {verb} {_quote(table, second)} in NLL"
+    return f"{claim} ({_describe_gap(gap)}).{_compare_by_data(table, first, second)}"
 
 
-def _by_data(across: RecordTable, first: str, second: str) -> str:
-    """On which data sets by themselves: a mean over them may be that of one."""
-    gaps = {data: across.difference(first, second, "nll", data) for data in across.data}
+def _compare_by_data(table: RecordTable, first: str, second: str) -> str:
+    """Compare on each data set by itself: a mean over all may be due to one."""
+    gaps = {data: table.difference(first, second, "nll", data) for data in table.data}
     known = {data: gap for data, gap in gaps.items() if gap and gap.low is not None}
     if len(known) < 2:
         return ""
@@ -148,102 +139,98 @@ def _by_data(across: RecordTable, first: str, second: str) -> str:
         "clearly better on": [data for data, gap in known.items() if gap.below_zero],
         "clearly worse on": [data for data, gap in known.items() if gap.above_zero],
     }
-    parts = [f"{side} {', '.join(some)}" for side, some in sides.items() if some]
-    return f" Data set by data set: {' and '.join(parts) or 'on none clearly'}."
+    parts = [f"{side} {', '.join(names)}" for side, names in sides.items() if names]
+    return f" Data set by data set: {' and '.join(parts) or 'no clear difference on any'}."
 
 
-def _worse_than_nothing(across: RecordTable) -> list[str]:
-    found = []
-    for data in across.data:
-        floor = across.mean(data, _CONSTANT, "nll")
-        gaps = {m: across.difference(m, _CONSTANT, "nll", data) for m in across.methods}
+def _list_worse_than_constant(table: RecordTable) -> list[str]:
+    lines = []
+    for data in table.data:
+        floor = table.mean(data, _CONSTANT, "nll")
+        gaps = {m: table.difference(m, _CONSTANT, "nll", data) for m in table.methods}
         above = [m for m, gap in gaps.items() if gap and gap.value > 0]
-        names = ", ".join(_name(across, m) for m in above)
         if floor is not None and above:
-            verb = _agreeing(len(above), "has", "have")
-            found.append(
-                f"{data}: a constant prediction has NLL {format_nll(floor.value)}; on average of "
-                f"the same seeds {names} {verb} a higher one."
+            names = ", ".join(_quote(table, m) for m in above)
+            lines.append(
+                f"{data}: a constant prediction has NLL {format_nll(floor.value)}; averaged "
+                f"over the same seeds, {names} {_agree(len(above), 'has', 'have')} a higher one."
             )
-    return found
+    return lines
 
 
-def _at_edges(across: RecordTable) -> list[str]:
-    """Which settings that were chosen might be better still beyond what was tried."""
+def _list_edges(table: RecordTable) -> list[str]:
+    """List chosen settings where better ones might lie beyond those tried."""
     choices = {
-        f"{data}: {fields.label_of(methods[0])}": fields.read_part(record, "choice")
-        for data, record in zip(across.names, across.records, strict=True)
+        f"{data}: {fields.read_label(methods[0])}": fields.read_part(record, "choice")
+        for data, record in zip(table.names, table.records, strict=True)
         if fields.read_part(record, "choice") and (methods := fields.list_methods(record))
     }
     return [
-        *edges(choices),
-        *_precisions_at_edges(across),
-        *_extreme_temperatures(across),
-        *_rates_at_edges(across),
+        *describe_edges(choices),
+        *_list_edge_precisions(table),
+        *_list_extreme_temperatures(table),
+        *_count_edge_rates(table),
     ]
 
 
-def _precisions_at_edges(across: RecordTable) -> list[str]:
-    """Of posteriors whose precision validation data chose at an end of its grid."""
-    told = [
+def _list_edge_precisions(table: RecordTable) -> list[str]:
+    at_edge = [
         (data, bool(entry["precision_at_edge"]))
-        for (data, _, _), entry in across.entries.items()
+        for (data, _, _), entry in table.entries.items()
         if entry.get("precision_at_edge") is not None
     ]
-    ends = [data for data, at_edge in told if at_edge]
-    if not ends:
+    data_at_edge = [data for data, edge in at_edge if edge]
+    if not data_at_edge:
         return []
-    parts = ", ".join(f"{data} {ends.count(data)}" for data in dict.fromkeys(ends))
-    posteriors = _agreeing(len(told), "posterior", "posteriors")
-    have = _agreeing(len(ends), "has", "have")
+    counts = ", ".join(f"{data} {count}" for data, count in Counter(data_at_edge).items())
+    posteriors = _agree(len(at_edge), "posterior", "posteriors")
+    have = _agree(len(data_at_edge), "has", "have")
     return [
-        f"{len(ends)} of {len(told)} {posteriors} {have} a precision at an end of its grid "
-        f"({parts}), marked † in tables: at the lower end a wider prior might do better, "
-        "at the upper end hardly anything of the posterior is left."
+        f"{len(data_at_edge)} of {len(at_edge)} {posteriors} {have} a precision at an end of "
+        f"its grid ({counts}), marked † in tables: at the lower end a wider prior might do "
+        "better, at the upper end hardly anything of the posterior is left."
     ]
 
 
-def _extreme_temperatures(across: RecordTable) -> list[str]:
-    """Of predictions whose temperature no well-sized validation set would ask for."""
-    found = [
-        f"{_name(across, method)} on {data} (seed {seed}: {format_significant(scale)})"
-        for (data, seed, method), entry in across.entries.items()
-        if (scale := entry.get("temperature")) is not None and is_extreme(scale)
+def _list_extreme_temperatures(table: RecordTable) -> list[str]:
+    extremes = [
+        f"{_quote(table, method)} on {data} (seed {seed}: {format_significant(temperature)})"
+        for (data, seed, method), entry in table.entries.items()
+        if (temperature := entry.get("temperature")) is not None and is_extreme(temperature)
     ]
-    if not found:
+    if not extremes:
         return []
     return [
-        f"The temperature is more than tenfold from one for {', '.join(found)}: the "
-        "held-out rows were too few to choose by, or the model knows little of them."
+        f"The temperature is more than tenfold from one for {', '.join(extremes)}: the "
+        "held-out rows were too few to choose by, or the model knows little about them."
     ]
 
 
-def _rates_at_edges(across: RecordTable) -> list[str]:
-    """Of runs of SWAG whose rate validation data chose at an end of those tried."""
+def _count_edge_rates(table: RecordTable) -> list[str]:
+    """Count the runs of SWAG whose learning rate is at an end of those tried."""
     lowest = highest = count = 0
-    for record in across.records:
-        told = (record.config.get("settings") or {}).get("rates") or ()
+    for record in table.records:
+        study_rates = (record.config.get("settings") or {}).get("rates") or ()
         for method in fields.list_methods(record):
-            tried, rate = method.get("rates") or told, method.get("learning_rate")
-            if rate is not None and len(tried) > 1:
+            rates, rate = method.get("rates") or study_rates, method.get("learning_rate")
+            if rate is not None and len(rates) > 1:
                 count += 1
-                lowest += rate <= min(tried)
-                highest += rate >= max(tried)
+                lowest += rate <= min(rates)
+                highest += rate >= max(rates)
     if not lowest + highest:
         return []
-    runs = _agreeing(count, "run", "runs")
     return [
-        f"Of {count} {runs} of SWAG, {lowest} took the lowest rate that was tried and "
-        f"{highest} the highest, so better may lie beyond."
+        f"Of {count} {_agree(count, 'run', 'runs')} of SWAG, {lowest} took the lowest rate "
+        f"that was tried and {highest} the highest, so better may lie beyond."
     ]
 
 
-def _agreeing(count: int, one: str, several: str) -> str:
-    """The word that goes with a number."""
+def _agree(count: int, one: str, several: str) -> str:
+    """Choose the word that goes with a number."""
     return one if count == 1 else several
 
 
-def _said(gap: SeedMean) -> str:
+def _describe_gap(gap: SeedMean) -> str:
     text = f"difference {format_signed(gap.value)}"
     if gap.low is None or gap.high is None:
         return f"{text}, one pair of each data set, so no interval"
@@ -251,6 +238,6 @@ def _said(gap: SeedMean) -> str:
     return f"{text}, 95\u202f% interval {ends}, {gap.count} pairs"
 
 
-def _name(across: RecordTable, method: str) -> str:
+def _quote(table: RecordTable, method: str) -> str:
     # Names have commas of their own.
-    return f"“{across.labels.get(method, method)}”"
+    return f"“{table.labels.get(method, method)}”"

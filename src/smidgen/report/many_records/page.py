@@ -1,4 +1,4 @@
-"""The page of many records: tables with intervals over seeds, figures, what we found."""
+"""The page of many records: what we found, tables with intervals over seeds, figures."""
 
 from __future__ import annotations
 
@@ -6,78 +6,75 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import pi, sqrt
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from smidgen.errors import DataError, SmidgenError
 from smidgen.report import fields
-from smidgen.report.drawing.palette import Style, legend_marker
+from smidgen.report.drawing.palette import Styles
+from smidgen.report.drawing.svg import legend_marker
 from smidgen.report.formats import (
     format_count,
-    format_fraction,
     format_nll,
     format_percent,
     format_rate,
     format_signed,
 )
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean, gather
-from smidgen.report.many_records.chains import chains_of
+from smidgen.report.many_records.chains import describe_chains
 from smidgen.report.many_records.figures import (
-    interval_figure,
-    level_figures,
-    pooled_bins,
-    ramp_curves,
-    ramp_figures,
+    draw_intervals,
+    draw_levels,
+    draw_ramps,
+    join_ramps,
+    pool_bins,
 )
 from smidgen.report.many_records.findings import findings
-from smidgen.report.many_records.trials import shown, trial_tables
+from smidgen.report.many_records.trials import describe_trial, lay_out_trials
 from smidgen.report.names import assign_styles
-from smidgen.report.one_record import figures
-from smidgen.report.one_record.page import embed_json, environment
-from smidgen.report.one_record.tables import Bound, Cell, Column
-from smidgen.report.ramp.page import BY_NORM, norm_figures
+from smidgen.report.one_record.figures import draw_reliability
+from smidgen.report.one_record.page import embed_json, environment, refuse_unknown_layout
+from smidgen.report.one_record.tables import FLOATS, FRACTION, NLL, RMSE, Column, TableCell
+from smidgen.report.ramp.page import BY_NORM, draw_norm_groups
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
-_NLL = Column("nll", "NLL", "↓", format_nll)
 _COLUMNS = (
     Column("metric", "Task's own score", "↑", format_rate),
-    _NLL,
+    NLL,
     Column("ece_equal_mass", "ECE", "↓", format_rate),
     Column("ece_equal_width", "ECE, equal widths", "↓", format_rate),
     Column("accuracy", "Accuracy", "↑", format_percent),
-    Column("rmse", "RMSE", "↓", format_nll),
+    RMSE,
     Column("ood_auroc", "OOD AUROC", "↑", format_rate),
-    Column("fraction", "Weights stochastic", "", format_fraction),
+    FRACTION,
     Column("trained", "Weights trained", "↓", format_count),
-    Column("floats", "Floats stored", "↓", format_count),
+    FLOATS,
     Column("stored_bytes", "Bytes stored", "↓", format_count),
     Column("stored_ratio", "Bytes ÷ dense VI", "↓", format_rate),
     Column("operations_ratio", "Operations ÷ dense VI", "↓", format_rate),
     Column("seconds_ratio", "Step time ÷ dense VI", "↓", format_rate),
 )
-_PLAIN = ("fraction", "trained", "floats", "stored_bytes", "stored_ratio")
-# The papers' ECE has bins of equal width, so it stands beside ours of that kind.
-_PAPER = {"nll": "nll", "ece_equal_width": "ece"}
-_BESIDE_A_PAPER = ("ece_equal_width",)
-_FAR = (fields.MAP, "constant")
-# Of the ECE in bins of equal mass.
-_BINS = 20
+# Sizes have no interval: no seed has the mean of two sizes.
+_SIZES = ("fraction", "trained", "floats", "stored_bytes", "stored_ratio")
+# The papers' ECE has bins of equal width, so ours of that kind is shown beside it only.
+_PAPER_ECE = "ece_equal_width"
+_PAPER_SCORES = {"nll": "nll", _PAPER_ECE: "ece"}
+_ECE_BINS = 20
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
 
 
 @dataclass(frozen=True)
 class About:
-    """What a page says of itself: a study's words, or those for any records.
+    """What a page says about itself: a study's own words, or the defaults for any records.
 
-    `size` tells how large it was, `missing` how many cells are not done. `test_to_train` is
-    that of `stratified`: seeds are splits of the same rows.
-    `paper` holds published figures: a label, a note, and values by method, data, score.
-    `found` are sentences by a study's own statistics: they stand in place of those on NLL,
-    and of what counts every seed of every data set as one more of its kind.
+    `missing` counts the cells that are not done. `test_to_train` is set where seeds are
+    splits of the same rows. `paper` holds published figures: a label, a note, and values by
+    method, data and score. `found` are findings by a study's own statistics: they replace
+    those on NLL, and the table over all data, which counts all seeds of all data alike.
     """
 
     title: str = "Records side by side"
@@ -95,7 +92,7 @@ def render_many(records: Sequence[Record], about: About | None = None) -> str:
 
     Args:
         records: Records of any kind, of any data and seeds.
-        about: What to say of them.
+        about: What to say about them.
 
     Returns:
         The page, which loads nothing from anywhere.
@@ -103,17 +100,13 @@ def render_many(records: Sequence[Record], about: About | None = None) -> str:
     Raises:
         DataError: If the results are not laid out as smidgen writes them.
         SmidgenError: If they cannot be compared.
-    """
+    """  # noqa: DOC502
     about = about or About()
-    try:
+    with refuse_unknown_layout(
+        "the results of these records cannot be shown",
+        "Make them again with 'smidgen study run', 'smidgen ramp' or 'smidgen evaluate'.",
+    ):
         return _render(gather(records, about.test_to_train), about)
-    except SmidgenError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(
-            f"the results of these records cannot be shown ({error!r}). Make them again "
-            "with 'smidgen study run', 'smidgen ramp' or 'smidgen evaluate'."
-        ) from error
 
 
 def write_many(
@@ -123,264 +116,244 @@ def write_many(
     return write_text(path, render_many(records, about))
 
 
-def baseline_of(across: RecordTable, wanted: str | None) -> str:
-    """The method that others are compared with: temperature scaling if it is there."""
-    names = (wanted, fields.TEMPERATURE, fields.MAP, across.methods[0])
-    return next(name for name in names if name in across.methods)
+def choose_baseline(table: RecordTable, preferred: str | None) -> str:
+    """Choose the method that others are compared with, if possible temperature scaling."""
+    names = (preferred, fields.TEMPERATURE, fields.MAP, table.methods[0])
+    return next(name for name in names if name in table.methods)
 
 
-def _render(across: RecordTable, about: About) -> str:
-    baseline = baseline_of(across, about.baseline)
-    styles = assign_styles(across.methods)
-    return (
-        environment()
-        .get_template("across.html.j2")
-        .render(
-            title=about.title,
-            about=about.about,
-            size=about.size,
-            missing=about.missing,
-            splits=any(across.test_to_train.values()),
-            baseline=across.labels[baseline],
-            paper=about.paper,
-            findings=about.found or findings(across, baseline),
-            own_words=bool(about.found),
-            data=[
-                _data_part(across, name, place, baseline, styles, about.paper)
-                for place, name in enumerate(across.data)
-            ],
-            methods={name: across.labels[name] for name in across.methods},
-            keys={name: Markup(legend_marker(style)) for name, style in styles.items()},
-            notes=_notes(across),
-            overall=[] if about.found else _overall(across, baseline),
-            created=max(record.created for record in across.records)[:10],
-            versions=across.records[0].versions,
-            count=len(across.records),
-            embedded=_embedded(across),
-        )
+def _render(table: RecordTable, about: About) -> str:
+    baseline = choose_baseline(table, about.baseline)
+    styles = assign_styles(table.methods)
+    template = environment().get_template("across.html.j2")
+    return template.render(
+        about=about,
+        splits=any(table.test_to_train.values()),
+        baseline=table.labels[baseline],
+        findings=about.found or findings(table, baseline),
+        data=[
+            _describe_data(table, name, index, baseline, styles, about.paper)
+            for index, name in enumerate(table.data)
+        ],
+        describe_trial=describe_trial,
+        methods={name: table.labels[name] for name in table.methods},
+        keys={name: legend_marker(style) for name, style in styles.items()},
+        notes=_count_notes(table),
+        overall=[] if about.found else _rank_methods(table, baseline),
+        created=max(record.created for record in table.records)[:10],
+        versions=table.records[0].versions,
+        count=len(table.records),
+        embedded=_embed_scores(table),
     )
 
 
-def _data_part(
-    across: RecordTable,
+def _describe_data(
+    table: RecordTable,
     data: str,
-    place: int,
+    index: int,
     baseline: str,
-    styles: Mapping[str, Style],
+    styles: Styles,
     paper: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the page shows of one data set."""
-    own = [m for m in across.methods if across.mean(data, m, "nll")]
-    published = bool(paper) and any(data in each for each in paper["values"].values())
+    """Prepare what the page shows of one data set."""
+    methods = [m for m in table.methods if table.mean(data, m, "nll")]
+    published = any(data in values for values in paper.get("values", {}).values())
     columns = [
         column
         for column in _COLUMNS
-        if published or column.score not in _BESIDE_A_PAPER
-        if any(across.mean(data, method, column.score) for method in own)
+        if published or column.score != _PAPER_ECE
+        if any(table.mean(data, method, column.score) for method in methods)
     ]
-    best = across.best(data, baseline)
-    name = f"d{place}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
+    best = table.best(data, baseline)
+    gap_column = Column("nll.difference", "", "", format_signed)
+    name = f"d{index}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
     return {
         "name": data,
-        "seeds": across.seeds(data),
-        "few": len(across.seeds(data)) < FEWEST,
+        "seeds": table.seeds(data),
+        "few": len(table.seeds(data)) < FEWEST,
         "columns": columns,
         "best": best,
-        "chance": _chance(across, data, baseline),
+        "chance": _expect_ece(table, data, baseline),
         "paper": published,
         "rows": [
             {
                 "name": method,
-                "label": across.labels[method],
-                "seeds": len(across.values(data, method, "nll")),
-                "at_edge": _at_edge(across, data, method),
+                "label": table.labels[method],
+                "seeds": len(table.values(data, method, "nll")),
+                "at_edge": bool(_list_parts(table, data, method, "precision_at_edge")),
                 "cells": [
                     {
-                        "cell": _measured(across, data, method, column),
-                        "paper": _published(paper, method, data, column),
-                        "best": column is _NLL and method == best,
+                        "cell": _make_score_cell(table, data, method, column),
+                        "paper": _make_paper_cell(paper, method, data, column),
+                        "best": column is NLL and method == best,
                     }
                     for column in columns
                 ],
-                "difference": _cell(
-                    Column("nll.difference", "", "", format_signed),
-                    across.difference(method, baseline, "nll", data),
+                "difference": _make_cell(
+                    gap_column, table.difference(method, baseline, "nll", data)
                 ),
             }
-            for method in own
+            for method in methods
         ],
-        "trials": trial_tables(across.parts(data, "trial")),
-        "shown": shown,
-        "chains": chains_of(across.records_of(data), name),
-        "figures": _figures(across, data, own, baseline, styles, name),
+        "trials": lay_out_trials(table.parts(data, "trial")),
+        "chains": describe_chains(table.records_of(data), name),
+        "figures": _draw_figures(table, data, methods, baseline, styles, name),
     }
 
 
-def _published(
+def _list_parts(table: RecordTable, data: str, method: str, part: str) -> list[Any]:
+    """List one part of a method in every seed that has it."""
+    entries = (table.entries.get((*pair, method), {}) for pair in table.pairs(data))
+    return [entry[part] for entry in entries if entry.get(part)]
+
+
+def _make_paper_cell(
     paper: Mapping[str, Any], method: str, data: str, column: Column
-) -> Cell | None:
-    score = _PAPER.get(column.score, "")
+) -> TableCell | None:
+    score = _PAPER_SCORES.get(column.score, "")
     value = paper.get("values", {}).get(method, {}).get(data, {}).get(score)
-    return None if value is None else Cell(f"paper.{column.score}", f"{value:.2f}", value)
+    if value is None:
+        return None
+    return TableCell(f"paper.{column.score}", f"{value:.2f}", value)
 
 
-def _measured(across: RecordTable, data: str, method: str, column: Column) -> Cell:
-    """A mean over seeds; of sizes, which no mean is one of, from where to where."""
-    values = across.values(data, method, column.score)
-    if column.score in _PLAIN and values and min(values) < max(values):
+def _make_score_cell(
+    table: RecordTable, data: str, method: str, column: Column
+) -> TableCell:
+    """Show a mean over seeds; of sizes that differ, the smallest and the largest."""
+    values = table.values(data, method, column.score)
+    if column.score in _SIZES and values and min(values) < max(values):
         ends = (column.format(min(values)), column.format(max(values)))
-        return Cell(column.score, " – ".join(ends))
-    return _cell(column, across.mean(data, method, column.score))
+        return TableCell(column.score, " – ".join(ends))
+    return _make_cell(column, table.mean(data, method, column.score))
 
 
-def _cell(column: Column, found: SeedMean | None) -> Cell:
-    if found is None:
-        return Cell(column.score, "–")
-    bounds: tuple[Bound, ...] = ()
-    if found.low is not None and found.high is not None and column.score not in _PLAIN:
-        ends, form = {"low": found.low, "high": found.high}, column.format
+def _make_cell(column: Column, mean: SeedMean | None) -> TableCell:
+    if mean is None:
+        return TableCell(column.score, "–")
+    bounds: tuple[TableCell, ...] = ()
+    if mean.low is not None and mean.high is not None and column.score not in _SIZES:
+        ends, form = {"low": mean.low, "high": mean.high}, column.format
         # Student's interval of two numbers is a dozen standard errors wide.
-        if found.count < FEWEST and found.error is not None:
-            ends = {"error": found.error}
+        if mean.count < FEWEST and mean.error is not None:
+            ends = {"error": mean.error}
             form = format_nll if column.format is format_signed else column.format
         bounds = tuple(
-            Bound(f"{column.score}.{end}", value, form(value))
+            TableCell(f"{column.score}.{end}", form(value), value)
             for end, value in ends.items()
         )
-    return Cell(column.score, column.format(found.value), found.value, bounds)
+    return TableCell(column.score, column.format(mean.value), mean.value, bounds)
 
 
-def _at_edge(across: RecordTable, data: str, method: str) -> bool:
-    """Whether in some seed validation data chose a precision at an end of its grid."""
-    entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
-    return any(entry.get("precision_at_edge") for entry in entries)
+def _count_notes(table: RecordTable) -> dict[str, int]:
+    """Count the records that carry each warning, the most frequent first."""
+    notes = (fields.read_part(record, "notes") or () for record in table.records)
+    return dict(Counter(chain.from_iterable(notes)).most_common())
 
 
-def _notes(across: RecordTable) -> dict[str, int]:
-    """What was warned of while the records were made, and in how many, the most first."""
-    told = Counter(
-        note
-        for record in across.records
-        for note in fields.read_part(record, "notes") or ()
-    )
-    return dict(told.most_common())
-
-
-def _chance(across: RecordTable, data: str, baseline: str) -> str:
-    """The ECE that chance alone gives a predictor that is right as often as it says."""
-    right = across.mean(data, baseline, "accuracy")
-    sizes = [part["test"] for part in across.parts(data, "data") if part.get("test")]
-    if right is None or not sizes or not across.mean(data, baseline, "ece_equal_mass"):
+def _expect_ece(table: RecordTable, data: str, baseline: str) -> str:
+    """Say the ECE that chance alone gives a perfectly calibrated predictor."""
+    accuracy = table.mean(data, baseline, "accuracy")
+    sizes = [part["test"] for part in table.parts(data, "data") if part.get("test")]
+    if accuracy is None or not sizes or not table.mean(data, baseline, "ece_equal_mass"):
         return ""
-    spread = right.value * (1 - right.value)
+    variance = accuracy.value * (1 - accuracy.value)
     # The mean |accuracy − confidence| in a bin of n/B rows.
-    return format_rate(sqrt(2 / pi * spread * _BINS / min(sizes)))
+    return format_rate(sqrt(2 / pi * variance * _ECE_BINS / min(sizes)))
 
 
-def _figures(
-    across: RecordTable,
+def _draw_figures(
+    table: RecordTable,
     data: str,
-    own: Sequence[str],
+    methods: Sequence[str],
     baseline: str,
-    styles: Mapping[str, Style],
+    styles: Styles,
     name: str,
 ) -> dict[str, Any]:
     intervals = []
     for score, text in (("nll", "NLL"), ("ece_equal_mass", "ECE")):
-        gaps = {
-            m: each
-            for m in own
-            if (each := across.difference(m, baseline, score, data)) is not None
-        }
-        if gaps:
-            svg = interval_figure(
-                gaps,
-                across.labels,
+        gaps = {m: table.difference(m, baseline, score, data) for m in methods}
+        known = {m: gap for m, gap in gaps.items() if gap is not None}
+        if known:
+            svg = draw_intervals(
+                known,
+                table.labels,
                 styles,
-                aside=_FAR,
-                xlabel=f"test {text} less that of {across.labels[baseline]}",
+                aside=(fields.MAP, "constant"),
+                xlabel=f"test {text} less that of {table.labels[baseline]}",
                 name=f"{name}-{score}",
             )
-            intervals.append(Markup(svg))
-    levels = level_figures(across, data, styles, baseline, f"{name}-levels")
-    norms = next(iter(across.parts(data, "norms")), ())
+            intervals.append(svg)
+    norms = next(iter(table.parts(data, "norms")), ())
     return {
         "intervals": intervals,
-        "levels": {family: Markup(svg) for family, svg in levels.items()},
-        "ramps": _ramps(across, data, styles, name),
-        "reliability": _reliability(across, data, styles, name),
-        "norms": norm_figures(norms, styles, f"{name}-norms"),
+        "levels": draw_levels(table, data, styles, baseline, f"{name}-levels"),
+        "ramps": _draw_ramps(table, data, styles, name),
+        "reliability": _draw_reliability(table, data, styles, name),
+        "norms": draw_norm_groups(norms, styles, f"{name}-norms"),
     }
 
 
-def _ramps(
-    across: RecordTable, data: str, styles: Mapping[str, Style], name: str
+def _draw_ramps(
+    table: RecordTable, data: str, styles: Styles, name: str
 ) -> dict[str, list[Markup]]:
-    """Validation curves: the schemes but those by norm, those by norm, and SWAG's."""
-    joined = ramp_curves(across.parts(data, "ramp"))
-    if joined is None:
+    """Draw validation curves: of schemes by norm, of SWAG's, and of all others."""
+    ramp = join_ramps(table.parts(data, "ramp"))
+    if ramp is None:
         return {}
-    schemes = list(dict.fromkeys(point["scheme"] for point in joined["points"]))
-    swag = [s for s in schemes if s.startswith("swag-")]
-    norm = [s for s in schemes if s in BY_NORM]
+    schemes = dict.fromkeys(point["scheme"] for point in ramp["points"])
+    swag = [scheme for scheme in schemes if scheme.startswith("swag-")]
+    by_norm = [scheme for scheme in schemes if scheme in BY_NORM]
     groups = {
-        "Every scheme": [s for s in schemes if s not in (*swag, *norm)],
-        "By norm, beside random modules": [*norm, "random"] if norm else [],
+        "Every scheme": [s for s in schemes if s not in (*swag, *by_norm)],
+        "By norm, beside random modules": [*by_norm, "random"] if by_norm else [],
         "SWAG": swag,
     }
-    found = {}
-    for place, (heading, some) in enumerate(groups.items()):
-        points = [point for point in joined["points"] if point["scheme"] in some]
+    figures = {}
+    for index, (heading, group) in enumerate(groups.items()):
+        points = [point for point in ramp["points"] if point["scheme"] in group]
         if points:
-            drawn = ramp_figures(
-                {**joined, "points": points}, styles, f"{name}-ramp{place}"
-            )
-            found[heading] = [Markup(svg) for svg in drawn]
-    return found
+            group_ramp = {**ramp, "points": points}
+            figures[heading] = draw_ramps(group_ramp, styles, f"{name}-ramp{index}")
+    return figures
 
 
-def _reliability(
-    across: RecordTable, data: str, styles: Mapping[str, Style], name: str
+def _draw_reliability(
+    table: RecordTable, data: str, styles: Styles, name: str
 ) -> dict[str, Markup]:
-    """Calibration curves of the methods one asks about first, averaged over seeds."""
-    points = {}
-    for method in _CALIBRATED:
-        entries = (across.entries.get((*pair, method), {}) for pair in across.pairs(data))
-        curves = [each["reliability"] for each in entries if each.get("reliability")]
-        if curves:
-            points[method] = pooled_bins(curves)
-    if not points:
-        return {}
-    drawn = figures.draw_reliability(points, styles, f"{name}-reliability")
-    return {method: Markup(svg) for method, svg in drawn.items()}
+    """Draw calibration curves of the main methods, averaged over seeds."""
+    pooled = {
+        method: pool_bins(curves)
+        for method in _CALIBRATED
+        if (curves := _list_parts(table, data, method, "reliability"))
+    }
+    return draw_reliability(pooled, styles, f"{name}-reliability")
 
 
-def _overall(across: RecordTable, baseline: str) -> list[dict[str, Any]]:
-    """Every method over all data: its mean rank, and its difference to the baseline."""
-    ranks = across.ranks("nll")
-    rank = Column("rank", "Mean rank", "↓", lambda value: f"{value:.1f}")
-    gap = Column("overall.difference", "", "", format_signed)
-    found = [
+def _rank_methods(table: RecordTable, baseline: str) -> list[dict[str, Any]]:
+    """List every method's mean rank over all data and its difference to the baseline."""
+    gap_column = Column("overall.difference", "", "", format_signed)
+    ranks = table.ranks("nll")
+    return [
         {
             "name": method,
-            "label": across.labels[method],
-            "rank": Cell(rank.score, rank.format(ranks[method]), ranks[method]),
-            "difference": _cell(gap, across.difference(method, baseline, "nll")),
+            "label": table.labels[method],
+            "rank": TableCell("rank", f"{rank:.1f}", rank),
+            "difference": _make_cell(gap_column, table.difference(method, baseline, "nll")),
         }
-        for method in ranks
+        for method, rank in sorted(ranks.items(), key=lambda item: item[1])
     ]
-    return sorted(found, key=lambda row: row["rank"].value)
 
 
-def _embedded(across: RecordTable) -> Markup:
-    """Embed the numbers that the page was made of."""
+def _embed_scores(table: RecordTable) -> Markup:
+    """Embed the numbers that the page was made from."""
     numbers = [
         {
             "data": data,
             "seed": seed,
             "method": method,
-            "scores": {n: found["value"] for n, found in entry.get("scores", {}).items()},
+            "scores": {n: score["value"] for n, score in entry.get("scores", {}).items()},
         }
-        for (data, seed, method), entry in across.entries.items()
+        for (data, seed, method), entry in table.entries.items()
     ]
     return embed_json(numbers)

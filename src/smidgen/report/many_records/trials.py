@@ -1,7 +1,7 @@
-"""Tables of trials: what was tried on validation data, and what it came to.
+"""Tables of trials: what was tried on validation data, and how it scored.
 
-Trials of one method that were told the same settings are one table: of one setting a row,
-of two a grid.
+Trials of one method that set the same settings make one table: a row for one setting, a
+grid for two.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class TrialTable:
-    """Trials laid out: columns are values of one setting, rows of another or one row.
-
-    `trials` are row by row, None where there was none; `best` is of them all.
-    """
+    """Trials row by row, None where there was none: a column per value of one setting."""
 
     method: str
     label: str
@@ -37,23 +34,16 @@ class TrialTable:
     best: Trial | None
 
 
-def trial_tables(trials: Sequence[Trial]) -> list[TrialTable]:
-    """Lay trials out as tables.
-
-    Args:
-        trials: The trials of one data set, as records hold them.
-
-    Returns:
-        One table for each method and set of settings that were told.
-    """
+def lay_out_trials(trials: Sequence[Trial]) -> list[TrialTable]:
+    """Lay trials out as tables."""
     groups: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial["method"], *trial["told"]), []).append(trial)
-    return [_table(group) for group in groups.values()]
+    return [_lay_out_group(group) for group in groups.values()]
 
 
-def shown(trial: Trial | None) -> str:
-    """A trial as the text of a cell: its validation NLL and accuracy, and its scales'."""
+def describe_trial(trial: Trial | None) -> str:
+    """Show a trial in a cell: validation NLL and accuracy, and the ratio of its scales."""
     if trial is None:
         return ""
     if trial["validation_nll"] is None:
@@ -66,40 +56,33 @@ def shown(trial: Trial | None) -> str:
     return ", ".join(words)
 
 
-def edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say which choices lie at an end of what was tried.
-
-    Args:
-        choices: Choices as records hold them, by the label of what was trained.
-
-    Returns:
-        A sentence for each choice that does, or one that none does.
-    """
-    found: dict[str, list[str]] = {}
+def describe_edges(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which choices lie at an end of what was tried."""
+    labels_by_edge: dict[str, list[str]] = {}
     for label, choice in choices.items():
         for name in choice["at_edge"]:
             tried = choice["tried"][name]
             value = choice["values"][name]
             end = "largest" if value == tried[-1] else "smallest"
             words = f"{WORDS.get(name, name)} = {value:g}, the {end} of {len(tried)} tried"
-            found.setdefault(words, []).append(label)
-    if not choices or not any(each["tried"] for each in choices.values()):
+            labels_by_edge.setdefault(words, []).append(label)
+    if not choices or not any(choice["tried"] for choice in choices.values()):
         return []
-    if not found:
+    if not labels_by_edge:
         return ["No chosen setting lies at an end of what was tried."]
     return [
-        f"At an end of what was tried, so better may lie beyond: {words} ({_some(labels)})."
-        for words, labels in found.items()
+        f"At an end of what was tried, so better may lie beyond: {words} ({_name_some(labels)})."
+        for words, labels in labels_by_edge.items()
     ]
 
 
-def _some(labels: Sequence[str]) -> str:
+def _name_some(labels: Sequence[str]) -> str:
     more = len(labels) - _MOST_NAMED
     named = ", ".join(labels[:_MOST_NAMED])
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _table(group: Sequence[Trial]) -> TrialTable:
+def _lay_out_group(group: Sequence[Trial]) -> TrialTable:
     axes = {
         name: sorted({trial["values"][name] for trial in group})
         for name in group[0]["told"]
@@ -107,24 +90,26 @@ def _table(group: Sequence[Trial]) -> TrialTable:
     varied = [name for name, values in axes.items() if len(values) > 1]
     column = varied[0] if varied else group[0]["told"][0]
     row = varied[1] if len(varied) > 1 else None
-    by_place = {
+    by_values = {
         (trial["values"][column], row and trial["values"][row]): trial for trial in group
     }
-    lines: Sequence[float | None] = axes[row] if row else [None]
-    known = [trial for trial in group if trial["validation_nll"] is not None]
+    row_values: Sequence[float | None] = axes[row] if row else [None]
+    scored = [trial for trial in group if trial["validation_nll"] is not None]
     return TrialTable(
         method=group[0]["method"],
         label=group[0]["label"],
-        columns=tuple(_said(column, value) for value in axes[column]),
+        columns=tuple(_describe_setting(column, value) for value in axes[column]),
         rows=tuple(
-            _said(row, value) if row and value is not None else "" for value in lines
+            _describe_setting(row, value) if row and value is not None else ""
+            for value in row_values
         ),
         trials=tuple(
-            tuple(by_place.get((value, line)) for value in axes[column]) for line in lines
+            tuple(by_values.get((value, row_value)) for value in axes[column])
+            for row_value in row_values
         ),
-        best=min(known, key=lambda trial: trial["validation_nll"], default=None),
+        best=min(scored, key=lambda trial: trial["validation_nll"], default=None),
     )
 
 
-def _said(name: str, value: float) -> str:
+def _describe_setting(name: str, value: float) -> str:
     return f"{WORDS.get(name, name)} {value:g}"

@@ -11,6 +11,7 @@ from itertools import chain
 from math import floor
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -28,7 +29,7 @@ from smidgen.report.drawing.axes import (
     set_log_ticks,
     set_rows,
 )
-from smidgen.report.drawing.palette import INK, PAPER, Style
+from smidgen.report.drawing.palette import INK, PAPER, Style, Styles
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.fields import Estimate, has_bounds
 from smidgen.report.formats import format_significant
@@ -39,24 +40,14 @@ _FEWEST = 0.05
 _MOST_POINTS = 160
 
 Columns = Mapping[str, Sequence[float]]
-Styles = Mapping[str, Style]
 Bin = tuple[float, float, float]
 """Confidence, accuracy and count."""
 
 
 def draw_reliability(
     curves: Mapping[str, Columns], styles: Styles, prefix: str = "reliability"
-) -> dict[str, str]:
-    """Draw accuracy against confidence, a small figure per method on common axes.
-
-    Args:
-        curves: `confidence`, `accuracy` and `count` of the bins, by method.
-        styles: How each method is drawn.
-        prefix: Stands before the names of the figures.
-
-    Returns:
-        One SVG per method.
-    """
+) -> dict[str, Markup]:
+    """Draw accuracy against confidence, a small figure per method on common axes."""
     bins = {name: sorted(filled_bins(curve)) for name, curve in curves.items()}
     values = [value for rows in bins.values() for row in rows for value in row[:2]]
     start = floor(10 * min([0.9, *values])) / 10
@@ -75,7 +66,7 @@ def filled_bins(curve: Columns) -> list[Bin]:
 
 def _draw_reliability_panel(
     rows: Sequence[Bin], style: Style, start: float, largest: float, name: str
-) -> str:
+) -> Markup:
     with drawing():
         figure = sheet(172, 198)
         main = place_axes(figure, left=44, top=5, width=122, height=122)
@@ -109,16 +100,8 @@ def _draw_reliability_panel(
         return inline(figure, name, "Reliability: accuracy against confidence")
 
 
-def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> str:
-    """Draw the error rate among the answers kept, a line per method.
-
-    Args:
-        curves: `coverage` and `risk`, by method.
-        styles: How each method is drawn.
-
-    Returns:
-        The SVG.
-    """
+def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> Markup:
+    """Draw the error rate among the answers kept, a line per method."""
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
         axes = place_axes(figure, left=52, top=8, width=290, height=194)
@@ -149,16 +132,8 @@ def _thin_out(curve: Columns) -> list[tuple[float, float]]:
 
 def draw_shift_detection(
     detection: Mapping[str, Mapping[str, Estimate]], styles: Styles
-) -> dict[str, str]:
-    """Draw AUROCs with their intervals, a small figure per shifted set.
-
-    Args:
-        detection: Estimates by method and by set.
-        styles: How each method is drawn.
-
-    Returns:
-        One SVG per set, all on one axis; the dashed line is chance.
-    """
+) -> dict[str, Markup]:
+    """Draw AUROCs with their intervals, a small figure per shifted set."""
     names = list(dict.fromkeys(chain.from_iterable(detection.values())))
     limits = _find_limits((e for sets in detection.values() for e in sets.values()), 0.5)
     return {
@@ -174,16 +149,8 @@ def draw_shift_detection(
     }
 
 
-def draw_disagreement(estimates: Mapping[str, Estimate], styles: Styles) -> str:
-    """Draw how well uncertainty follows human disagreement, an interval per method.
-
-    Args:
-        estimates: By method.
-        styles: How each method is drawn.
-
-    Returns:
-        The SVG.
-    """
+def draw_disagreement(estimates: Mapping[str, Estimate], styles: Styles) -> Markup:
+    """Draw how well uncertainty follows human disagreement, an interval per method."""
     return _draw_estimates(
         estimates,
         styles,
@@ -207,7 +174,7 @@ def _draw_estimates(
     name: str,
     title: str,
     size: tuple[float, float],
-) -> str:
+) -> Markup:
     width, height = size
     with drawing():
         figure = sheet(width, height + 28)
@@ -221,18 +188,8 @@ def _draw_estimates(
         return inline(figure, name, title)
 
 
-def draw_precision_curve(curve: Mapping[str, Any], styles: Styles) -> str:
-    """Draw validation NLL against prior precision, and what it is chosen against.
-
-    Args:
-        curve: `precision` and `nll`, and where known `nll_with_temperature`,
-            `map_nll`, `temperature_nll`, `chosen_precision`, `chosen_temperature`.
-        styles: How each line is drawn: those of the methods, and `precision` and
-            `precision-temperature` for the two curves.
-
-    Returns:
-        The SVG.
-    """
+def draw_precision_curve(curve: Mapping[str, Any], styles: Styles) -> Markup:
+    """Draw validation NLL against prior precision, and what it is chosen against."""
     keys = {"precision": "nll", "precision-temperature": "nll_with_temperature"}
     levels = {"map": "map_nll", "temperature": "temperature_nll"}
     curves = {name: curve[key] for name, key in keys.items() if curve.get(key)}

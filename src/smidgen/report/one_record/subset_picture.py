@@ -16,8 +16,8 @@ from typing import Any
 
 _LARGEST = 240.0
 _USUAL = 88.0
-_LONGEST = 4.5
-_BUDGET = 250_000
+_LONGEST = 4.5  # times the usual side; longer ones are drawn shorter than to scale
+_BUDGET = 250_000  # bytes; layers beyond are left out and counted
 _NEIGHBOURS = 3
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -34,7 +34,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PanelGroup:
-    """Maps of one kind and shape, such as the query layers of all layers."""
+    """Layers of one kind and shape, such as the queries of all blocks."""
 
     heading: str
     shape: str
@@ -51,15 +51,7 @@ class SubsetPicture:
 
 
 def subset_picture(layers: Sequence[Mapping[str, Any]]) -> SubsetPicture:
-    """Draw which rows and columns of which layer are chosen.
-
-    Args:
-        layers: Of each layer `name`, `outputs`, `inputs`, `rows` and `columns`.
-
-    Returns:
-        Panels by kind of layer. Layers beyond a quarter of a megabyte are left out and
-        counted; an axis far longer than the others is drawn shorter than to scale.
-    """
+    """Draw which rows and columns of which layer are chosen."""
     if not layers:
         return SubsetPicture((), 1.0, 0)
     sides = [max(entry["outputs"], entry["inputs"]) for entry in layers]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from smidgen.report import fields
-from smidgen.report.fields import Estimate, Method
+from smidgen.report.fields import Estimate, MethodFields
 from smidgen.report.formats import (
     THIN,
     format_count,
@@ -31,49 +32,27 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """One end of an interval, or a standard error."""
+class TableCell:
+    """One number of a table."""
 
     score: str
-    value: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of a table.
-
-    Args:
-        score: What it measures.
-        text: As it is shown; a dash where it was not measured.
-        value: As it was recorded, or None.
-        bounds: The ends of its 95 % interval, its standard error alone, or nothing.
-        best: Whether it is marked as the best of its column.
-        count: A count that belongs to it, if any.
-    """
-
-    score: str
-    text: str
+    text: str  # a dash where it was not measured
     value: float | None = None
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[TableCell, ...] = ()  # the ends of its interval, or its standard error
     best: bool = False
-    count: Bound | None = None
+    count: TableCell | None = None  # a count that is shown beneath it
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table; `settings` are those chosen for it on validation data.
-
-    `size` is that of a chosen point, in a word or two;
-    `at_edge` says that the chosen precision is the first or last of its grid.
-    """
+    """One method of a table."""
 
     name: str
     label: str
-    cells: tuple[Cell, ...]
-    settings: tuple[Cell, ...] = ()
-    at_edge: bool = False
-    size: str = ""
+    cells: tuple[TableCell, ...]
+    settings: tuple[TableCell, ...] = ()  # those chosen for it on validation data
+    at_edge: bool = False  # whether its precision is the first or last of those tried
+    size: str = ""  # of its chosen point, in a word or two
 
 
 NLL = Column("nll", "NLL", "↓", format_nll)
@@ -102,26 +81,17 @@ SETTINGS = (
     Column("temperature", "T", "", format_significant),
     Column("noise", "noise", "", format_significant),
 )
-_AREA = Column("risk_coverage.area", "Area", "↓", format_nll)
-_DISAGREEMENT = Column("disagreement", "Human disagreement", "↑", format_rate)
 
 
-def columns_of(record: Record) -> tuple[Column, ...]:
-    """List the columns of the main table, those that a method has a number for.
-
-    Args:
-        record: The record.
-
-    Returns:
-        Scores and costs; for a ramp scores and sizes.
-    """
+def list_columns(record: Record) -> tuple[Column, ...]:
+    """List the columns of the main table, those that a method has a number for."""
     columns = RAMP_COLUMNS if fields.read_part(record, "ramp") else COLUMNS
     methods = fields.list_methods(record)
     return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
 
 
 def score_rows(record: Record) -> list[Row]:
-    """Make the main table, a row for each method in the order of `columns_of`.
+    """Make the main table, a row for each method in the order of `list_columns`.
 
     Args:
         record: The record.
@@ -130,20 +100,13 @@ def score_rows(record: Record) -> list[Row]:
         The rows. The lowest NLL is marked best only if its paired difference to
         temperature scaling lies wholly below zero.
     """
-    best = best_method(record)
-    columns = columns_of(record)
+    best = find_best(record)
+    columns = list_columns(record)
     return [_make_row(method, best, columns) for method in fields.list_methods(record)]
 
 
-def best_method(record: Record) -> str | None:
-    """Name the method of the lowest NLL, if it clearly beats temperature scaling.
-
-    Args:
-        record: The record.
-
-    Returns:
-        Its name, or None where the lead may be chance.
-    """
+def find_best(record: Record) -> str | None:
+    """Name the method of the lowest NLL, if it clearly beats temperature scaling."""
     losses = {
         method["name"]: loss["value"]
         for method in fields.list_methods(record)
@@ -172,37 +135,39 @@ def detection_rows(record: Record) -> list[Row]:
     detection = fields.collect_part(record, "detection")
     names = dict.fromkeys(name for sets in detection.values() for name in sets)
     columns = [Column(f"detection.{name}", name, "↑", format_rate) for name in names]
-    return _part_rows(
-        record,
-        {
-            method: [make_cell(column, sets.get(column.heading)) for column in columns]
-            for method, sets in detection.items()
-        },
-    )
+    return [
+        Row(method, label, tuple(make_cell(c, sets.get(c.heading)) for c in columns))
+        for method, label, sets in _list_parts(record, "detection")
+    ]
 
 
 def disagreement_rows(record: Record) -> list[Row]:
     """Make the table of how uncertainty follows human disagreement."""
-    parts = fields.collect_part(record, "disagreement")
-    return _part_rows(
-        record, {name: [make_cell(_DISAGREEMENT, part)] for name, part in parts.items()}
-    )
+    column = Column("disagreement", "Human disagreement", "↑", format_rate)
+    return [
+        Row(name, label, (make_cell(column, estimate),))
+        for name, label, estimate in _list_parts(record, "disagreement")
+    ]
 
 
 def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
-    parts = fields.collect_part(record, "risk_coverage")
-    return _part_rows(
-        record, {name: [make_cell(_AREA, part.get("area"))] for name, part in parts.items()}
-    )
+    column = Column("risk_coverage.area", "Area", "↓", format_nll)
+    return [
+        Row(name, label, (make_cell(column, curve.get("area")),))
+        for name, label, curve in _list_parts(record, "risk_coverage")
+    ]
 
 
-def _part_rows(record: Record, cells: Mapping[str, Sequence[Cell]]) -> list[Row]:
-    labels = {m["name"]: fields.label_of(m) for m in fields.list_methods(record)}
-    return [Row(name, labels[name], tuple(row)) for name, row in cells.items()]
+def _list_parts(record: Record, part: str) -> list[tuple[str, str, Any]]:
+    return [
+        (m["name"], fields.read_label(m), m[part])
+        for m in fields.list_methods(record)
+        if m.get(part)
+    ]
 
 
-def _read(method: Method, column: Column) -> Estimate | float | None:
+def _read(method: MethodFields, column: Column) -> Estimate | float | None:
     """Read what a method has for a column: a score, or a cost beside the scores."""
     if column in SCORES:
         return fields.read_score(method, column.score)
@@ -210,7 +175,7 @@ def _read(method: Method, column: Column) -> Estimate | float | None:
     return cost
 
 
-def _make_row(method: Method, best: str | None, columns: Sequence[Column]) -> Row:
+def _make_row(method: MethodFields, best: str | None, columns: Sequence[Column]) -> Row:
     name = method["name"]
     cells = [
         make_cell(column, _read(method, column), best=column is NLL and name == best)
@@ -223,47 +188,33 @@ def _make_row(method: Method, best: str | None, columns: Sequence[Column]) -> Ro
     ]
     if method.get("precision_range"):
         ends = " to ".join(format_significant(end) for end in method["precision_range"])
-        settings.insert(0, Cell("precision", ends))
+        settings.insert(0, TableCell("precision", ends))
     level, size = method.get("level"), ""
     if level is not None:
         text = describe_level(name, level)
         short = {"sparse-kfac": f"{level:g}{THIN}%", "best-budget": "budget"}
         size = short.get(name, text)
-        settings.insert(0, Cell("level", text, level))
+        settings.insert(0, TableCell("level", text, level))
     if method.get("weights") is not None:
-        weights = Bound("weights", method["weights"], format_count(method["weights"]))
+        count = method["weights"]
+        weights = TableCell("weights", format_count(count), count)
         cells = [replace(c, count=weights) if c.score == "fraction" else c for c in cells]
     at_edge = bool(method.get("precision_at_edge"))
-    label = fields.label_of(method)
+    label = fields.read_label(method)
     return Row(name, label, tuple(cells), tuple(settings), at_edge, size)
 
 
 def make_cell(
     column: Column, measured: Estimate | float | None, *, best: bool = False
-) -> Cell:
-    """Make a cell of a number, with its interval where it has one.
-
-    Args:
-        column: What was measured.
-        measured: The number, or a mapping with its `value`, `low` and `high`.
-        best: Whether to mark it.
-
-    Returns:
-        The cell; a dash if nothing was measured.
-    """
+) -> TableCell:
+    """Make a cell of a number, with its interval where it has one."""
     estimate: Estimate = measured if isinstance(measured, Mapping) else {}
     value = estimate.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
-        return Cell(column.score, "–")
-    bounds: tuple[Bound, ...] = ()
-    if fields.has_bounds(estimate):
+        return TableCell(column.score, "–")
+    bounds = []
+    for end in ("low", "high") if fields.has_bounds(estimate) else ():
         # The value already shows the unit.
-        bounds = tuple(
-            Bound(
-                f"{column.score}.{end}",
-                estimate[end],
-                column.format(estimate[end]).removesuffix(f"{THIN}%"),
-            )
-            for end in ("low", "high")
-        )
-    return Cell(column.score, column.format(value), value, bounds, best)
+        text = column.format(estimate[end]).removesuffix(f"{THIN}%")
+        bounds.append(TableCell(f"{column.score}.{end}", text, estimate[end]))
+    return TableCell(column.score, column.format(value), value, tuple(bounds), best)

@@ -8,12 +8,7 @@ from typing import Any
 from smidgen.posterior.laplace import format_range
 from smidgen.report import fields
 from smidgen.report.fields import read_part
-from smidgen.report.formats import (
-    format_count,
-    format_fraction,
-    format_nll,
-    format_percent,
-)
+from smidgen.report.formats import format_count, format_fraction, format_nll, format_percent
 from smidgen.report.names import FAMILIES
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
@@ -23,14 +18,7 @@ KIND = "tune"
 
 
 def describe_tuned(record: Record) -> dict[str, Any] | None:
-    """Prepare what a page shows of a tuned model.
-
-    Args:
-        record: The record.
-
-    Returns:
-        What the template fills in; None unless the record is of `smidgen bayestune`.
-    """
+    """Prepare what a page shows of a tuned model."""
     if record.kind != KIND:
         return None
     best = read_part(record, "best")
@@ -63,15 +51,7 @@ def describe_weights(total: int, head: int | None) -> str:
 
 
 def tuned_verdict(record: Record) -> list[str]:
-    """Say how a tuned model does on the validation data that chose it.
-
-    Args:
-        record: The record of `smidgen bayestune`.
-
-    Returns:
-        What was tuned; and where there is a posterior, a line against the MAP and one
-        against the rescaled MAP.
-    """
+    """Say how a tuned model does on the validation data that chose it."""
     tuned = describe_tuned(record)
     assert tuned is not None
     best = read_part(record, "best")
@@ -84,12 +64,8 @@ def tuned_verdict(record: Record) -> list[str]:
     if not tuned["scores"]:
         return lines
     plain, scaled, ours = tuned["scores"]
-    scaling, advice = "fitted noise", ""
-    if tuned["classes"]:
-        scaling, advice = (
-            "temperature scaling",
-            " 'smidgen evaluate' tests it on test data.",
-        )
+    scaling = "temperature scaling" if tuned["classes"] else "fitted noise"
+    advice = " 'smidgen evaluate' tests it on test data." if tuned["classes"] else ""
     return [
         *lines,
         f"Against the MAP: {_compare_scores(ours, plain)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smidgen.report import fields
-from smidgen.report.fields import Estimate, Method
+from smidgen.report.fields import Estimate, MethodFields
 from smidgen.report.formats import (
     format_count,
     format_fraction,
@@ -43,57 +43,53 @@ def verdict(record: Record) -> list[str]:
             "This record compares no Bayesian method with a point estimate, so there is "
             "nothing to judge. 'smidgen evaluate' makes one that does."
         ]
-    scaling = fields.name_scaling(record)
     return [
-        f"Against the MAP: {_judge_against_map(record, method)}",
-        f"Against {scaling}: {_judge_against_scaling(record, method, scaling)}",
+        f"Against the MAP: {_judge(record, method, fields.MAP)}",
+        f"Against {fields.name_scaling(record)}: {_judge(record, method, fields.TEMPERATURE)}",
         f"Cost: {_describe_cost(record, method)}",
     ]
 
 
-def _judge_against_map(record: Record, method: Method) -> str:
-    numbers = _compare_numbers(record, method, fields.MAP)
+def _judge(record: Record, method: MethodFields, baseline: str) -> str:
+    numbers = _compare_numbers(record, method, baseline)
     if numbers is None:
-        return "not measured."
-    gap = fields.read_difference(record, method["name"], fields.MAP, "nll")
+        unknown = ", so whether it would have been enough is unknown"
+        return f"not measured{unknown if baseline == fields.TEMPERATURE else ''}."
+    gap = fields.read_difference(record, method["name"], baseline, "nll")
     if gap is None:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
+    if baseline == fields.TEMPERATURE:
+        return _judge_against_scaling(record, method, gap, numbers)
     if gap["high"] < 0:
-        opening = f"Bayes helped, {fields.label_of(method)} is clearly better"
-    elif gap["low"] > 0:
-        opening = f"Bayes did harm, {fields.label_of(method)} is clearly worse"
-    else:
-        opening = "Bayes made no clear difference"
-    return f"{opening}. {numbers}"
+        return f"Bayes helped, {fields.read_label(method)} is clearly better. {numbers}"
+    if gap["low"] > 0:
+        return f"Bayes did harm, {fields.read_label(method)} is clearly worse. {numbers}"
+    return f"Bayes made no clear difference. {numbers}"
 
 
-def _judge_against_scaling(record: Record, method: Method, scaling: str) -> str:
-    numbers = _compare_numbers(record, method, fields.TEMPERATURE)
-    if numbers is None:
-        return "not measured, so whether it would have been enough is unknown."
-    gap = fields.read_difference(record, method["name"], fields.TEMPERATURE, "nll")
-    if gap is None:
-        return f"no paired interval was recorded, so no gain is claimed. {numbers}"
+def _judge_against_scaling(
+    record: Record, method: MethodFields, gap: Estimate, numbers: str
+) -> str:
     if gap["high"] < 0:
         return f"clearly better. {numbers}"
     finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
     better = _clearly_better(record, fields.TEMPERATURE)
     if not better:
-        return f"{finding}, {scaling} is enough on this data. {numbers}"
+        return f"{finding}, {fields.name_scaling(record)} is enough on this data. {numbers}"
     if fields.read_part(record, "ramp"):
         # Test data pick no other scheme, they only count those that would be better.
-        names = ", ".join(map(fields.label_of, better))
+        names = ", ".join(map(fields.read_label, better))
         return (
             f"{finding} for the scheme that validation data chose. {numbers} Clearly "
             f"better on test data, each taken by itself: {names}."
         )
-    ours, other = fields.label_of(method), fields.label_of(better[0])
+    ours, other = fields.read_label(method), fields.read_label(better[0])
     opening = f"{ours} is {finding}" if gap["low"] > 0 else f"{finding} from {ours}"
     others = _compare_numbers(record, better[0], fields.TEMPERATURE)
     return f"{opening}, but {other} is clearly better. {numbers} {other}: {others}"
 
 
-def _clearly_better(record: Record, baseline: str) -> list[Method]:
+def _clearly_better(record: Record, baseline: str) -> list[MethodFields]:
     """List methods whose paired NLL difference lies wholly below zero, best first."""
     gaps = [
         (gap["value"], method["name"], method)
@@ -104,7 +100,7 @@ def _clearly_better(record: Record, baseline: str) -> list[Method]:
     return [method for _, _, method in sorted(gaps, key=lambda item: item[:2])]
 
 
-def _compare_numbers(record: Record, method: Method, baseline: str) -> str | None:
+def _compare_numbers(record: Record, method: MethodFields, baseline: str) -> str | None:
     """Put NLL and calibration error of a method beside those of a baseline."""
     other = fields.find_method(record, baseline)
     ours, theirs = fields.read_score(method, "nll"), fields.read_score(other, "nll")
@@ -129,7 +125,7 @@ def _format_gap(gap: Estimate) -> str:
     return f"{format_signed(gap['value'])}, 95\u202f% interval {low} to {high}"
 
 
-def _describe_cost(record: Record, method: Method) -> str:
+def _describe_cost(record: Record, method: MethodFields) -> str:
     parts = []
     if method.get("floats") is not None:
         parts.append(f"{format_count(method['floats'])} floats stored")
@@ -153,7 +149,9 @@ def _describe_cost(record: Record, method: Method) -> str:
     return " ".join(lines)
 
 
-def _compare_detection(method: Method, baseline: Method, scaling: str) -> list[str]:
+def _compare_detection(
+    method: MethodFields, baseline: MethodFields, scaling: str
+) -> list[str]:
     ours, theirs = method.get("detection") or {}, baseline.get("detection") or {}
     shared = [name for name in ours if ours[name] and theirs.get(name)]
     if not shared:
@@ -170,7 +168,7 @@ def _compare_detection(method: Method, baseline: Method, scaling: str) -> list[s
     ]
 
 
-def _compare_disagreement(method: Method, baseline: Method) -> list[str]:
+def _compare_disagreement(method: MethodFields, baseline: MethodFields) -> list[str]:
     ours, theirs = method.get("disagreement"), baseline.get("disagreement")
     if not ours or not theirs:
         return []

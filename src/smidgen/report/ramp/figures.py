@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -23,7 +24,7 @@ from smidgen.report.drawing.axes import (
     set_decimal_ticks,
     set_log_ticks,
 )
-from smidgen.report.drawing.palette import SOFT, Style
+from smidgen.report.drawing.palette import SOFT, Style, Styles
 from smidgen.report.drawing.svg import drawing, inline, sheet
 from smidgen.report.names import shorten_method
 from smidgen.report.ramp.layers import LayerPosition
@@ -39,30 +40,22 @@ _FEW_DECADES = 10**2.6
 _DECADE = 10.0
 _MARKERS = "os^vD*"
 _DASHES = ((), (5.0, 1.6), (2.0, 1.2), (6.0, 1.6, 1.2, 1.6), (1.2, 1.2))
+RAMP_SCORES = {"nll": "NLL", "ece": "ECE"}
+"""Names of the scores on validation data."""
 Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One scheme: sizes across, a score up, and the range of its repeats.
-
-    Args:
-        scheme: Name of the scheme.
-        label: Its name as people read it, short.
-        sizes: Floats stored, or another size, ascending.
-        value: The score of each, the mean over repeats.
-        low: The lowest over repeats.
-        high: The highest over repeats.
-        chosen: Size and score of the chosen point.
-    """
+    """One scheme: sizes across, a score up, and the range of its repeats."""
 
     scheme: str
     label: str
-    sizes: tuple[float, ...]
-    value: tuple[float, ...]
+    sizes: tuple[float, ...]  # ascending
+    value: tuple[float, ...]  # the means over repeats
     low: tuple[float, ...]
     high: tuple[float, ...]
-    chosen: tuple[float, float] | None = None
+    chosen: tuple[float, float] | None = None  # size and score
 
 
 @dataclass(frozen=True)
@@ -77,22 +70,12 @@ class _End:
 
 
 def collect_lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
-    """Gather the points of a ramp into a line for each scheme.
-
-    Args:
-        ramp: The validation curves of a record.
-        score: "nll" or "ece".
-
-    Returns:
-        The lines, in the order of the points.
-    """
+    """Gather the points of a ramp into a line for each scheme."""
     points = ramp["points"]
     lines = []
     for scheme in dict.fromkeys(point["scheme"] for point in points):
-        rows = sorted(
-            _summarise_level(group, score)
-            for group in group_levels(points, scheme).values()
-        )
+        levels = group_levels(points, scheme).values()
+        rows = sorted(_summarise_level(group, score) for group in levels)
         sizes, value, low, high = (tuple(column) for column in zip(*rows, strict=True))
         index = ramp["chosen"].get(scheme)
         best = None if index is None else points[index]
@@ -128,15 +111,7 @@ def size_limits(lines: Sequence[Line]) -> Limits:
 
 
 def score_limits(lines: Sequence[Line], levels: Mapping[str, float]) -> Limits:
-    """Find the ends of an axis that shows every line, and levels that are not far away.
-
-    Args:
-        lines: The lines.
-        levels: Scores of the baselines.
-
-    Returns:
-        The ends.
-    """
+    """Find the ends of an axis that shows every line, and levels that are not far away."""
     values = [y for line in lines for y in (*line.low, *line.high)]
     low, high = min(values), max(values)
     spread = max(high - low, 1e-3 * abs(high), 1e-9)
@@ -147,30 +122,17 @@ def score_limits(lines: Sequence[Line], levels: Mapping[str, float]) -> Limits:
     return low - room, high + room
 
 
-def draw_scores(
+def draw_score_lines(
     lines: Sequence[Line],
     levels: Mapping[str, float],
-    styles: Mapping[str, Style],
+    styles: Styles,
     axis: tuple[Limits, Limits],
     *,
     ylabel: str,
     name: str,
     xlabel: str = "floats stored",
-) -> str:
-    """Draw a score against the floats stored, or another size.
-
-    Args:
-        lines: The lines.
-        levels: Scores of the baselines by name, drawn level across.
-        styles: How each is drawn.
-        axis: The ends of the sizes and of the score.
-        ylabel: What the score is.
-        name: A name for the figure that no other has.
-        xlabel: What stands across.
-
-    Returns:
-        The SVG.
-    """
+) -> Markup:
+    """Draw a score against the floats stored, or another size."""
     with drawing():
         figure, axes = _start_axes(axis, xlabel, ylabel)
         axes.set_xscale("log")
@@ -288,22 +250,8 @@ def draw_norms(
     xlabel: str,
     title: str,
     name: str,
-) -> str:
-    """Draw operator norms by depth, a line for each kind of layer.
-
-    Args:
-        norms: The norm of each layer.
-        positions: The kind and the depth of each layer.
-        colour: Of all lines; markers and dashes tell them apart.
-        axis: The ends of depths and of norms; one past the last depth is for layers that
-            have none.
-        xlabel: What stands across.
-        title: What a screen reader says.
-        name: A name for the figure that no other has.
-
-    Returns:
-        The SVG.
-    """
+) -> Markup:
+    """Draw operator norms by depth, a line for each kind of layer."""
     (first, last), heights = axis
     kinds: dict[str, list[tuple[float, float]]] = {}
     for key, norm in norms.items():

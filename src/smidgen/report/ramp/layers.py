@@ -20,14 +20,7 @@ class LayerPosition:
 
 
 def locate_layers(names: Sequence[str]) -> dict[str, LayerPosition]:
-    """Find the kind and the depth of each affine layer from its name.
-
-    Args:
-        names: Dotted names of layers.
-
-    Returns:
-        Their positions; no two layers share one.
-    """
+    """Find the kind and the depth of each affine layer from its name."""
     numbers = {name: _NUMBER.search(name) for name in names}
     kinds = {name: _NUMBER.sub("*", name, count=1) for name in names}
     short = _shorten_kinds(list(dict.fromkeys(kinds.values())))

@@ -14,8 +14,8 @@ from scipy.stats import ttest_1samp
 from smidgen.cli import main
 from smidgen.errors import DataError
 from smidgen.report import About, render_many
-from smidgen.report.many_records.aggregate import gather, spread, stratified
-from smidgen.report.many_records.figures import interval_figure, ramp_curves
+from smidgen.report.many_records.aggregate import average_groups, average_seeds, gather
+from smidgen.report.many_records.figures import draw_intervals, join_ramps
 from smidgen.report.many_records.findings import findings
 from smidgen.report.names import assign_styles
 from smidgen.report.ramp.figures import collect_lines
@@ -70,18 +70,18 @@ def test_differences_are_of_the_same_seed():
 
 def test_data_sets_count_alike_and_their_seeds_vary_within_them():
     steady, wide = [-0.1, -0.1, -0.1, -0.1], [-2.0, 1.0]
-    found = stratified([steady, wide])
+    found = average_groups([steady, wide])
     assert found.value == pytest.approx((-0.1 - 0.5) / 2)
     # All variance is of the second, with one degree of freedom: s²/n = 4.5/2, halved twice.
     half = student.ppf(0.975, 1) * (4.5 / 2 / 4) ** 0.5
     assert found.high == pytest.approx(found.value + half)
-    assert stratified([steady, [1.0]]).low is None
-    assert stratified([wide]) == spread(wide)
+    assert average_groups([steady, [1.0]]).low is None
+    assert average_groups([wide]) == average_seeds(wide)
 
 
 def test_splits_of_the_same_rows_have_wider_intervals():
     values, ratio = [0.1, 0.3, 0.2, 0.5], 1 / 9
-    found = spread(values, ratio)
+    found = average_seeds(values, ratio)
     half = student.ppf(0.975, 3) * (variance(values) * (1 / 4 + ratio)) ** 0.5
     assert found.high == pytest.approx(fmean(values) + half)
     records = make_level_records()
@@ -109,7 +109,7 @@ def test_a_data_set_of_one_seed_takes_no_interval_from_the_others():
     found = across.difference("dense", "dense-vi", "nll")
     assert (found.count, found.value) == (3, pytest.approx(-0.3))
     (line,) = (each for each in findings(across, "dense-vi") if "Over many" in each)
-    assert line.startswith("Over many, which has seeds enough, 1 of 1 method is clearly")
+    assert line.startswith("Over many, which has enough seeds, 1 of 1 method is clearly")
 
 
 def test_words_agree_with_their_numbers():
@@ -123,7 +123,7 @@ def test_words_agree_with_their_numbers():
     ]
     text = " ".join(findings(gather(records), "map"))
     assert (
-        "Over one, two, which have seeds enough, 1 of 3 methods is clearly better" in text
+        "Over one, two, which have enough seeds, 1 of 3 methods is clearly better" in text
     )
     assert "; 2 are clearly worse" in text
 
@@ -212,13 +212,13 @@ def test_a_mean_curve_has_every_seed_at_every_budget():
             "temperature": {"nll": temperature, "ece": temperature},
         }
 
-    joined = ramp_curves([ramp([(10, 1.0), (20, 0.8)], 0.5), ramp([(10, 3.0)], 2.0)])
+    joined = join_ramps([ramp([(10, 1.0), (20, 0.8)], 0.5), ramp([(10, 3.0)], 2.0)])
     (line,) = collect_lines(joined, "nll")
     # The second seed has nothing to buy for twenty, and stays where it was.
     assert line.value == pytest.approx((0.75, 0.65))
     assert joined["temperature"]["nll"] == 0.0
     assert joined["map"]["nll"] == pytest.approx(-0.25)
-    same = ramp_curves([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
+    same = join_ramps([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
     assert collect_lines(same, "nll")[0].value == pytest.approx((1.5,))
 
 
@@ -229,10 +229,10 @@ def test_one_seed_claims_nothing():
         if each.seed == 0 and each.config["data"]["name"] == DATA[0]
     ]
     across = gather(records)
-    assert spread([1.0]).low is None
+    assert average_seeds([1.0]).low is None
     assert across.best(DATA[0], "temperature") is None
     text = " ".join(findings(across, "temperature"))
-    assert "one pair bears no verdict" in text
+    assert "one pair allows no verdict" in text
     assert "clearly better than" not in text.replace("clearly better in NLL than", "")
 
 
@@ -348,8 +348,8 @@ def test_names_that_begin_alike_are_told_apart_in_the_figure():
         "a": "SSVI 5 %, removal by exponential",
         "b": "SSVI 5 %, removal by exponential-snr",
     }
-    gaps = {name: spread([0.1, 0.2, 0.3]) for name in labels}
-    drawn = interval_figure(
+    gaps = {name: average_seeds([0.1, 0.2, 0.3]) for name in labels}
+    drawn = draw_intervals(
         gaps, labels, assign_styles(list(labels)), xlabel="NLL", name="f"
     )
     written = re.findall(r">([^<>]+)</text>", drawn)

@@ -21,7 +21,7 @@ from smidgen.report.formats import (
     format_significant,
 )
 from smidgen.report.one_record.subset_picture import subset_picture
-from smidgen.report.one_record.tables import columns_of
+from smidgen.report.one_record.tables import list_columns
 from smidgen.runtime.record import Record
 from tests.support.report_page import Page
 from tests.support.tuned_record import make_tuned_record
@@ -470,7 +470,7 @@ def test_a_regression_is_shown_by_nll_rmse_and_coverage() -> None:
             "sparse-kfac": {"nll": 1.2, "rmse": 0.61, "coverage": 0.953},
         }
     )
-    assert [column.score for column in columns_of(record)] == ["nll", "rmse", "coverage"]
+    assert [column.score for column in list_columns(record)] == ["nll", "rmse", "coverage"]
     first, second, cost = verdict(record)
     assert first.startswith("Against the MAP: Bayes helped, Sparse-KFAC is clearly better")
     assert "NLL 1.2000 against 1.5000" in first
@@ -488,7 +488,7 @@ def test_labels_are_shown_by_nll_brier_ece_and_accuracy() -> None:
     scores = {"nll": 0.9, "brier": 0.3, "accuracy": 0.8, "ece": 0.05}
     names = ("map", "temperature", "sparse-kfac")
     record = make_scored(dict.fromkeys(names, scores))
-    shown = [column.score for column in columns_of(record)]
+    shown = [column.score for column in list_columns(record)]
     assert shown == ["accuracy", "nll", "ece", "brier"]
     first, second, _ = verdict(record)
     assert "ECE 0.050 against 0.050" in first

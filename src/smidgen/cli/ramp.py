@@ -102,14 +102,7 @@ class _Inputs:
     def load(
         self, shuffle: int | None = None
     ) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
-        """Load the model and the batches, sorted by length to save padding.
-
-        Args:
-            shuffle: Seed to shuffle the training batches with; None keeps them sorted.
-
-        Returns:
-            The model, and batches by the file's name.
-        """
+        """Load the model and batches by length; a seed shuffles the training batches."""
         say = Steps()
         network, tokenizer = texts.load_model(
             self.model, *self.files.values(), device=self.device

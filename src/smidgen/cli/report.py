@@ -55,14 +55,7 @@ def show_many(
     json_file: Path | None = None,
     about: About | None = None,
 ) -> None:
-    """Write the page of several records and print what they say.
-
-    Args:
-        records: The records.
-        page: The page.
-        json_file: A JSON file for the findings, if any.
-        about: What the page says about itself.
-    """
+    """Write the page of several records and print what they say."""
     from smidgen.report import About, write_many
     from smidgen.report.many_records.aggregate import gather
     from smidgen.report.many_records.findings import findings

@@ -95,14 +95,14 @@ class BayesTuneSettings:
 
     @property
     def chain(self) -> dict[str, Any]:
-        """How the chain moves, as `fit.langevin` takes it."""
-        names = ("temperature", "noise_discount", "update", "seed")
+        """How the chain moves, as `LangevinSettings` takes it."""
+        names = ("temperature", "noise_discount", "update")
         return {name: getattr(self, name) for name in names}
 
     @property
     def tuning(self) -> dict[str, Any]:
-        """How the weights are tuned, as `fit.sparse_finetune` takes it."""
-        names = ("epochs", "learning_rate", "patience", "stop_on", "seed")
+        """How the weights are tuned, as `FinetuneSettings` takes it."""
+        names = ("epochs", "learning_rate", "patience", "stop_on")
         return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class BayesTuneSettings:
             chain |= {n: d for n, d in defaults.items() if chain[n] is None}
         return {
             "rule": self.rule,
-            "chain": {"epochs": self.chain_epochs, **chain},
-            "tuning": self.tuning,
+            "chain": {"epochs": self.chain_epochs, **chain, "seed": self.seed},
+            "tuning": {**self.tuning, "seed": self.seed},
             "posterior": self.posterior,
             "half": self.half,
         }
@@ -122,19 +122,11 @@ class BayesTuneSettings:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The weights to fine-tune, and the chain that chose them.
+    """The weights to fine-tune, and the chain that chose them."""
 
-    Args:
-        subset: The chosen weights, the head among them.
-        scales: The scales that the chain found.
-        fraction: The fraction of the ranked weights that was chosen.
-        head_size: How many weights belong to the head.
-        head_modules: The modules of the head, in the model's order.
-    """
-
-    subset: Subset
+    subset: Subset  # the head among them
     scales: Scales
-    fraction: float
+    fraction: float  # of the ranked weights, without the head
     head_size: int
     head_modules: tuple[str, ...]
 
@@ -181,13 +173,12 @@ def bayestune(
         show(agreement)
         results["agreement"] = agreement.to_dict()
     show(f"Fine-tuning {choice.subset.size:,} weights")
-    tuning = {n: value for n, value in settings.tuning.items() if n != "seed"}
     tuned = fit.finetune(
         work.network,
         work.train,
         choice.subset,
         validation=work.validation,
-        settings=FinetuneSettings(**tuning, head=work.head),
+        settings=FinetuneSettings(**settings.tuning, head=work.head),
         seed=settings.seed,
         checkpoint=folder.tuning_state,
         progress=progress,
@@ -223,12 +214,10 @@ class _Work:
     progress: bool
 
     def chain(self, loader: Loader) -> dict[str, Any]:
-        """The arguments of a chain over some batches."""
+        """List the arguments of a chain over some batches."""
         course = asdict(schedule_chain(self.settings.chain_epochs * len(loader)))
-        chain = self.settings.chain
-        seed = chain.pop("seed")
-        settings = LangevinSettings(**course, **chain, head=self.head)
-        return {"settings": settings, "seed": seed, "progress": self.progress}
+        settings = LangevinSettings(**course, **self.settings.chain, head=self.head)
+        return {"settings": settings, "seed": self.settings.seed, "progress": self.progress}
 
 
 def _load(
@@ -339,15 +328,13 @@ def _fit(
 ) -> Posterior:
     """Fit a posterior over the fine-tuned weights and calibrate it on held-out texts."""
     method, steps = work.settings.posterior, max(100, 2 * len(work.train))
+    swag = SwagSettings(
+        steps=steps, trial_steps=steps // 5, checkpoint_every=CHECKPOINT_EVERY
+    )
     arguments: dict[str, dict[str, Any]] = {
         # Single weights have no rows × columns to factor.
         "laplace": {"structure": "diag"},
-        "swag": {
-            "settings": SwagSettings(
-                steps=steps, trial_steps=steps // 5, checkpoint_every=CHECKPOINT_EVERY
-            ),
-            "seed": work.settings.seed,
-        },
+        "swag": {"settings": swag, "seed": work.settings.seed},
     }
     if method == "laplace":
         subset = _keep_affine(tuned, subset, show)

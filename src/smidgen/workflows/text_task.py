@@ -82,20 +82,7 @@ def run_task(
     say: Say = print,
     progress: bool = True,
 ) -> Record:
-    """Fine-tune an encoder on a task and compare posteriors with their baselines.
-
-    Args:
-        task: The data.
-        base: Folder or hub id of the pretrained encoder.
-        settings: What shapes the run.
-        kind: The kind of the record.
-        config: What else to note in the record.
-        say: Called with a description of each step.
-        progress: Show progress bars.
-
-    Returns:
-        The record, ready for a report.
-    """
+    """Fine-tune an encoder on a task and compare posteriors with their baselines."""
     classes = len(task.train.label_names or set(task.train.labels or ()))
     model, tokenizer = load_classifier(base, labels=classes, seed=settings.seed)
     loaders = _loaders(task, tokenizer, settings)

@@ -58,15 +58,7 @@ _OPTIONS = {
 
 
 def refuse_unused(method: str, context: typer.Context) -> None:
-    """Refuse options that the method would ignore.
-
-    Args:
-        method: The method.
-        context: The command as it was typed.
-
-    Raises:
-        ArgumentError: If an option of another method was typed.
-    """
+    """Refuse options that the method would ignore."""
     for other, names in _OPTIONS.items():
         for name in names if other != method else ():
             source = context.get_parameter_source(name)

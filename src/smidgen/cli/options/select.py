@@ -88,16 +88,7 @@ class Selection:
     def choose(
         self, network: nn.Module, batches: Iterable[Batch], say: Callable[[str], None]
     ) -> smidgen.Subset:
-        """Choose the weights of a model.
-
-        Args:
-            network: The trained model.
-            batches: Its training batches, for selectors that need data.
-            say: Called with a description of each step.
-
-        Returns:
-            The subset.
-        """
+        """Choose the weights of a model."""
         needs = self.selector.needs
         if needs & {"batches", "scores"}:
             say(f"Scoring the weights for --select {self.selector.name}")
@@ -112,18 +103,7 @@ class Selection:
         )
 
     def choose_for_plan(self, network: nn.Module) -> smidgen.Subset:
-        """Choose as many weights for a plan, without data and maybe without weights.
-
-        Args:
-            network: The model, or only its structure.
-
-        Returns:
-            The subset. Random rows and columns, or random weights, stand in for a choice
-            that needs data.
-
-        Raises:
-            ArgumentError: If the selector compares weights that are not there.
-        """
+        """Choose as many weights for a plan, without data and perhaps without their values."""
         name, size = self.selector.name, self.selector.size
         bare = any(parameter.is_meta for parameter in network.parameters())
         if bare and size == "count":
@@ -155,17 +135,7 @@ class Selection:
         ).means
 
     def choose_structure(self, name: str | None) -> str:
-        """Choose the structure of the curvature.
-
-        Args:
-            name: What was asked for, if anything.
-
-        Returns:
-            That, or the usual structure for the selector's kind of subset.
-
-        Raises:
-            ArgumentError: If the structure cannot hold single weights and must.
-        """
+        """Return the requested structure, or the usual one for the selector's kind of subset."""
         scattered = self.selector.scattered
         usual = usual_structure(scattered=scattered)
         if name is None:
@@ -187,20 +157,7 @@ def read_selection(
     patterns: list[str] | None = None,
     seed: int = 0,
 ) -> Selection:
-    """Check that the options fit the selector, before any work is done.
-
-    Args:
-        name: The selector.
-        sizes: The options that set its size, by name; None for those left out.
-        patterns: Patterns of parameter names.
-        seed: Seed of a random choice.
-
-    Returns:
-        The selection.
-
-    Raises:
-        ArgumentError: If an option is missing, or is not for this selector.
-    """
+    """Check that the options suit the selector, before any work is done."""
     selector = SELECTORS[name]
     if bool(patterns) != ("patterns" in selector.needs):
         raise ArgumentError(

@@ -61,19 +61,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing f
 def load_model(
     model: str, *files: Path, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a trained classifier and its tokenizer.
-
-    Args:
-        model: Folder or hub id of the model.
-        files: Data files that must exist, checked first because loading may take long.
-        device: The device of the model.
-
-    Returns:
-        The model and the tokenizer.
-
-    Raises:
-        DataError: If a file is missing.
-    """
+    """Load a classifier and its tokenizer; check first that the data files exist."""
     from smidgen.integrations.huggingface import load_classifier
 
     for path in files:

@@ -53,17 +53,7 @@ def order_layers(
     norms: Mapping[str, float],
     generator: torch.Generator,
 ) -> list[AffineLayer]:
-    """Order layers as a scheme of whole layers takes them.
-
-    Args:
-        scheme: "random", or "max-" or "min-" with a group of layers.
-        layers: The affine layers.
-        norms: Their operator norms.
-        generator: Source of a random order.
-
-    Returns:
-        The scheme's layers, the one taken first in front.
-    """
+    """Order a scheme's whole layers, the one taken first in front."""
     if scheme == "random":
         order = torch.randperm(len(layers), generator=generator).tolist()
         return [layers[index] for index in order]
@@ -84,19 +74,7 @@ def list_candidates(
     repeats: int,
     seed: int,
 ) -> list[Candidate]:
-    """List the points of all schemes but the allocation, which needs the table.
-
-    Args:
-        schemes: The schemes.
-        layers: The affine layers, the head last.
-        norms: Operator norm of each layer.
-        percents: The percentages of Sparse-KFAC, ascending.
-        repeats: How often modules are drawn at random.
-        seed: Seed of those draws.
-
-    Returns:
-        The points, scheme by scheme, small to large.
-    """
+    """List the points of all schemes but the allocation, which needs the table, small to large."""
     generator = torch.Generator().manual_seed(seed)
     candidates: list[Candidate] = []
     names = [layer.name for layer in layers]
@@ -130,23 +108,10 @@ def allocate(
     precision: int,
     temperature: float,
 ) -> list[Candidate]:
-    """Choose a percentage for each layer under budgets of floats, greedily.
-
-    Starting from nothing, each step enlarges the block that lowers the held-out NLL most
-    per additional float, until none lowers it or the largest budget is spent. A smaller
-    budget gets the longest part of that path it can afford.
-
-    Args:
-        table: The variance table, by block.
-        objective: The NLL on held-out data.
-        floats: What each block costs.
-        budgets: Budgets of floats, ascending.
-        precision: Index of the precision, among the table's, to choose under.
-        temperature: The temperature to choose under.
-
-    Returns:
-        One point for each budget that affords something new.
-    """
+    """Choose each layer's percentage under ascending budgets of floats, greedily."""
+    # Starting from nothing, each step enlarges the block that lowers the held-out NLL most
+    # per additional float, until none lowers it or the largest budget is spent. A smaller
+    # budget gets the longest part of that path it can afford. `precision` is an index.
     ladders: dict[str, list[BlockKey]] = {}
     for key in sorted(floats, key=floats.__getitem__):
         ladder = ladders.setdefault(key[1], [])

@@ -21,6 +21,8 @@ _HEADINGS = {
     "fraction": "weights",
     "accuracy": "accuracy",
     "nll": "NLL",
+    "rmse": "RMSE",
+    "coverage": "coverage",
     "ece_equal_mass": "ECE",
     "floats": "floats stored",
     "relative_seconds": "time / forward",

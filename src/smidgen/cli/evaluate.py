@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, show_record
@@ -16,21 +16,19 @@ from smidgen.errors import ArgumentError
 def evaluate(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    test: Annotated[
-        Path, typer.Option(help="Labelled test data; nothing is chosen on them.")
-    ],
+    test: Annotated[Path, Option(help="Labelled test data, which are only scored.")],
     shift: Annotated[
-        list[str] | None, typer.Option(help="Shifted data as NAME=FILE; may be repeated.")
+        list[str] | None,
+        Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the posterior in the record and on pages."),
+        str | None, Option(help="Name of the posterior in the record and on pages.")
     ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
     page: Annotated[
-        Path | None, typer.Option("--report", help="Also write an HTML page.")
+        Path | None, Option("--report", help="Also write an HTML page.")
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
@@ -27,7 +28,7 @@ def _require_cost(method: str) -> Any:
 
 
 DescribedModel = Annotated[
-    str, typer.Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
+    str, Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
 ]
 
 
@@ -45,16 +46,15 @@ def plan(
     rank: methods.Rank = 20,
     steps: methods.Steps = 2000,
     labels: Annotated[
-        int | None, typer.Option(help="Number of classes; by default the model's.", min=1)
+        int | None, Option(help="Number of classes; by default the model's.", min=1)
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     examples: Annotated[
-        int, typer.Option(help="Number of training texts to estimate the time for.", min=1)
+        int, Option(help="Number of training texts to estimate the time for.", min=1)
     ] = 1000,
     timed: Annotated[
-        bool,
-        typer.Option("--time/--no-time", help="Time a batch, if the model has weights."),
+        bool, Option("--time/--no-time", help="Time a batch, if the model has weights.")
     ] = True,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,

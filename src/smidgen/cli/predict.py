@@ -6,9 +6,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
@@ -21,14 +21,14 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 def predict(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    data: Annotated[Path, typer.Option(help="Texts to predict; labels are not needed.")],
+    data: Annotated[Path, Option(help="Texts to predict; labels are not needed.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     samples: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=2,
             help="Weight samples to predict with; by default as many as at calibration.",
         ),

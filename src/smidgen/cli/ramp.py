@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
@@ -35,40 +36,33 @@ _WRITTEN = ("record.json", "report.html", "posterior")
 
 
 HeldOut = Annotated[
-    Path, typer.Option(help="Held-out data to choose sizes and calibrate on.")
+    Path, Option(help="Held-out data, to choose sizes and to calibrate on.")
 ]
-Test = Annotated[Path, typer.Option(help="Labelled test data; nothing is chosen on them.")]
-Folder = Annotated[
-    Path, typer.Option("--out", help="Folder for record.json and report.html.")
-]
+Test = Annotated[Path, Option(help="Labelled test data, which are only scored.")]
+Folder = Annotated[Path, Option("--out", help="Folder for record.json and report.html.")]
 Schemes = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help=f"Schemes to try, by default all: {', '.join(SCHEMES)}; with --method swag: "
         f"{', '.join(SWAG_SCHEMES)}."
     ),
 ]
 Percents = Annotated[
     list[str] | None,
-    typer.Option(help="Laplace: percents of rows and columns to try: 1,3,10,100."),
+    Option(help="Laplace: percents of rows and columns to try, such as 1,3,10,100."),
 ]
 Fractions = Annotated[
-    list[str] | None, typer.Option(help="SWAG: fractions of the weights to try: 0.03,0.1.")
+    list[str] | None,
+    Option(help="SWAG: fractions of the weights to try, such as 0.03,0.1."),
 ]
-Repeats = Annotated[
-    int, typer.Option(min=1, help="Laplace: how often to draw random layers.")
-]
+Repeats = Annotated[int, Option(min=1, help="Laplace: how often to draw random layers.")]
 Most = Annotated[
-    float, typer.Option(help="Laplace: largest fraction of the weights that may be chosen.")
+    float, Option(help="Laplace: largest fraction of the weights that may be chosen.")
 ]
-RampMethod = Annotated[
-    Literal["laplace", "swag"], typer.Option(help="Which posterior to fit.")
-]
+RampMethod = Annotated[Literal["laplace", "swag"], Option(help="How to fit the posterior.")]
 Save = Annotated[
     str | None,
-    typer.Option(
-        help="Laplace: also save the posterior of this scheme, or of the 'best' one."
-    ),
+    Option(help="Laplace: also save the posterior of this scheme, or of the 'best' one."),
 ]
 
 
@@ -126,7 +120,7 @@ class _Inputs:
 def ramp(
     context: typer.Context,
     model: texts.Model,
-    train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
+    train: texts.TrainedOn,
     val: HeldOut,
     test: Test,
     folder: Folder,
@@ -146,7 +140,7 @@ def ramp(
     rates: methods.Rates = None,
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: texts.Seed = 0,
     save: Save = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,

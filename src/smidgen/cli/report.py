@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
 
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 def report(
     records: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             help="Records, files of packed records, or folders of either.",
             metavar="RECORD...",
         ),
     ],
-    page: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path(
-        "report.html"
-    ),
+    page: Annotated[Path, Option("--out", help="The HTML file.")] = Path("report.html"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the verdict to this file.")
+        Path | None, Option("--json", help="Write the verdict to this file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing files.")
+        bool, Option("--overwrite", help="Replace existing files.")
     ] = False,
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""

@@ -44,10 +44,10 @@ from smidgen.weights.affine import coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen.workflows.fit_posterior import CHECKPOINT_EVERY, FitChoices, fit_posterior
-from smidgen.workflows.text_task import Loader
+from smidgen.workflows.text_task import TextLoader
 from smidgen.workflows.tuned_folder import TunedFolder
 
-Kind = Literal["laplace", "swag", "none"]
+PosteriorName = Literal["laplace", "swag", "none"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class BayesTuneSettings:
     fraction: float | None = None
     threshold: float | None = None
     elbow: bool = False
-    posterior: Kind = "laplace"
+    posterior: PosteriorName = "laplace"
     chain_epochs: int = 2
     temperature: float | None = None
     noise_discount: float | None = None
@@ -121,7 +121,7 @@ class BayesTuneSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChosenWeights:
     """The weights to fine-tune, and the chain that chose them."""
 
     subset: Subset  # the head among them
@@ -131,11 +131,11 @@ class Choice:
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | FinetuneResult | Posterior
+Finding = ChosenWeights | Agreement | FinetuneResult | Posterior
 """A result that is shown as soon as it is there."""
 
 
-def bayestune(
+def run_bayestune(
     base: str | Path,
     train: TextTable,
     validation: TextTable,
@@ -208,12 +208,12 @@ class _Work:
     network: PreTrainedModel
     head: Head
     tokenizer: PreTrainedTokenizerBase
-    train: Loader
-    validation: Loader
+    train: TextLoader
+    validation: TextLoader
     settings: BayesTuneSettings
     progress: bool
 
-    def chain(self, loader: Loader) -> dict[str, Any]:
+    def chain(self, loader: TextLoader) -> dict[str, Any]:
         """List the arguments of a chain over some batches."""
         course = asdict(schedule_chain(self.settings.chain_epochs * len(loader)))
         settings = LangevinSettings(**course, **self.settings.chain, head=self.head)
@@ -251,7 +251,7 @@ def _batches(
     settings: BayesTuneSettings,
     *,
     shuffle: bool = False,
-) -> Loader:
+) -> TextLoader:
     return huggingface.make_text_loader(
         table,
         tokenizer,
@@ -262,7 +262,7 @@ def _batches(
     )
 
 
-def _choose(work: _Work, folder: TunedFolder) -> Choice:
+def _choose(work: _Work, folder: TunedFolder) -> ChosenWeights:
     """Run the chain, and choose by its scales."""
     chain = {**work.chain(work.train), "checkpoint": folder.chain_state}
     scales = fit.langevin(work.network, work.train, **chain)
@@ -272,7 +272,7 @@ def _choose(work: _Work, folder: TunedFolder) -> Choice:
     size = sum(work.network.get_parameter(name).numel() for name in names)
     modules = tuple(dict.fromkeys(name.rpartition(".")[0] for name in names))
     fraction = rule.get("fraction", (subset.size - size) / scales.size)
-    return Choice(subset, scales, fraction, size, modules)
+    return ChosenWeights(subset, scales, fraction, size, modules)
 
 
 def _compare_halves(work: _Work, table: TextTable, fraction: float) -> Agreement:

@@ -29,7 +29,7 @@ from smidgen.workflows.method import (
 
 Say = Callable[[str], None]
 """Takes the description of each step as it begins."""
-Loader = DataLoader[dict[str, Tensor]]
+TextLoader = DataLoader[dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class TextTask:
 class _Loaders:
     """Batches; all but the shuffled ones are sorted by length, to save padding."""
 
-    shuffled: Loader
-    train: Loader
-    validation: Loader
-    test: Loader
-    shifted: dict[str, Loader]
+    shuffled: TextLoader
+    train: TextLoader
+    validation: TextLoader
+    test: TextLoader
+    shifted: dict[str, TextLoader]
 
 
 def run_task(
@@ -126,7 +126,7 @@ def run_task(
 def _loaders(
     task: TextTask, tokenizer: PreTrainedTokenizerBase, settings: TaskSettings
 ) -> _Loaders:
-    def loader(table: TextTable, *, shuffle: bool = False) -> Loader:
+    def loader(table: TextTable, *, shuffle: bool = False) -> TextLoader:
         return make_text_loader(
             table if shuffle else table.take(table.by_length()),
             tokenizer,

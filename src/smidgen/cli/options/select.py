@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from torch import Tensor, nn
+from typer import Option
 
 import smidgen
 from smidgen.curvature.kronecker import Approximation
@@ -36,34 +37,36 @@ def _require_structure(name: str | None) -> str | None:
 
 SelectorName = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         callback=_require_selector,
         help=f"How to choose the weights: {', '.join(SELECTORS)}.",
     ),
 ]
 Size = Annotated[
-    float | None, typer.Option(help="Size of the choice, in the selector's own unit.")
+    float | None,
+    Option(
+        help="How much to choose, in the selector's unit; or use one of the next three."
+    ),
 ]
 Percent = Annotated[
     float | None,
-    typer.Option(help="Percent of rows and columns of each layer.  [default: 10]"),
+    Option(help="Percent of the rows and columns of each layer; by default 10."),
 ]
 Fraction = Annotated[
-    float | None, typer.Option(help="Fraction of single weights.  [default: 0.01]")
+    float | None, Option(help="Fraction of all single weights; by default 0.01.")
 ]
-Count = Annotated[int | None, typer.Option(help="How many whole layers.  [default: 1]")]
+Count = Annotated[int | None, Option(help="Number of whole layers; by default 1.")]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--pattern",
-        help="Parameter names for --select named, such as 'classifier.*'; may be repeated.",
+        help="Names of parameters for --select named, such as 'classifier.*'; may be repeated.",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
 Structure = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="NAME",
         callback=_require_structure,
         help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
@@ -72,7 +75,7 @@ Structure = Annotated[
 ]
 CurvatureApproximation = Annotated[
     Approximation,
-    typer.Option(help="Laplace: how to treat weights that many positions share."),
+    Option(help="Laplace: how to treat weights shared by many positions, such as tokens."),
 ]
 
 
@@ -114,11 +117,7 @@ class Selection:
         if size in _STAND_INS and (bare or self.selector.needs & {"batches", "scores"}):
             name = _STAND_INS[size]
         return smidgen.select.choose(
-            name,
-            network,
-            size=self.size,
-            seed=self.seed,
-            patterns=self.patterns,
+            name, network, size=self.size, seed=self.seed, patterns=self.patterns
         )
 
     def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:

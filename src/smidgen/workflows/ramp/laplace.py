@@ -47,10 +47,10 @@ from smidgen.workflows.ramp.schemes import (
     SCHEMES,
     WHOLE,
     BlockKey,
-    Candidate,
     Scheme,
+    UnscoredPoint,
     allocate,
-    list_candidates,
+    list_points,
 )
 
 PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
@@ -247,7 +247,7 @@ class _Scorer:
     def score_all(self, settings: RampSettings, progress: bool) -> list[LaplacePoint]:
         """Score the points of all schemes."""
         percents = _percents(settings)
-        candidates = list_candidates(
+        candidates = list_points(
             settings.schemes,
             self.layers,
             self.norms,
@@ -260,11 +260,11 @@ class _Scorer:
             points += [self.score(c) for c in self._allocate(percents)]
         return points
 
-    def _allocate(self, percents: list[float]) -> list[Candidate]:
+    def _allocate(self, percents: list[float]) -> list[UnscoredPoint]:
         """Allocate the budgets of the uniform percentages, under the best one's scales."""
         names = [layer.name for layer in self.layers]
         uniform = [
-            Candidate("sparse-kfac", p, tuple((p, name) for name in names))
+            UnscoredPoint("sparse-kfac", p, tuple((p, name) for name in names))
             for p in percents
         ]
         best = min((self.score(c) for c in uniform), key=lambda point: point.nll)
@@ -277,7 +277,7 @@ class _Scorer:
             temperature=best.temperature,
         )
 
-    def score(self, candidate: Candidate) -> LaplacePoint:
+    def score(self, candidate: UnscoredPoint) -> LaplacePoint:
         """Choose precision and temperature together on validation data."""
         covariance = self.table.total(candidate.blocks)
         temperatures, nlls = self.objective.best(covariance)

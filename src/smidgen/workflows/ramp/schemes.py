@@ -38,7 +38,7 @@ _AHEAD = 3
 
 
 @dataclass(frozen=True)
-class Candidate:
+class UnscoredPoint:
     """One point of a scheme before it is scored; `level` is as in `Point`."""
 
     scheme: str
@@ -65,7 +65,7 @@ def order_layers(
     )
 
 
-def list_candidates(
+def list_points(
     schemes: Sequence[str],
     layers: Sequence[AffineLayer],
     norms: Mapping[str, float],
@@ -73,27 +73,28 @@ def list_candidates(
     *,
     repeats: int,
     seed: int,
-) -> list[Candidate]:
+) -> list[UnscoredPoint]:
     """List the points of all schemes but the allocation, which needs the table, small to large."""
     generator = torch.Generator().manual_seed(seed)
-    candidates: list[Candidate] = []
+    candidates: list[UnscoredPoint] = []
     names = [layer.name for layer in layers]
     for scheme in schemes:
         if scheme == "sparse-kfac":
             candidates += [
-                Candidate(scheme, p, tuple((p, name) for name in names)) for p in percents
+                UnscoredPoint(scheme, p, tuple((p, name) for name in names))
+                for p in percents
             ]
         elif scheme == "last-layer":
-            candidates.append(Candidate(scheme, 1, ((WHOLE, names[-1]),)))
+            candidates.append(UnscoredPoint(scheme, 1, ((WHOLE, names[-1]),)))
         elif scheme == "full":
             blocks = tuple((WHOLE, name) for name in names)
-            candidates.append(Candidate(scheme, len(names), blocks))
+            candidates.append(UnscoredPoint(scheme, len(names), blocks))
         elif scheme != "best-budget":
             for repeat in range(repeats if scheme == "random" else 1):
                 order = order_layers(scheme, layers, norms, generator)
                 blocks = tuple((WHOLE, layer.name) for layer in order)
                 candidates += [
-                    Candidate(scheme, count, blocks[:count], repeat)
+                    UnscoredPoint(scheme, count, blocks[:count], repeat)
                     for count in range(1, len(blocks) + 1)
                 ]
     return candidates
@@ -107,7 +108,7 @@ def allocate(
     *,
     precision: int,
     temperature: float,
-) -> list[Candidate]:
+) -> list[UnscoredPoint]:
     """Choose each layer's percentage under ascending budgets of floats, greedily."""
     # Starting from nothing, each step enlarges the block that lowers the held-out NLL most
     # per additional float, until none lowers it or the largest budget is spent. A smaller
@@ -170,12 +171,12 @@ def _affordable(
     path: Sequence[tuple[int, Mapping[str, int]]],
     ladders: Mapping[str, Sequence[BlockKey]],
     budgets: Sequence[int],
-) -> list[Candidate]:
+) -> list[UnscoredPoint]:
     """Take the longest affordable part of the path for each budget."""
-    candidates: list[Candidate] = []
+    candidates: list[UnscoredPoint] = []
     for budget in budgets:
         _, steps = max((stop for stop in path if stop[0] <= budget), key=lambda s: s[0])
         blocks = tuple(ladders[name][k - 1] for name, k in steps.items() if k)
         if blocks and (not candidates or blocks != candidates[-1].blocks):
-            candidates.append(Candidate("best-budget", budget, blocks))
+            candidates.append(UnscoredPoint("best-budget", budget, blocks))
     return candidates

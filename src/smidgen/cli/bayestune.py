@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.workflows.bayestune import Finding
 
-_PAGE = "report.html"
-
 Val = Annotated[
     Path | None, Option(help="Held-out data; by default a tenth of --train is held out.")
 ]
+Out = Annotated[Path, Option("--out", help="Folder for all results.")]
 Fraction = Annotated[
     float | None, Option(help="Fraction of the weights to fine-tune; by default 0.005.")
 ]
@@ -67,9 +66,7 @@ def bayestune(
     model: texts.Model,
     train: texts.Train,
     val: Val = None,
-    folder: Annotated[Path, Option("--out", help="Folder for all results.")] = Path(
-        "tuned"
-    ),
+    folder: Out = Path("tuned"),
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -110,7 +107,7 @@ def bayestune(
         **{f.name: options[f.name] for f in fields(BayesTuneSettings)}
     )
     paths = open_folder(folder, overwrite=overwrite, checkpoint=checkpoint)
-    page = folder / _PAGE
+    page = folder / "report.html"
     refuse_taken_files(page, json_file, overwrite=paths.overwrite)
     columns = (text, text_pair, label)
     tables = _read_tables(train, val, columns, seed)

@@ -34,7 +34,8 @@ def demo(
     ] = False,
 ) -> None:
     """Calibrate a real transformer with about one percent of its weights stochastic."""
-    _require_percent(percent)
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
     refuse_taken_files(json_file, overwrite=overwrite)
     _require_encoder()
     from smidgen.report import write
@@ -48,11 +49,6 @@ def demo(
     page = write(record, folder / "report.html")
     show_record(record)
     out.print(f"\nThe whole story: {page}  (numbers: {folder / 'record.json'})")
-
-
-def _require_percent(percent: float) -> None:
-    if not 0 < percent <= 100:
-        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
 
 
 def _require_encoder() -> None:

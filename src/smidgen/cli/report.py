@@ -9,6 +9,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
+from smidgen.cli.options import text as texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,7 @@ def report(
     json_file: Annotated[
         Path | None, Option("--json", help="Write the verdict to this file.")
     ] = None,
-    overwrite: Annotated[
-        bool, Option("--overwrite", help="Replace existing files.")
-    ] = False,
+    overwrite: texts.Overwrite = False,
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write

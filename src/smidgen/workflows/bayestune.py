@@ -191,7 +191,10 @@ def run_bayestune(
         show("Fitting a posterior over the fine-tuned weights")
         posterior = _fit(model, work, choice.subset, folder, show)
         show(posterior)
-        results |= _posterior_results(posterior)
+        results["posterior"] = posterior.summary()
+        curve = posterior.precision_curve()
+        if isinstance(posterior.likelihood, Categorical) and curve is not None:
+            results["precision_curve"] = curve
     sizes = {"batch_size": settings.batch_size, "max_length": settings.max_length}
     of_model = {"head": choice.head_modules, "device": str(work.network.device)}
     configuration = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
@@ -360,15 +363,6 @@ def _keep_affine(
     parts = {name: part for name, part in subset.parts.items() if name in universe}
     if len(parts) == len(subset.parts):
         return subset
-    kept = Subset(universe, parts, subset.origin)
-    show(f"Leaving out {subset.size - kept.size:,} weights that are in no affine layer")
-    return kept
-
-
-def _posterior_results(posterior: Posterior) -> dict[str, Any]:
-    """List the posterior's numbers, and a classifier's curve of precisions."""
-    results: dict[str, Any] = {"posterior": posterior.summary()}
-    curve = posterior.precision_curve()
-    if isinstance(posterior.likelihood, Categorical) and curve is not None:
-        results["precision_curve"] = curve
-    return results
+    affine = Subset(universe, parts, subset.origin)
+    show(f"Leaving out {subset.size - affine.size:,} weights that are in no affine layer")
+    return affine

@@ -122,7 +122,7 @@ def compare(
 
 
 def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
-    """Give every posterior a name of its own."""
+    """Give every posterior a different name."""
     if isinstance(posteriors, Mapping):
         for name in posteriors:
             if not name.strip() or name in BASELINES:
@@ -135,11 +135,9 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
         several = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
         named = {}
         for posterior in several:
-            name = first = _name(posterior, several)
-            while name in named:
-                count = int(name.removeprefix(first).strip("- ") or 1)
-                name = f"{first}-{count + 1}"
-            named[name] = posterior
+            first = _name(posterior, several)
+            names = (first, *(f"{first}-{number}" for number in range(2, len(several) + 1)))
+            named[next(name for name in names if name not in named)] = posterior
     if not named:
         raise ArgumentError("posteriors must be one posterior or more, got none.")
     kinds = {(p.likelihood.kind, p.likelihood.outputs) for p in named.values()}
@@ -152,7 +150,7 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
 
 
 def _name(posterior: Posterior, beside: Sequence[Posterior]) -> str:
-    """Name a posterior by its method and, where that is not enough, its selector."""
+    """Name a posterior after its method and, where that is not enough, its selector."""
     method, origin = posterior.method, posterior.subset.origin
     if origin is None:
         return method

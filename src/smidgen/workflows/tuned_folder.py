@@ -14,17 +14,11 @@ _STATES = ("chain.safetensors", "tuning.safetensors")
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """The paths of a fine-tuned model, free or to be replaced; `open_folder` makes it.
-
-    Args:
-        folder: Where everything goes.
-        overwrite: Whether existing files may be replaced.
-        checkpoint: Another folder for the states of the run, if it is to be resumable.
-    """
+    """The paths of a fine-tuned model, free or to be replaced; `open_folder` makes it."""
 
     folder: Path
     overwrite: bool = False
-    checkpoint: Path | None = None
+    checkpoint: Path | None = None  # another folder, for the states of a resumable run
 
     @property
     def delta(self) -> Path:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
+
+from typer import BadParameter
 
 from smidgen.errors import ArgumentError
 
 Word = TypeVar("Word", bound=str)
+
+
+def require_one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
+    """Make the callback of an option that takes one of several names."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in known:
+            raise BadParameter(f"{name!r} is not one of {', '.join(known)}.")
+        return name
+
+    return check
 
 
 def split_words(values: list[str] | None) -> list[str]:

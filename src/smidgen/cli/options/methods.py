@@ -7,23 +7,16 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from smidgen.cli.options.lists import read_numbers
+from smidgen.cli.options.lists import read_numbers, require_one_of
 from smidgen.errors import ArgumentError
 from smidgen.fit.swag import SwagOptions
 from smidgen.posterior.registry import POSTERIORS
-
-
-def _require_method(name: str) -> str:
-    if name not in POSTERIORS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(POSTERIORS)}.")
-    return name
-
 
 Method = Annotated[
     str,
     Option(
         metavar="NAME",
-        callback=_require_method,
+        callback=require_one_of(POSTERIORS),
         help=f"How to fit the posterior: {', '.join(POSTERIORS)}.",
     ),
 ]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
 from torch import Tensor, nn
 from typer import Option
 
 import smidgen
+from smidgen.cli.options.lists import require_one_of
 from smidgen.curvature.kronecker import Approximation
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError
@@ -23,23 +23,11 @@ _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
 _STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
 
 
-def _require_selector(name: str) -> str:
-    if name not in SELECTORS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(SELECTORS)}.")
-    return name
-
-
-def _require_structure(name: str | None) -> str | None:
-    if name is not None and name not in STRUCTURES:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(STRUCTURES)}.")
-    return name
-
-
 SelectorName = Annotated[
     str,
     Option(
         metavar="NAME",
-        callback=_require_selector,
+        callback=require_one_of(SELECTORS),
         help=f"How to choose the weights: {', '.join(SELECTORS)}.",
     ),
 ]
@@ -68,7 +56,7 @@ Structure = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        callback=_require_structure,
+        callback=require_one_of(STRUCTURES),
         help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
         "default kron, or diag for single weights.",
     ),

@@ -14,18 +14,6 @@ from smidgen.cli.console import out, refuse_taken_files, write_json
 from smidgen.cli.options import methods
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
-from smidgen.errors import ArgumentError
-from smidgen.posterior.registry import POSTERIORS
-
-
-def _require_cost(method: str) -> Any:
-    planned = [name for name, kind in POSTERIORS.items() if kind.costs is not None]
-    if method not in planned:
-        raise ArgumentError(
-            f"--method must be {' or '.join(planned)} for a plan, got {method}."
-        )
-    return method
-
 
 DescribedModel = Annotated[
     str, Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
@@ -82,7 +70,7 @@ def plan(
     plan = smidgen.plan(
         network,
         **choice,
-        method=_require_cost(method),
+        method=method,
         structure=selection.choose_structure(structure) if method == "laplace" else None,
         examples=examples,
         settings=PlanSettings(

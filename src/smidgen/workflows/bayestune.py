@@ -57,9 +57,6 @@ class BayesTuneSettings:
     `fraction`, `threshold` and `elbow` are the rules of `select.bayestune`: set at most
     one. `posterior` is the kind to fit over the fine-tuned weights. `agreement` also
     compares chains on two halves of the data; `half` stores the delta in fp16.
-
-    Raises:
-        ArgumentError: If several rules are set.
     """
 
     fraction: float | None = None

@@ -60,21 +60,7 @@ class TunedFolder:
 def open_folder(
     folder: str | Path, *, overwrite: bool = False, checkpoint: str | Path | None = None
 ) -> TunedFolder:
-    """Make sure that nothing would be overwritten, before any work is done.
-
-    Args:
-        folder: Where everything goes.
-        overwrite: Replace what an earlier run left.
-        checkpoint: A folder to resume from after an interruption; what the interrupted
-            run left in `folder` may then be replaced.
-
-    Returns:
-        The paths.
-
-    Raises:
-        ArgumentError: If both folders are the same.
-        StoreError: If a file exists and may not be replaced.
-    """
+    """Check that nothing would be overwritten, before any work is done."""
     folder = Path(folder)
     states = None if checkpoint is None else Path(checkpoint)
     if states is not None and states.resolve() == folder.resolve():
@@ -82,6 +68,7 @@ def open_folder(
             f"checkpoint must be another folder than the results', got {str(checkpoint)!r} "
             "for both. Choose another, and pass the same one again to resume."
         )
+    # What an interrupted run left may be replaced when it is resumed.
     interrupted = states is not None and any((states / n).is_file() for n in _STATES)
     paths = TunedFolder(folder, overwrite, states)
     if interrupted and not paths.record.exists():

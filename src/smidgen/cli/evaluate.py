@@ -22,7 +22,10 @@ def evaluate(
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
     name: Annotated[
-        str | None, Option(help="Name of the posterior in the record and on pages.")
+        str | None,
+        Option(
+            help="Name of the posterior in the results; by default its method or selector."
+        ),
     ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
@@ -36,7 +39,7 @@ def evaluate(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Did it help? Compare a posterior with the MAP and temperature scaling."""
+    """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)

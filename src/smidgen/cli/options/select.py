@@ -33,18 +33,22 @@ SelectorName = Annotated[
 ]
 Size = Annotated[
     float | None,
-    Option(
-        help="How much to choose, in the selector's unit; or use one of the next three."
-    ),
+    Option(help="Any of the next three, whichever the selector takes."),
 ]
 Percent = Annotated[
     float | None,
-    Option(help="Percent of the rows and columns of each layer; by default 10."),
+    Option(
+        help="For sparse-kfac…: percent of each layer's rows and columns; by default 10."
+    ),
 ]
 Fraction = Annotated[
-    float | None, Option(help="Fraction of all single weights; by default 0.01.")
+    float | None,
+    Option(help="For single weights: fraction of all weights; by default 0.01."),
 ]
-Count = Annotated[int | None, Option(help="Number of whole layers; by default 1.")]
+Count = Annotated[
+    int | None,
+    Option(help="For max-…, min-… and random-modules: number of layers; by default 1."),
+]
 Patterns = Annotated[
     list[str] | None,
     Option(

@@ -143,7 +143,7 @@ def _read_tables(
 
 
 def _show(say: Steps, result: str | Finding) -> None:
-    """Print a step, or a result as soon as it is there."""
+    """Print a step, or a result as soon as it is known."""
     from smidgen.fit import Agreement, FinetuneResult
     from smidgen.report.one_record.tuned import describe_weights
     from smidgen.workflows.bayestune import ChosenWeights

@@ -56,11 +56,9 @@ def evaluate(
         shifted=shifted,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
-    if json_file is not None:
-        record.save(json_file)
     show_record(record)
     if json_file is not None:
-        out.print(f"\nwrote {json_file}")
+        out.print(f"\nwrote {record.save(json_file)}")
     if page is not None:
         out.print(f"wrote {record.report(page)}")
 

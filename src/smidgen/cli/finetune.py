@@ -71,9 +71,9 @@ def finetune(
     show_history(result.history, result.best)
     huggingface.save_model(result.model, tokenizer, folder, overwrite=overwrite)
     say(f"Saved the model to {folder}")
-    epochs_run = [asdict(epoch) for epoch in result.history]
-    best = {"model": str(folder), "best": asdict(result.best)}
-    write_json(json_file, {**best, "history": epochs_run})
+    history = [asdict(epoch) for epoch in result.history]
+    best = asdict(result.best)
+    write_json(json_file, {"model": str(folder), "best": best, "history": history})
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:

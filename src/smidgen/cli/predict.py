@@ -41,7 +41,11 @@ def predict(
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
-    _require_classifier(loaded)
+    if not isinstance(loaded.likelihood, smidgen.Categorical):
+        raise ArgumentError(
+            f"the posterior must be of a classifier, got {loaded.likelihood.kind!r}. Use "
+            "smidgen.predict from Python."
+        )
     if samples is not None and loaded.linearised:
         raise ArgumentError(
             f"--samples is for a posterior that predicts by draws, got {samples} with one "
@@ -59,14 +63,6 @@ def predict(
     ]
     _show_predictions(rows)
     write_json(json_file, {"predictions": rows})
-
-
-def _require_classifier(posterior: smidgen.Posterior) -> None:
-    if not isinstance(posterior.likelihood, smidgen.Categorical):
-        raise ArgumentError(
-            f"the posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "
-            "smidgen.predict from Python."
-        )
 
 
 def _show_predictions(rows: list[dict[str, Any]]) -> None:

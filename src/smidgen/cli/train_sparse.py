@@ -181,12 +181,9 @@ def _read_settings(options: Mapping[str, Any], steps: int) -> SsviSettings:
 
 
 def _describe(posterior: SparsePosterior, settings: SsviSettings) -> dict[str, Any]:
+    likelihood = {"kind": posterior.likelihood.kind, **asdict(posterior.likelihood)}
     training = {n: v for n, v in asdict(settings).items() if n not in _OF_NETWORK}
-    likelihood = posterior.likelihood
-    return {
-        "likelihood": {"kind": likelihood.kind, **asdict(likelihood)},
-        "training": training,
-    }
+    return {"likelihood": likelihood, "training": training}
 
 
 def _list_course(posterior: SparsePosterior) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class ChosenWeights:
 
 
 Finding = ChosenWeights | Agreement | FinetuneResult | Posterior
-"""A result that is shown as soon as it is there."""
+"""A result that is shown as soon as it is known."""
 
 
 def run_bayestune(

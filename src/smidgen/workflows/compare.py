@@ -85,8 +85,8 @@ def compare(
         test: Labelled test batches from any loader, read once.
         validation: Held-out batches that fit the temperature of temperature scaling. By
             default it is the one found when a posterior was calibrated.
-        shifted: Shifted data by name, with or without labels, to be told from the test
-            data by their uncertainty.
+        shifted: Shifted data by name, with or without labels. Their uncertainty should
+            tell them apart from the test data.
         config: What else to note in the record.
         progress: Show progress bars.
 

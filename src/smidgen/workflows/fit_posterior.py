@@ -33,7 +33,7 @@ class FitChoices:
 
 
 def trains(method: str) -> bool:
-    """Say whether the fit of a method trains, and so wants shuffled batches."""
+    """Return whether the fit of a method trains, and so needs shuffled batches."""
     return "validation" in signature(getattr(fit, method)).parameters
 
 

@@ -177,14 +177,14 @@ def relative_seconds(
     posterior: Posterior, problem: Problem, batches: Sequence[Batch]
 ) -> float:
     """Time a prediction against a plain forward pass: interleaved, the median ratio."""
-    some = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
+    timed = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
     ratios: list[float] = []
     spent = 0.0
     while not ratios or (len(ratios) < _TIMED_ROUNDS and spent < _TIMED_SECONDS):
         started = time.perf_counter()
-        point_outputs(problem, some, progress=False)
+        point_outputs(problem, timed, progress=False)
         between = time.perf_counter()
-        predict_batches(posterior, problem, some, progress=False)
+        predict_batches(posterior, problem, timed, progress=False)
         ended = time.perf_counter()
         ratios.append((ended - between) / (between - started))
         spent += ended - started

@@ -92,11 +92,6 @@ class Verification:
         ]
         return {**asdict(self), "checks": checks, "agrees": self.agrees}
 
-    def table(self) -> list[tuple[str, ...]]:
-        """List the headings, then the cells of each layer."""
-        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
-        return [headings, *(_cells(check) for check in self.checks)]
-
     def summary(self) -> str:
         """Summarise the checks in one sentence."""
         wrong = [check.name for check in self.checks if not check.agrees]
@@ -113,7 +108,9 @@ class Verification:
         )
 
     def __str__(self) -> str:
-        return "\n".join([format_table(self.table(), left=(0, 5)), "", self.summary()])
+        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
+        table = format_table([headings, *map(_cells, self.checks)], left=(0, 5))
+        return f"{table}\n\n{self.summary()}"
 
 
 def verify(

@@ -22,7 +22,6 @@ from smidgen.workflows.compare import usual_structure
 _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
 _STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
 
-
 SelectorName = Annotated[
     str,
     Option(
@@ -32,8 +31,7 @@ SelectorName = Annotated[
     ),
 ]
 Size = Annotated[
-    float | None,
-    Option(help="Any of the next three, whichever the selector takes."),
+    float | None, Option(help="Any of the next three, whichever the selector takes.")
 ]
 Percent = Annotated[
     float | None,

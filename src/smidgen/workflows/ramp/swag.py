@@ -116,9 +116,9 @@ def swag_ramp(
             checkpoint=checkpoint,
             progress=progress,
         )
-        held = held_out(problem, posterior, validation, samples=settings.samples)
-        posterior = calibrate_from_outputs(posterior, held)
-        point = _score(scheme, level, posterior, held, time.perf_counter() - started)
+        drawn = held_out(problem, posterior, validation, samples=settings.samples)
+        posterior = calibrate_from_outputs(posterior, drawn)
+        point = _score(scheme, level, posterior, drawn, time.perf_counter() - started)
         stored.add(point, posterior)
         checkpoint.unlink(missing_ok=True)
     # Points of an earlier study that tried more are left out.
@@ -162,11 +162,11 @@ def _count_within(order: Sequence[AffineLayer], most: float) -> int:
 
 
 def _score(
-    scheme: str, level: float, posterior: SwagPosterior, held: HeldOut, seconds: float
+    scheme: str, level: float, posterior: SwagPosterior, drawn: HeldOut, seconds: float
 ) -> SwagPoint:
     calibration = posterior.calibration
     assert calibration is not None
-    predictive = posterior.likelihood.mixture(held.outputs, posterior.temperature)
+    predictive = posterior.likelihood.mixture(drawn.outputs, posterior.temperature)
     return SwagPoint(
         scheme=scheme,
         level=level,
@@ -177,7 +177,7 @@ def _score(
         temperature=posterior.temperature,
         nll=calibration.chosen_nll,
         nll_untempered=calibration.nll,
-        ece=expected_calibration_error(predictive, held.targets),
+        ece=expected_calibration_error(predictive, drawn.targets),
         seconds=seconds,
     )
 

@@ -239,7 +239,7 @@ def test_python_does_what_the_command_does(world):
     assert {**told.config, **json.loads(record.to_json())["config"]} == told.config
     assert record.config["device"] == "cpu"
     results = [type(each).__name__ for each in shown if not isinstance(each, str)]
-    assert results == ["Choice", "FinetuneResult", "LaplacePosterior"]
+    assert results == ["ChosenWeights", "FinetuneResult", "LaplacePosterior"]
     assert shown[0] == "Sampling the scales of the weights"
     with pytest.raises(StoreError, match="not empty"):
         open_folder(world / "python")

@@ -18,7 +18,7 @@ from smidgen.report import verdict
 from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 from smidgen.weights.delta import Delta
-from smidgen.workflows.bayestune import BayesTuneSettings, bayestune
+from smidgen.workflows.bayestune import BayesTuneSettings, run_bayestune
 from smidgen.workflows.tuned_folder import open_folder
 from tests.integration.test_cli import rows, run
 from tests.support.report_page import Page
@@ -230,7 +230,7 @@ def test_python_does_what_the_command_does(world):
     shown = []
     place = open_folder(world / "python")
     how = {"show": shown.append, "progress": False}
-    record = bayestune(world / "encoder", train, val, place, settings, **how)
+    record = run_bayestune(world / "encoder", train, val, place, settings, **how)
     assert Record.load(place.record) == Record(**json.loads(record.to_json()))
     for own in (told, record):
         assert own.results["delta"].endswith("delta.safetensors")
@@ -239,7 +239,7 @@ def test_python_does_what_the_command_does(world):
     assert {**told.config, **json.loads(record.to_json())["config"]} == told.config
     assert record.config["device"] == "cpu"
     results = [type(each).__name__ for each in shown if not isinstance(each, str)]
-    assert results == ["Choice", "FinetuneResult", "LaplacePosterior"]
+    assert results == ["ChosenWeights", "FinetuneResult", "LaplacePosterior"]
     assert shown[0] == "Sampling the scales of the weights"
     with pytest.raises(StoreError, match="not empty"):
         open_folder(world / "python")
@@ -247,7 +247,7 @@ def test_python_does_what_the_command_does(world):
     one = train.take([i for i, label in enumerate(train.labels) if label == 0])
     one = replace(one, label_names=None)
     with pytest.raises(ArgumentError, match="train must hold 2 classes or more, got 1"):
-        bayestune(world / "encoder", one, val, open_folder(world / "no"), settings)
+        run_bayestune(world / "encoder", one, val, open_folder(world / "no"), settings)
     with pytest.raises(ArgumentError, match="one of fraction, threshold and elbow"):
         BayesTuneSettings(fraction=0.1, elbow=True)
 

@@ -87,7 +87,7 @@ def test_plan_knows_every_selector(world, tmp_path, words, weights):
 
 def test_plan_says_that_norms_need_weights(world, capsys):
     assert run("plan", world / "config.json", "--select", "max-mlp") == 1
-    assert "--select max-mlp looks at the weights" in capsys.readouterr().err
+    assert "--select max-mlp compares weights" in capsys.readouterr().err
     assert run("plan", world / "config.json", "--select", "magnitude") == 0
 
 
@@ -123,7 +123,7 @@ def test_verify_leaves_with_one_when_a_map_disagrees(world, monkeypatch, capsys)
     monkeypatch.setattr(BertForSequenceClassification, "forward", forward)
     data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
     assert run("verify", world / "map", *data) == 1
-    assert "1 of 14 layers disagree, classifier first" in capsys.readouterr().out
+    assert "1 of 14 layers disagree, starting with classifier" in capsys.readouterr().out
 
 
 def hub_cache(folder, name, source, *files):

@@ -255,7 +255,7 @@ def test_the_test_data_only_report(tmp_path, capsys):
         (("--warm-up", 3), "warm_up must be in [0, 1], got 3.0"),
         (("--scale", 0), "scale must be > 0, got 0.0"),
         (("--prior", 0), "prior must be > 0, got 0.0"),
-        (("--hidden", "a"), "--hidden must be like 512,512, got 'a'"),
+        (("--hidden", "a"), "--hidden must be numbers of units such as 512,512, got 'a'"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path, capsys, words, refusal):

@@ -80,14 +80,7 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the program and exit with its code.
-
-    Args:
-        arguments: The words of the command; by default those of the shell.
-
-    Raises:
-        SystemExit: Always: 0 done, 1 refused, 2 wrong usage, 130 interrupted.
-    """
+    """Run the program and exit: 0 done, 1 refused, 2 wrong usage, 130 interrupted."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if "--quiet" in typed:
         os.environ[SWITCH] = "0"

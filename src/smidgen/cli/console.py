@@ -21,6 +21,8 @@ _HEADINGS = {
     "fraction": "weights",
     "accuracy": "accuracy",
     "nll": "NLL",
+    "rmse": "RMSE",
+    "coverage": "coverage",
     "ece_equal_mass": "ECE",
     "floats": "floats stored",
     "relative_seconds": "time / forward",
@@ -84,15 +86,7 @@ def show_record(record: Record) -> None:
 
 
 def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
-    """Refuse to overwrite files, unless that is allowed.
-
-    Args:
-        paths: The files to be written; None is no file.
-        overwrite: Whether files may be replaced.
-
-    Raises:
-        StoreError: If a file exists and may not be replaced.
-    """
+    """Refuse to replace files that exist, unless that is allowed."""
     for path in paths:
         if path is not None and path.exists() and not overwrite:
             raise StoreError(

@@ -7,35 +7,35 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
+from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, how_to_install
 
 
 def demo(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use fewer sentences; takes about a minute.")
+        bool, Option("--quick", help="Use fewer sentences; takes about a minute.")
     ] = False,
     percent: Annotated[
-        float, typer.Option(help="Percent of rows and columns of each layer.")
+        float, Option(help="Percent of rows and columns of each layer.")
     ] = 10.0,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: texts.Seed = 0,
     folder: Annotated[
         Path,
-        typer.Option(
-            "--out", help="Folder for record.json and report.html, which are replaced."
-        ),
+        Option("--out", help="Folder for record.json and report.html, which are replaced."),
     ] = Path("runs/demo"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the record to this file.")
+        Path | None, Option("--json", help="Also write the record to this file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing --json file.")
+        bool, Option("--overwrite", help="Replace an existing --json file.")
     ] = False,
 ) -> None:
     """Calibrate a real transformer with about one percent of its weights stochastic."""
-    _require_percent(percent)
+    if not 0 < percent <= 100:
+        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
     refuse_taken_files(json_file, overwrite=overwrite)
     _require_encoder()
     from smidgen.report import write
@@ -49,11 +49,6 @@ def demo(
     page = write(record, folder / "report.html")
     show_record(record)
     out.print(f"\nThe whole story: {page}  (numbers: {folder / 'record.json'})")
-
-
-def _require_percent(percent: float) -> None:
-    if not 0 < percent <= 100:
-        raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
 
 
 def _require_encoder() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, show_record
@@ -16,21 +16,22 @@ from smidgen.errors import ArgumentError
 def evaluate(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    test: Annotated[
-        Path, typer.Option(help="Labelled test data; nothing is chosen on them.")
-    ],
+    test: Annotated[Path, Option(help="Labelled test data, which are only scored.")],
     shift: Annotated[
-        list[str] | None, typer.Option(help="Shifted data as NAME=FILE; may be repeated.")
+        list[str] | None,
+        Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of the posterior in the record and on pages."),
+        Option(
+            help="Name of the posterior in the results; by default its method or selector."
+        ),
     ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
     page: Annotated[
-        Path | None, typer.Option("--report", help="Also write an HTML page.")
+        Path | None, Option("--report", help="Also write an HTML page.")
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
@@ -38,7 +39,7 @@ def evaluate(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Did it help? Compare a posterior with the MAP and temperature scaling."""
+    """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     refuse_taken_files(json_file, page, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
@@ -55,11 +56,9 @@ def evaluate(
         shifted=shifted,
         config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
     )
-    if json_file is not None:
-        record.save(json_file)
     show_record(record)
     if json_file is not None:
-        out.print(f"\nwrote {json_file}")
+        out.print(f"\nwrote {record.save(json_file)}")
     if page is not None:
         out.print(f"wrote {record.report(page)}")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
@@ -20,23 +20,19 @@ if TYPE_CHECKING:
 
 def finetune(
     model: texts.Model,
-    train: Annotated[Path, typer.Option(help="Training data: TSV, CSV, JSONL or Parquet.")],
-    val: Annotated[Path, typer.Option(help="Held-out data, to decide when to stop.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the model.")],
+    train: texts.Train,
+    val: Annotated[Path, Option(help="Held-out data, to decide when to stop.")],
+    folder: Annotated[Path, Option("--out", help="Folder for the model.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    epochs: Annotated[int, typer.Option(min=1, help="Largest number of epochs.")] = 5,
-    learning_rate: Annotated[
-        float, typer.Option("--lr", help="Peak learning rate.")
-    ] = 5e-5,
-    patience: Annotated[
-        int, typer.Option(min=1, help="Epochs without gain before stopping.")
-    ] = 2,
-    stop_on: Annotated[Criterion, typer.Option(help="Score to stop by.")] = "accuracy",
+    epochs: texts.Epochs = 5,
+    learning_rate: texts.LearningRate = 5e-5,
+    patience: texts.Patience = 2,
+    stop_on: Annotated[Criterion, Option(help="Score to stop by.")] = "accuracy",
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: texts.Seed = 0,
     device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
@@ -75,9 +71,9 @@ def finetune(
     show_history(result.history, result.best)
     huggingface.save_model(result.model, tokenizer, folder, overwrite=overwrite)
     say(f"Saved the model to {folder}")
-    epochs_run = [asdict(epoch) for epoch in result.history]
-    best = {"model": str(folder), "best": asdict(result.best)}
-    write_json(json_file, {**best, "history": epochs_run})
+    history = [asdict(epoch) for epoch in result.history]
+    best = asdict(result.best)
+    write_json(json_file, {"model": str(folder), "best": best, "history": history})
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:

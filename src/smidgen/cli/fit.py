@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import methods
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
+from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
+from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
@@ -25,21 +27,20 @@ from smidgen.workflows.fit_posterior import (
     trains,
 )
 
-Calibrate = Annotated[
-    What, typer.Option(help="Laplace: what to choose on the held-out data.")
-]
+# What a method's fit takes, and what its calibration takes.
+_Arguments = tuple[dict[str, Any], dict[str, Any]]
+Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
-    Scope,
-    typer.Option(help="Laplace: one prior precision, or one per group or layer."),
+    Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
 ]
 
 
 def fit(
     context: typer.Context,
     model: texts.Model,
-    train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
-    val: Annotated[Path, typer.Option(help="Held-out data to calibrate on.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the posterior.")],
+    train: texts.TrainedOn,
+    val: Annotated[Path, Option(help="Held-out data to calibrate on.")],
+    folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -49,7 +50,7 @@ def fit(
     fraction: selecting.Fraction = None,
     count: selecting.Count = None,
     pattern: selecting.Patterns = None,
-    seed: selecting.Seed = 0,
+    seed: texts.Seed = 0,
     method: methods.Method = "laplace",
     structure: selecting.Structure = None,
     calibrate: Calibrate = "joint",
@@ -73,47 +74,40 @@ def fit(
     refuse_taken_files(json_file, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
-    choices = FitChoices(method, folder, *_read_choices(locals(), selection), overwrite)
+    structure = selection.choose_structure(structure)
+    swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
+    arguments = {
+        "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
+        "swag": _swag_arguments(swag, seed),
+    }.get(method, ({"seed": seed}, {}))
+    choices = FitChoices(method, folder, *arguments, overwrite)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.find_label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
-    lengths = (batch_size, max_length)
-    seen, held_out = (texts.make_batches(t, tokenizer, *lengths) for t in tables)
+    loading = (tokenizer, batch_size, max_length)
+    seen, held_out = (texts.make_batches(table, *loading) for table in tables)
     subset = selection.choose(network, seen, say)
     if trains(method):
-        seen = texts.make_batches(tables[0], tokenizer, *lengths, shuffle=True, seed=seed)
+        seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=seed)
     say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
     posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
-    names = {"posterior": str(folder), "selector": select, "method": method}
-    write_json(json_file, {**names, **posterior.summary()})
+    about = {"posterior": str(folder), "selector": select, "method": method}
+    write_json(json_file, {**about, **posterior.summary()})
 
 
-def _read_choices(
-    options: Mapping[str, Any], selection: selecting.Selection
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read what a method's fit and its calibration take; other methods use defaults."""
-    names = ("steps", "every", "rank", "rates", "trial_steps", "samples")
-    swag = methods.read_swag_options(*(options[name] for name in names))
-    structure = selection.choose_structure(options["structure"])
-    arguments: dict[str, dict[str, Any]] = {
-        "laplace": {
-            "structure": structure,
-            "settings": smidgen.fit.LaplaceSettings(approximation=options["approximation"]),
-        },
-        "swag": {"settings": swag.settings(checkpoint_every=CHECKPOINT_EVERY)},
-    }
-    precision = smidgen.fit.CalibrationSettings(
-        what=options["calibrate"], scope=options["scope"]
-    )
-    calibration: dict[str, dict[str, Any]] = {
-        "laplace": {"settings": precision},
-        "swag": {"samples": options["samples"]},
-    }
-    method = options["method"]
-    chosen = {"seed": options["seed"], **arguments.get(method, {})}
-    return chosen, calibration.get(method, {})
+def _laplace_arguments(
+    structure: str, approximation: Approximation, what: What, scope: Scope
+) -> _Arguments:
+    settings = smidgen.fit.LaplaceSettings(approximation=approximation)
+    calibration = smidgen.fit.CalibrationSettings(what=what, scope=scope)
+    return {"structure": structure, "settings": settings}, {"settings": calibration}
+
+
+def _swag_arguments(options: SwagOptions, seed: int) -> _Arguments:
+    settings = options.settings(checkpoint_every=CHECKPOINT_EVERY)
+    return {"settings": settings, "seed": seed}, {"samples": options.samples}
 
 
 def _describe(choices: FitChoices) -> str:

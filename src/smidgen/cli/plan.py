@@ -7,27 +7,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
 from smidgen.cli.options import methods
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
-from smidgen.errors import ArgumentError
-from smidgen.posterior.registry import POSTERIORS
-
-
-def _require_cost(method: str) -> Any:
-    planned = [name for name, kind in POSTERIORS.items() if kind.costs is not None]
-    if method not in planned:
-        raise ArgumentError(
-            f"--method must be {' or '.join(planned)} for a plan, got {method}."
-        )
-    return method
-
 
 DescribedModel = Annotated[
-    str, typer.Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
+    str, Argument(help="Folder of the model, its Hugging Face id, or a config.json.")
 ]
 
 
@@ -45,16 +34,15 @@ def plan(
     rank: methods.Rank = 20,
     steps: methods.Steps = 2000,
     labels: Annotated[
-        int | None, typer.Option(help="Number of classes; by default the model's.", min=1)
+        int | None, Option(help="Number of classes; by default the model's.", min=1)
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     examples: Annotated[
-        int, typer.Option(help="Number of training texts to estimate the time for.", min=1)
+        int, Option(help="Number of training texts to estimate the time for.", min=1)
     ] = 1000,
     timed: Annotated[
-        bool,
-        typer.Option("--time/--no-time", help="Time a batch, if the model has weights."),
+        bool, Option("--time/--no-time", help="Time a batch, if the model has weights.")
     ] = True,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
@@ -82,7 +70,7 @@ def plan(
     plan = smidgen.plan(
         network,
         **choice,
-        method=_require_cost(method),
+        method=method,
         structure=selection.choose_structure(structure) if method == "laplace" else None,
         examples=examples,
         settings=PlanSettings(

@@ -6,9 +6,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
@@ -21,14 +21,14 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 def predict(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    data: Annotated[Path, typer.Option(help="Texts to predict; labels are not needed.")],
+    data: Annotated[Path, Option(help="Texts to predict; labels are not needed.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     samples: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=2,
             help="Weight samples to predict with; by default as many as at calibration.",
         ),
@@ -41,7 +41,11 @@ def predict(
     refuse_taken_files(json_file, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
-    _require_classifier(loaded)
+    if not isinstance(loaded.likelihood, smidgen.Categorical):
+        raise ArgumentError(
+            f"the posterior must be of a classifier, got {loaded.likelihood.kind!r}. Use "
+            "smidgen.predict from Python."
+        )
     if samples is not None and loaded.linearised:
         raise ArgumentError(
             f"--samples is for a posterior that predicts by draws, got {samples} with one "
@@ -59,14 +63,6 @@ def predict(
     ]
     _show_predictions(rows)
     write_json(json_file, {"predictions": rows})
-
-
-def _require_classifier(posterior: smidgen.Posterior) -> None:
-    if not isinstance(posterior.likelihood, smidgen.Categorical):
-        raise ArgumentError(
-            f"the posterior must be of a classifier, got {posterior.likelihood.kind!r}. Use "
-            "smidgen.predict from Python."
-        )
 
 
 def _show_predictions(rows: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
@@ -19,6 +20,7 @@ from smidgen.cli.options.lists import read_choices, read_numbers
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
+from smidgen.workflows.ramp import laplace
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import (
     SWAG_SCHEMES,
@@ -32,47 +34,41 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import PreTrainedModel
 
-    from smidgen.workflows.ramp.laplace import Ramp, RampSettings
+    Batches = DataLoader[dict[str, Tensor]]
+    Loaded = tuple[PreTrainedModel, tuple[Batches, Batches, Batches]]
 
 _BEST = "best"
 _WRITTEN = ("record.json", "report.html", "posterior")
 
 
 HeldOut = Annotated[
-    Path, typer.Option(help="Held-out data to choose sizes and calibrate on.")
+    Path, Option(help="Held-out data, to choose sizes and to calibrate on.")
 ]
-Test = Annotated[Path, typer.Option(help="Labelled test data; nothing is chosen on them.")]
-Folder = Annotated[
-    Path, typer.Option("--out", help="Folder for record.json and report.html.")
-]
+Test = Annotated[Path, Option(help="Labelled test data, which are only scored.")]
+Folder = Annotated[Path, Option("--out", help="Folder for record.json and report.html.")]
 Schemes = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help=f"Schemes to try, by default all: {', '.join(SCHEMES)}; with --method swag: "
         f"{', '.join(SWAG_SCHEMES)}."
     ),
 ]
 Percents = Annotated[
     list[str] | None,
-    typer.Option(help="Laplace: percents of rows and columns to try: 1,3,10,100."),
+    Option(help="Laplace: percents of rows and columns to try, such as 1,3,10,100."),
 ]
 Fractions = Annotated[
-    list[str] | None, typer.Option(help="SWAG: fractions of the weights to try: 0.03,0.1.")
+    list[str] | None,
+    Option(help="SWAG: fractions of the weights to try, such as 0.03,0.1."),
 ]
-Repeats = Annotated[
-    int, typer.Option(min=1, help="Laplace: how often to draw random layers.")
-]
+Repeats = Annotated[int, Option(min=1, help="Laplace: how often to draw random layers.")]
 Most = Annotated[
-    float, typer.Option(help="Laplace: largest fraction of the weights that may be chosen.")
+    float, Option(help="Laplace: largest fraction of the weights that may be chosen.")
 ]
-RampMethod = Annotated[
-    Literal["laplace", "swag"], typer.Option(help="Which posterior to fit.")
-]
+RampMethod = Annotated[Literal["laplace", "swag"], Option(help="How to fit the posterior.")]
 Save = Annotated[
     str | None,
-    typer.Option(
-        help="Laplace: also save the posterior of this scheme, or of the 'best' one."
-    ),
+    Option(help="Laplace: also save the posterior of this scheme, or of the 'best' one."),
 ]
 
 
@@ -103,41 +99,30 @@ class _Inputs:
         columns = list(self.columns)
         return {"batch_size": self.batch_size, "columns": columns, "sha256": hashes}
 
-    def load(
-        self, shuffle: int | None = None
-    ) -> tuple[PreTrainedModel, dict[str, DataLoader[dict[str, Tensor]]]]:
-        """Load the model and the batches, sorted by length to save padding.
-
-        Args:
-            shuffle: Seed to shuffle the training batches with; None keeps them sorted.
-
-        Returns:
-            The model, and batches by the file's name.
-        """
-        say = Steps()
+    def load(self, shuffle: int | None = None) -> Loaded:
+        """Load the model and batches by length; a seed shuffles the training batches."""
         network, tokenizer = texts.load_model(
             self.model, *self.files.values(), device=self.device
         )
         columns = (*self.columns, texts.find_label_names(network))
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
         counts = ", ".join(f"{len(table):,} {name}" for name, table in tables.items())
-        say(f"Ramping over {counts} texts")
-        sizes = (self.batch_size, self.max_length)
-        loaders = {
-            name: texts.make_batches(table.take(table.by_length()), tokenizer, *sizes)
-            for name, table in tables.items()
-        }
+        Steps()(f"Ramping over {counts} texts")
+        loading = (tokenizer, self.batch_size, self.max_length)
+        train, validation, test = (
+            texts.make_batches(table.take(table.by_length()), *loading)
+            for table in tables.values()
+        )
         if shuffle is not None:
-            loaders["train"] = texts.make_batches(
-                tables["train"], tokenizer, *sizes, shuffle=True, seed=shuffle
-            )
-        return network, loaders
+            rows = tables["train"]
+            train = texts.make_batches(rows, *loading, shuffle=True, seed=shuffle)
+        return network, (train, validation, test)
 
 
 def ramp(
     context: typer.Context,
     model: texts.Model,
-    train: Annotated[Path, typer.Option(help="The data the model was trained on.")],
+    train: texts.TrainedOn,
     val: HeldOut,
     test: Test,
     folder: Folder,
@@ -157,7 +142,7 @@ def ramp(
     rates: methods.Rates = None,
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: texts.Seed = 0,
     save: Save = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
@@ -176,30 +161,22 @@ def ramp(
         record = _ramp_swag(inputs, schemes, fractions, options, seed, folder)
         _show(record, written, json_file)
         return
-    from smidgen.workflows.ramp.laplace import PERCENTS, RampSettings
-
-    settings = RampSettings(
+    numbers = read_numbers("--percents", percents, 100, "1,3,10,100", percent=True)
+    settings = laplace.RampSettings(
         schemes=read_choices("--schemes", schemes, SCHEMES),
-        percents=read_numbers("--percents", percents, 100, "1,3,10,100", percent=True)
-        or PERCENTS,
+        percents=numbers or laplace.PERCENTS,
         repeats=repeats,
         most_stochastic=_check_fraction(most_stochastic),
         approximation=approximation,
         seed=seed,
     )
-    _check_save(save, settings, folder, overwrite)
-    done = _ramp_laplace(inputs, settings)
-    _show(done.record, written, json_file)
     if save is not None:
-        _save(done, save, folder / _WRITTEN[2], overwrite)
-
-
-def _ramp_laplace(inputs: _Inputs, settings: RampSettings) -> Ramp:
-    from smidgen.workflows.ramp import laplace as study
-
-    network, loaders = inputs.load()
-    batches = (loaders["train"], loaders["validation"], loaders["test"])
-    return study.ramp(network, *batches, settings, config=inputs.describe())
+        _check_save(save, settings, folder, overwrite)
+    network, batches = inputs.load()
+    study = laplace.ramp(network, *batches, settings, config=inputs.describe())
+    _show(study.record, written, json_file)
+    if save is not None:
+        _save(study, save, folder / _WRITTEN[2], overwrite)
 
 
 def _ramp_swag(
@@ -210,18 +187,16 @@ def _ramp_swag(
     seed: int,
     folder: Path,
 ) -> Record:
+    numbers = read_numbers("--fractions", fractions, 1, "0.03,0.1")
     settings = SwagRampSettings(
         schemes=read_choices("--schemes", schemes, SWAG_SCHEMES),
-        fractions=read_numbers("--fractions", fractions, 1, "0.03,0.1")
-        or SwagRampSettings.fractions,
+        fractions=numbers or SwagRampSettings.fractions,
         seed=seed,
         **asdict(options),
     )
-    network, loaders = inputs.load(shuffle=seed)
-    batches = (loaders["train"], loaders["validation"], loaders["test"])
-    points = folder / "points"
+    network, batches = inputs.load(shuffle=seed)
     config = {**inputs.describe(), **inputs.identity()}
-    return swag_ramp(network, *batches, points, settings, config=config)
+    return swag_ramp(network, *batches, folder / "points", settings, config=config)
 
 
 def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
@@ -239,14 +214,14 @@ def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
     out.print(f"\nThe whole story: {page}  (numbers: {numbers_at})")
 
 
-def _save(done: Ramp, save: str, folder: Path, overwrite: bool) -> None:
-    scheme = done.best if save == _BEST else read_choices("--save", [save], SCHEMES)[0]
-    if scheme not in done.posteriors:
+def _save(study: laplace.Ramp, save: str, folder: Path, overwrite: bool) -> None:
+    scheme = study.best if save == _BEST else save
+    if scheme not in study.posteriors:
         raise ArgumentError(
             f"--save must be a scheme that this model can have, got {save!r}. Try one "
-            f"of {', '.join(done.posteriors)}."
+            f"of {', '.join(study.posteriors)}."
         )
-    smidgen.save(done.posteriors[scheme], folder, overwrite=overwrite)
+    smidgen.save(study.posteriors[scheme], folder, overwrite=overwrite)
     out.print(f"Saved the posterior of {scheme} to {folder}")
 
 
@@ -259,10 +234,8 @@ def _check_fraction(value: float) -> float:
 
 
 def _check_save(
-    save: str | None, settings: RampSettings, folder: Path, overwrite: bool
+    save: str, settings: laplace.RampSettings, folder: Path, overwrite: bool
 ) -> None:
-    if save is None:
-        return
     if save not in (_BEST, *settings.schemes):
         raise ArgumentError(
             f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
+from smidgen.cli.options import text as texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,20 +21,16 @@ if TYPE_CHECKING:
 def report(
     records: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             help="Records, files of packed records, or folders of either.",
             metavar="RECORD...",
         ),
     ],
-    page: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path(
-        "report.html"
-    ),
+    page: Annotated[Path, Option("--out", help="The HTML file.")] = Path("report.html"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the verdict to this file.")
+        Path | None, Option("--json", help="Write the verdict to this file.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing files.")
-    ] = False,
+    overwrite: texts.Overwrite = False,
 ) -> None:
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write
@@ -55,14 +52,7 @@ def show_many(
     json_file: Path | None = None,
     about: About | None = None,
 ) -> None:
-    """Write the page of several records and print what they say.
-
-    Args:
-        records: The records.
-        page: The page.
-        json_file: A JSON file for the findings, if any.
-        about: What the page says about itself.
-    """
+    """Write the page of several records and print what they say."""
     from smidgen.report import About, write_many
     from smidgen.report.many_records.aggregate import gather
     from smidgen.report.many_records.findings import findings

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
@@ -17,8 +17,6 @@ from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.prune import PruningScore
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from smidgen.fit import SsviSettings
     from smidgen.integrations.arrays import Arrays
     from smidgen.posterior.sparse import SparsePosterior
@@ -29,84 +27,78 @@ _FILE = (
     "Training data: .npz, .csv, IDX images (.gz or not), a CIFAR-10 .bin file or the "
     "folder of its batches. Several files are joined."
 )
-Train = Annotated[list[Path], typer.Option(help=_FILE)]
-Out = Annotated[Path, typer.Option("--out", help="Folder for the network.")]
-Test = Annotated[Path | None, typer.Option(help="Test data; nothing is chosen on them.")]
+Train = Annotated[list[Path], Option(help=_FILE)]
+Out = Annotated[Path, Option("--out", help="Folder for the trained network.")]
+Test = Annotated[Path | None, Option(help="Test data, which are only scored.")]
 Label = Annotated[
-    str, typer.Option(help="Column of the class in a CSV file: its name or number.")
+    str,
+    Option(help="Column of the class in a CSV file: its name or number; -1 is the last."),
 ]
-Kind = Annotated[
-    Literal["mlp", "resnet"], typer.Option(help="Architecture of the network.")
+Architecture = Annotated[
+    Literal["mlp", "resnet"], Option(help="Architecture of the network.")
 ]
-Hidden = Annotated[str, typer.Option(help="Units of an MLP's hidden layers.")]
-Width = Annotated[int, typer.Option(help="Channels of a ResNet's first stage.", min=1)]
+Hidden = Annotated[
+    str, Option(help="Units of an MLP's hidden layers, separated by commas.")
+]
+Width = Annotated[int, Option(help="Channels of a ResNet's first stage.", min=1)]
 Density = Annotated[
-    float, typer.Option(help="Fraction of the weights that are active, in (0, 1].")
+    float, Option(help="Fraction of the weights that are active, in (0, 1].")
 ]
-Shared = Annotated[
-    Budget, typer.Option(help="How the active weights are divided among the layers.")
+BudgetName = Annotated[
+    Budget, Option(help="How to divide them among the layers; erk gives small layers more.")
 ]
-First = Annotated[
-    FirstWeights,
-    typer.Option(help="Which weights are active first: random ones, or the largest."),
+Start = Annotated[
+    FirstWeights, Option(help="Weights to start with: random ones, or the largest.")
 ]
-Scale = Annotated[float, typer.Option(help="Initial scale, as a fraction of the prior's.")]
+InitialScale = Annotated[
+    float, Option(help="Initial standard deviation, as a fraction of the prior's.")
+]
 Prior = Annotated[
     float | None,
-    typer.Option(
-        help="Standard deviation of the prior; by default it depends on the layer."
-    ),
+    Option(help="Standard deviation of the prior; by default from each layer's size."),
 ]
-Going = Annotated[
-    PruningScore,
-    typer.Option(
-        help="Score that ranks active weights for pruning; the lowest are pruned."
-    ),
+Removal = Annotated[
+    PruningScore, Option(help="Score of active weights; the lowest are pruned.")
 ]
 Every = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1,
         help="Steps between changes of the active set; by default 100, or a twentieth of "
         "all steps if that is less.",
     ),
 ]
 Replaced = Annotated[
-    float, typer.Option(help="Fraction of active weights that the first change replaces.")
+    float, Option(help="Fraction of active weights that the first change replaces.")
 ]
 Until = Annotated[
-    float, typer.Option(help="Fraction of the steps during which the active set changes.")
+    float, Option(help="Fraction of the steps during which the active set changes.")
 ]
 Passes = Annotated[
-    int,
-    typer.Option(min=1, help="Batches whose gradients decide which weights become active."),
+    int, Option(min=1, help="Batches whose gradients decide which weights become active.")
 ]
-Epochs = Annotated[int, typer.Option(min=1, help="Number of epochs.")]
-Rate = Annotated[float, typer.Option("--lr", help="Initial learning rate.")]
-Optimiser = Annotated[Literal["adam", "sgd"], typer.Option(help="Optimizer.")]
+Epochs = Annotated[int, Option(min=1, help="Number of epochs.")]
+LearningRate = Annotated[float, Option("--lr", help="Initial learning rate.")]
+OptimiserName = Annotated[Literal["adam", "sgd"], Option(help="Optimiser.")]
 Temperature = Annotated[
-    float, typer.Option(help="Weight of the KL term: 1 is VI, less is a cold posterior.")
+    float, Option(help="Weight of the KL term: 1 is plain VI, less is a cold posterior.")
 ]
 WarmUp = Annotated[
-    float,
-    typer.Option(help="Fraction of the steps over which the KL term grows to its weight."),
+    float, Option(help="Fraction of the steps over which the KL term grows to full weight.")
 ]
-Points = Annotated[
-    bool, typer.Option("--deterministic", help="Train plain weights instead of Gaussians.")
+Deterministic = Annotated[
+    bool, Option("--deterministic", help="Train plain weights instead of Gaussians.")
 ]
-HeldOut = Annotated[
-    float, typer.Option("--val-share", help="Fraction of the data to hold out.")
+ValShare = Annotated[
+    float, Option("--val-share", help="Fraction of the training data to hold out.")
 ]
-BatchSize = Annotated[int, typer.Option(help="Examples per batch.", min=1)]
-Samples = Annotated[int, typer.Option(help="Weight samples to predict with.")]
+BatchSize = Annotated[int, Option(help="Examples per batch.", min=1)]
+Samples = Annotated[int, Option(help="Weight samples to predict with.")]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(help="Checkpoint file, written every epoch; pass it again to resume."),
+    Option(help="Checkpoint file, written every epoch; pass it again to resume."),
 ]
-Picture = Annotated[
-    Path | None, typer.Option(help="Draw the connectivity to this SVG file.")
-]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Picture = Annotated[Path | None, Option(help="Draw the connectivity to this SVG file.")]
 
 
 def train_sparse(
@@ -114,31 +106,31 @@ def train_sparse(
     folder: Out,
     test: Test = None,
     label: Label = "-1",
-    model: Kind = "mlp",
+    model: Architecture = "mlp",
     hidden: Hidden = "512,512",
     width: Width = 16,
     density: Density = 0.1,
-    budget: Shared = "erk",
-    start: First = "random",
-    scale: Scale = 0.1,
+    budget: BudgetName = "erk",
+    start: Start = "random",
+    scale: InitialScale = 0.1,
     prior: Prior = None,
-    removal: Going = "snr",
+    removal: Removal = "snr",
     every: Every = None,
     replaced: Replaced = 0.3,
     until: Until = 0.75,
     passes: Passes = 4,
     epochs: Epochs = 10,
-    learning_rate: Rate = 3e-3,
-    optimiser: Optimiser = "adam",
+    learning_rate: LearningRate = 3e-3,
+    optimiser: OptimiserName = "adam",
     temperature: Temperature = 0.1,
     warm_up: WarmUp = 0.25,
-    deterministic: Points = False,
-    held_out: HeldOut = 0.1,
+    deterministic: Deterministic = False,
+    held_out: ValShare = 0.1,
     batch_size: BatchSize = 128,
     samples: Samples = 32,
     checkpoint: Checkpoint = None,
     picture: Picture = None,
-    seed: Seed = 0,
+    seed: texts.Seed = 0,
     device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
@@ -150,86 +142,94 @@ def train_sparse(
     refuse_taken_posterior(folder, overwrite=overwrite)
     refuse_taken_files(json_file, picture, overwrite=overwrite)
     say = Steps()
-    data, classes = _data(train, test, label, held_out, seed)
-    plain = _plain(model, data["train"], classes, hidden, width)
-    network = _network(plain, data["train"], options)
+    data, classes = _read_data(train, test, label, held_out, seed)
+    plain = _describe_network(model, data["train"], classes, hidden, width)
+    network = _make_network(plain, data["train"], options)
     count = len(data["train"])
-    training = _training(options, -(-count // batch_size) * epochs)
+    settings = _read_settings(options, -(-count // batch_size) * epochs)
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     if network.stochastic and temperature < 1:
         say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
-    found = _trained(network, data, training, batch_size, seed, checkpoint)
-    scores = _scored(found, data, samples)
-    about = _about(found, training, seed, count, train)
-    save(replace(found, plain=plain, notes=about), folder, overwrite=overwrite)
+    posterior = _train(network, data, settings, batch_size, seed, checkpoint)
+    scores = _score(posterior, data, samples)
+    trained_on = {"files": [path.name for path in train], "examples": count}
+    notes = {**_describe(posterior, settings), "seed": seed, "data": trained_on}
+    save(replace(posterior, plain=plain, notes=notes), folder, overwrite=overwrite)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     say(f"Saved the network to {folder}")
     if picture is not None:
-        _draw(found, plain, picture)
+        _draw(posterior, plain, picture)
         say(f"Drew its connectivity to {picture}")
-    write_json(json_file, {"network": str(folder), "scores": scores, **_course(found)})
+    course = _list_course(posterior)
+    write_json(json_file, {"network": str(folder), "scores": scores, **course})
 
 
-# Options that `make_sparse` and `SparseSettings` have under the same names.
+# What `SsviSettings` says of the network, which is made before it is trained.
 _OF_NETWORK = ("density", "start", "num_data")
-_CHOICES = ("density", "start", "seed")
-_SETTINGS = ("budget", "scale", "prior", "deterministic")
 
 
-def _training(options: Mapping[str, Any], steps: int) -> SsviSettings:
-    """What `SsviSettings` has under the same names; short trainings move oftener."""
+def _read_settings(options: Mapping[str, Any], steps: int) -> SsviSettings:
+    """Read the options that `SsviSettings` has too; a short training changes more often."""
     from smidgen.fit import SsviSettings
 
     names = [f.name for f in fields(SsviSettings) if f.name not in _OF_NETWORK]
-    found = {name: options[name] for name in names if name in options}
-    if found["every"] is None:
-        found["every"] = max(1, min(100, steps // 20))
-    return SsviSettings(**found)
+    settings = {name: options[name] for name in names if name in options}
+    if settings["every"] is None:
+        settings["every"] = max(1, min(100, steps // 20))
+    return SsviSettings(**settings)
 
 
-def _course(found: SparsePosterior) -> dict[str, Any]:
+def _describe(posterior: SparsePosterior, settings: SsviSettings) -> dict[str, Any]:
+    likelihood = {"kind": posterior.likelihood.kind, **asdict(posterior.likelihood)}
+    training = {n: v for n, v in asdict(settings).items() if n not in _OF_NETWORK}
+    return {"likelihood": likelihood, "training": training}
+
+
+def _list_course(posterior: SparsePosterior) -> dict[str, Any]:
     return {
-        "history": [epoch.scores() for epoch in found.history],
-        "moves": [change.to_record() for change in found.changes],
-        "state_bytes": found.state_bytes,
-        "derived_bytes": found.derived_bytes,
+        "history": [epoch.scores() for epoch in posterior.history],
+        "moves": [change.to_record() for change in posterior.changes],
+        "state_bytes": posterior.state_bytes,
+        "derived_bytes": posterior.derived_bytes,
     }
 
 
-def _trained(
+def _train(
     network: SparseNetwork,
     data: Mapping[str, Arrays],
-    training: SsviSettings,
+    settings: SsviSettings,
     batch_size: int,
     seed: int,
     checkpoint: Path | None,
 ) -> SparsePosterior:
+    """Train the network and print its epochs."""
     from smidgen import fit
     from smidgen.integrations.arrays import ArrayBatches
 
-    found = fit.ssvi(
+    posterior = fit.ssvi(
         network,
         ArrayBatches(data["train"], batch_size, shuffle=True, seed=seed),
         validation=ArrayBatches(data["validation"], 1000),
-        settings=training,
+        settings=settings,
         seed=seed,
         checkpoint=checkpoint,
     )
-    for epoch in found.history:
+    for epoch in posterior.history:
         out.print(
             f"  epoch {epoch.number}: training NLL {epoch.train_nll:.4f}; of the means, "
             f"validation NLL {epoch.nll:.4f}, accuracy {epoch.accuracy:.1%}"
         )
-    pruned = sum(sum(change.pruned.values()) for change in found.changes)
-    out.print(f"  {len(found.changes)} changes of the active set pruned {pruned:,} weights")
-    return found
+    changes = posterior.changes
+    pruned = sum(sum(change.pruned.values()) for change in changes)
+    out.print(f"  {len(changes)} changes of the active set pruned {pruned:,} weights")
+    return posterior
 
 
-def _data(
+def _read_data(
     train: Sequence[Path], test: Path | None, label: str, held_out: float, seed: int
 ) -> tuple[dict[str, Arrays], int]:
-    """Training, validation and perhaps test examples, raw; and how many classes."""
+    """Read training, validation and perhaps test examples; count the classes."""
     import torch
 
     from smidgen.integrations.arrays import join_arrays, read_arrays
@@ -240,25 +240,26 @@ def _data(
     everything = join_arrays([read_arrays(path, label=column) for path in train], train)
     count = max(1, round(held_out * len(everything)))
     parts = everything.split(count, torch.Generator().manual_seed(seed))
-    found = dict(zip(("train", "validation"), parts, strict=True))
+    data = dict(zip(("train", "validation"), parts, strict=True))
     if test is not None:
-        found["test"] = read_arrays(test, label=column)
-        join_arrays([everything, found["test"]], [train[0], test])
-        if found["test"].classes > everything.classes:
+        data["test"] = read_arrays(test, label=column)
+        # Joining refuses test examples of another shape.
+        join_arrays([everything, data["test"]], [train[0], test])
+        if data["test"].classes > everything.classes:
             raise DataError(
-                f"{test} has a class {found['test'].classes - 1}, the training data have "
+                f"{test} has a class {data['test'].classes - 1}, the training data have "
                 f"0 to {everything.classes - 1}. Train on data with all classes."
             )
-    return found, everything.classes
+    return data, everything.classes
 
 
-def _plain(
+def _describe_network(
     kind: Literal["mlp", "resnet"], train: Arrays, classes: int, hidden: str, width: int
 ) -> PlainNetwork:
     from smidgen.sparse.architectures import PlainNetwork
 
     try:
-        units = tuple(int(each) for each in hidden.split(",") if each.strip())
+        units = tuple(int(word) for word in hidden.split(",") if word.strip())
     except ValueError:
         raise ArgumentError(
             f"--hidden must be numbers of units such as 512,512, got {hidden!r}."
@@ -266,52 +267,30 @@ def _plain(
     return PlainNetwork(kind, tuple(train.inputs.shape[1:]), classes, units, width)
 
 
-def _network(
+def _make_network(
     plain: PlainNetwork, train: Arrays, options: Mapping[str, Any]
 ) -> SparseNetwork:
-    """The network to be trained, on its device."""
-    from smidgen.sparse import SparseSettings, make_sparse
-
-    model = _model(plain, train, options["seed"]).to(options["device"])
-    settings = SparseSettings(**{name: options[name] for name in _SETTINGS})
-    return make_sparse(
-        model, settings=settings, **{name: options[name] for name in _CHOICES}
-    )
-
-
-def _model(plain: PlainNetwork, train: Arrays, seed: int) -> nn.Module:
-    """A new model that standardises by the training data, and keeps how."""
+    """Make the sparse network, which standardises its inputs by the training data."""
     from smidgen.integrations.arrays import measure_moments
+    from smidgen.sparse import SparseSettings, make_sparse
     from smidgen.sparse.architectures import Standardise
 
-    model = plain.build(seed)
+    model = plain.build(options["seed"])
     first = model[0]
     assert isinstance(first, Standardise)
     first.measure(*measure_moments(train))
-    return model
+    names = ("budget", "scale", "prior", "deterministic")
+    return make_sparse(
+        model.to(options["device"]),
+        settings=SparseSettings(**{name: options[name] for name in names}),
+        **{name: options[name] for name in ("density", "start", "seed")},
+    )
 
 
-def _about(
-    found: SparsePosterior,
-    training: SsviSettings,
-    seed: int,
-    count: int,
-    train: Sequence[Path],
-) -> dict[str, Any]:
-    """What else the folder says of its network."""
-    likelihood = {"kind": found.likelihood.kind, **asdict(found.likelihood)}
-    return {
-        "likelihood": likelihood,
-        "seed": seed,
-        "training": {n: v for n, v in asdict(training).items() if n not in _OF_NETWORK},
-        "data": {"files": [path.name for path in train], "examples": count},
-    }
-
-
-def _scored(
-    found: SparsePosterior, data: Mapping[str, Arrays], samples: int
+def _score(
+    posterior: SparsePosterior, data: Mapping[str, Arrays], samples: int
 ) -> dict[str, dict[str, Any]]:
-    """Score the draws on data that were held out, and say it."""
+    """Score the predictions on the data that were held out, and print the scores."""
     from smidgen import evaluate, predict_batches
     from smidgen.integrations.arrays import ArrayBatches
 
@@ -320,7 +299,7 @@ def _scored(
         if name == "train":
             continue
         batches = ArrayBatches(arrays, 1000)
-        predictive = predict_batches(found, found.network, batches, samples=samples)
+        predictive = predict_batches(posterior, posterior.network, batches, samples=samples)
         summary = evaluate.summarise(predictive, arrays.labels)
         scores[name] = {score: interval.to_dict() for score, interval in summary.items()}
         out.print(
@@ -330,14 +309,14 @@ def _scored(
     return scores
 
 
-def _draw(found: SparsePosterior, plain: PlainNetwork, picture: Path) -> None:
+def _draw(posterior: SparsePosterior, plain: PlainNetwork, picture: Path) -> None:
     from smidgen.report.drawing.connectivity import connectivity_picture
     from smidgen.runtime.files import write_text
 
-    epochs = [epoch.connectivity for epoch in found.history]
-    first = next(iter(found.network.layers.values()))
+    epochs = [epoch.connectivity for epoch in posterior.history]
+    first = next(iter(posterior.network.layers.values()))
     image = None
-    # One pixel, one column and one bin: of colours, or of pooled columns, it is no image.
+    # An image needs one column and one bin per pixel: no colours, no pooled columns.
     if len(plain.shape) == 3 and plain.shape[0] == 1:
         pixels = plain.shape[1] * plain.shape[2]
         if pixels == first.pattern.columns == len(next(iter(epochs[0].values()))):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
@@ -16,14 +17,13 @@ from smidgen.cli.options import text as texts
 
 def verify(
     model: texts.Model,
-    data: Annotated[Path, typer.Option(help="Texts; only the first few are used.")],
+    data: Annotated[Path, Option(help="Texts; only the first few are used.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: Annotated[
-        str | None,
-        typer.Option("--label", help="Column of the label; needed for regression."),
+        str | None, Option("--label", help="Column of the label; needed for regression.")
     ] = None,
-    batches: Annotated[int, typer.Option(help="Number of batches to compare.", min=1)] = 2,
+    batches: Annotated[int, Option(help="Number of batches to compare.", min=1)] = 2,
     batch_size: texts.BatchSize = 4,
     max_length: texts.MaxLength = 64,
     overwrite: texts.Overwrite = False,

@@ -44,10 +44,10 @@ from smidgen.weights.affine import coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
 from smidgen.workflows.fit_posterior import CHECKPOINT_EVERY, FitChoices, fit_posterior
-from smidgen.workflows.text_task import Loader
+from smidgen.workflows.text_task import TextLoader
 from smidgen.workflows.tuned_folder import TunedFolder
 
-Kind = Literal["laplace", "swag", "none"]
+PosteriorName = Literal["laplace", "swag", "none"]
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,12 @@ class BayesTuneSettings:
     `fraction`, `threshold` and `elbow` are the rules of `select.bayestune`: set at most
     one. `posterior` is the kind to fit over the fine-tuned weights. `agreement` also
     compares chains on two halves of the data; `half` stores the delta in fp16.
-
-    Raises:
-        ArgumentError: If several rules are set.
     """
 
     fraction: float | None = None
     threshold: float | None = None
     elbow: bool = False
-    posterior: Kind = "laplace"
+    posterior: PosteriorName = "laplace"
     chain_epochs: int = 2
     temperature: float | None = None
     noise_discount: float | None = None
@@ -95,14 +92,14 @@ class BayesTuneSettings:
 
     @property
     def chain(self) -> dict[str, Any]:
-        """How the chain moves, as `fit.langevin` takes it."""
-        names = ("temperature", "noise_discount", "update", "seed")
+        """How the chain moves, as `LangevinSettings` takes it."""
+        names = ("temperature", "noise_discount", "update")
         return {name: getattr(self, name) for name in names}
 
     @property
     def tuning(self) -> dict[str, Any]:
-        """How the weights are tuned, as `fit.sparse_finetune` takes it."""
-        names = ("epochs", "learning_rate", "patience", "stop_on", "seed")
+        """How the weights are tuned, as `FinetuneSettings` takes it."""
+        names = ("epochs", "learning_rate", "patience", "stop_on")
         return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,37 +110,29 @@ class BayesTuneSettings:
             chain |= {n: d for n, d in defaults.items() if chain[n] is None}
         return {
             "rule": self.rule,
-            "chain": {"epochs": self.chain_epochs, **chain},
-            "tuning": self.tuning,
+            "chain": {"epochs": self.chain_epochs, **chain, "seed": self.seed},
+            "tuning": {**self.tuning, "seed": self.seed},
             "posterior": self.posterior,
             "half": self.half,
         }
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """The weights to fine-tune, and the chain that chose them.
+class ChosenWeights:
+    """The weights to fine-tune, and the chain that chose them."""
 
-    Args:
-        subset: The chosen weights, the head among them.
-        scales: The scales that the chain found.
-        fraction: The fraction of the ranked weights that was chosen.
-        head_size: How many weights belong to the head.
-        head_modules: The modules of the head, in the model's order.
-    """
-
-    subset: Subset
+    subset: Subset  # the head among them
     scales: Scales
-    fraction: float
+    fraction: float  # of the ranked weights, without the head
     head_size: int
     head_modules: tuple[str, ...]
 
 
-Finding = Choice | Agreement | FinetuneResult | Posterior
-"""A result that is shown as soon as it is there."""
+Finding = ChosenWeights | Agreement | FinetuneResult | Posterior
+"""A result that is shown as soon as it is known."""
 
 
-def bayestune(
+def run_bayestune(
     base: str | Path,
     train: TextTable,
     validation: TextTable,
@@ -181,13 +170,12 @@ def bayestune(
         show(agreement)
         results["agreement"] = agreement.to_dict()
     show(f"Fine-tuning {choice.subset.size:,} weights")
-    tuning = {n: value for n, value in settings.tuning.items() if n != "seed"}
     tuned = fit.finetune(
         work.network,
         work.train,
         choice.subset,
         validation=work.validation,
-        settings=FinetuneSettings(**tuning, head=work.head),
+        settings=FinetuneSettings(**settings.tuning, head=work.head),
         seed=settings.seed,
         checkpoint=folder.tuning_state,
         progress=progress,
@@ -200,7 +188,10 @@ def bayestune(
         show("Fitting a posterior over the fine-tuned weights")
         posterior = _fit(model, work, choice.subset, folder, show)
         show(posterior)
-        results |= _posterior_results(posterior)
+        results["posterior"] = posterior.summary()
+        curve = posterior.precision_curve()
+        if isinstance(posterior.likelihood, Categorical) and curve is not None:
+            results["precision_curve"] = curve
     sizes = {"batch_size": settings.batch_size, "max_length": settings.max_length}
     of_model = {"head": choice.head_modules, "device": str(work.network.device)}
     configuration = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
@@ -217,18 +208,16 @@ class _Work:
     network: PreTrainedModel
     head: Head
     tokenizer: PreTrainedTokenizerBase
-    train: Loader
-    validation: Loader
+    train: TextLoader
+    validation: TextLoader
     settings: BayesTuneSettings
     progress: bool
 
-    def chain(self, loader: Loader) -> dict[str, Any]:
-        """The arguments of a chain over some batches."""
+    def chain(self, loader: TextLoader) -> dict[str, Any]:
+        """List the arguments of a chain over some batches."""
         course = asdict(schedule_chain(self.settings.chain_epochs * len(loader)))
-        chain = self.settings.chain
-        seed = chain.pop("seed")
-        settings = LangevinSettings(**course, **chain, head=self.head)
-        return {"settings": settings, "seed": seed, "progress": self.progress}
+        settings = LangevinSettings(**course, **self.settings.chain, head=self.head)
+        return {"settings": settings, "seed": self.settings.seed, "progress": self.progress}
 
 
 def _load(
@@ -262,7 +251,7 @@ def _batches(
     settings: BayesTuneSettings,
     *,
     shuffle: bool = False,
-) -> Loader:
+) -> TextLoader:
     return huggingface.make_text_loader(
         table,
         tokenizer,
@@ -273,7 +262,7 @@ def _batches(
     )
 
 
-def _choose(work: _Work, folder: TunedFolder) -> Choice:
+def _choose(work: _Work, folder: TunedFolder) -> ChosenWeights:
     """Run the chain, and choose by its scales."""
     chain = {**work.chain(work.train), "checkpoint": folder.chain_state}
     scales = fit.langevin(work.network, work.train, **chain)
@@ -283,7 +272,7 @@ def _choose(work: _Work, folder: TunedFolder) -> Choice:
     size = sum(work.network.get_parameter(name).numel() for name in names)
     modules = tuple(dict.fromkeys(name.rpartition(".")[0] for name in names))
     fraction = rule.get("fraction", (subset.size - size) / scales.size)
-    return Choice(subset, scales, fraction, size, modules)
+    return ChosenWeights(subset, scales, fraction, size, modules)
 
 
 def _compare_halves(work: _Work, table: TextTable, fraction: float) -> Agreement:
@@ -339,15 +328,13 @@ def _fit(
 ) -> Posterior:
     """Fit a posterior over the fine-tuned weights and calibrate it on held-out texts."""
     method, steps = work.settings.posterior, max(100, 2 * len(work.train))
+    swag = SwagSettings(
+        steps=steps, trial_steps=steps // 5, checkpoint_every=CHECKPOINT_EVERY
+    )
     arguments: dict[str, dict[str, Any]] = {
         # Single weights have no rows × columns to factor.
         "laplace": {"structure": "diag"},
-        "swag": {
-            "settings": SwagSettings(
-                steps=steps, trial_steps=steps // 5, checkpoint_every=CHECKPOINT_EVERY
-            ),
-            "seed": work.settings.seed,
-        },
+        "swag": {"settings": swag, "seed": work.settings.seed},
     }
     if method == "laplace":
         subset = _keep_affine(tuned, subset, show)
@@ -373,15 +360,6 @@ def _keep_affine(
     parts = {name: part for name, part in subset.parts.items() if name in universe}
     if len(parts) == len(subset.parts):
         return subset
-    kept = Subset(universe, parts, subset.origin)
-    show(f"Leaving out {subset.size - kept.size:,} weights that are in no affine layer")
-    return kept
-
-
-def _posterior_results(posterior: Posterior) -> dict[str, Any]:
-    """List the posterior's numbers, and a classifier's curve of precisions."""
-    results: dict[str, Any] = {"posterior": posterior.summary()}
-    curve = posterior.precision_curve()
-    if isinstance(posterior.likelihood, Categorical) and curve is not None:
-        results["precision_curve"] = curve
-    return results
+    affine = Subset(universe, parts, subset.origin)
+    show(f"Leaving out {subset.size - affine.size:,} weights that are in no affine layer")
+    return affine

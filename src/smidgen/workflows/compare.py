@@ -26,7 +26,6 @@ from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 from smidgen.workflows.method import (
-    Examples,
     predict_point,
     predict_posterior,
     predict_shifted,
@@ -38,7 +37,6 @@ Posteriors = Posterior | Sequence[Posterior] | Mapping[str, Posterior]
 # Laplace posteriors are named by the selector of their weights alone.
 _UNNAMED = "laplace"
 _PREFERRED = "sparse-kfac"
-_SELECTORS = {"named": "Chosen by name"}
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,12 @@ class Comparison(Record):
         return report.write(self, path)
 
     def __str__(self) -> str:
-        columns, rows = tables.list_columns(self), report.score_rows(self)
-        shown = [
-            index
-            for index in range(len(columns))
-            if any(row.cells[index].value is not None for row in rows)
+        headings = ("", *(column.heading for column in tables.list_columns(self)))
+        rows = [
+            (row.label, *(c.text for c in row.cells)) for row in report.score_rows(self)
         ]
-        headings = ("", *(columns[index].heading for index in shown))
-        cells = [(row.label, *(row.cells[i].text for i in shown)) for row in rows]
         lines = [*report.verdict(self), *self.results.get("notes", ())]
-        return "\n".join([format_table([headings, *cells], left=(0,)), "", *lines])
+        return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
 
 
 def compare(
@@ -91,8 +85,8 @@ def compare(
         test: Labelled test batches from any loader, read once.
         validation: Held-out batches that fit the temperature of temperature scaling. By
             default it is the one found when a posterior was calibrated.
-        shifted: Shifted data by name, with or without labels, to be told from the test
-            data by their uncertainty.
+        shifted: Shifted data by name, with or without labels. Their uncertainty should
+            tell them apart from the test data.
         config: What else to note in the record.
         progress: Show progress bars.
 
@@ -128,7 +122,7 @@ def compare(
 
 
 def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
-    """Give every posterior a name of its own."""
+    """Give every posterior a different name."""
     if isinstance(posteriors, Mapping):
         for name in posteriors:
             if not name.strip() or name in BASELINES:
@@ -141,11 +135,9 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
         several = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
         named = {}
         for posterior in several:
-            name = first = _name(posterior, several)
-            while name in named:
-                count = int(name.removeprefix(first).strip("- ") or 1)
-                name = f"{first}-{count + 1}"
-            named[name] = posterior
+            first = _name(posterior, several)
+            names = (first, *(f"{first}-{number}" for number in range(2, len(several) + 1)))
+            named[next(name for name in names if name not in named)] = posterior
     if not named:
         raise ArgumentError("posteriors must be one posterior or more, got none.")
     kinds = {(p.likelihood.kind, p.likelihood.outputs) for p in named.values()}
@@ -158,7 +150,7 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
 
 
 def _name(posterior: Posterior, beside: Sequence[Posterior]) -> str:
-    """Name a posterior by its method and, where that is not enough, its selector."""
+    """Name a posterior after its method and, where that is not enough, its selector."""
     method, origin = posterior.method, posterior.subset.origin
     if origin is None:
         return method
@@ -177,7 +169,9 @@ def _label(name: str, posterior: Posterior) -> str:
     family = None if method == _UNNAMED else method
     label = label_method(origin.selector, family=family)
     if label == origin.selector:
-        label = _SELECTORS.get(label, label.replace("-", " ").capitalize())
+        label = (
+            "Chosen by name" if label == "named" else label.replace("-", " ").capitalize()
+        )
     # A selector's usual structure goes without saying.
     selector = SELECTORS.get(origin.selector)
     usual = usual_structure(scattered=bool(selector and selector.scattered))
@@ -185,36 +179,23 @@ def _label(name: str, posterior: Posterior) -> str:
 
 
 def usual_structure(*, scattered: bool) -> str:
-    """Name the structure that a fit has unless another is asked for.
-
-    Args:
-        scattered: Whether the subset is of single weights, without rows and columns.
-
-    Returns:
-        The first structure that can hold such a subset.
-    """
-    kinds = STRUCTURES.items()
-    return next(name for name, kind in kinds if kind.scattered or not scattered)
+    """Name the structure of a fit by default; only some can hold scattered weights."""
+    return next(n for n, kind in STRUCTURES.items() if kind.scattered or not scattered)
 
 
 def _find_point(
     network: nn.Module, posteriors: Mapping[str, Posterior]
 ) -> tuple[nn.Module, Posterior]:
-    """Find the point estimate, and the first posterior that is centred there.
-
-    SSVI trains weights of its own: its point is the network at their means. Beside a
-    posterior of the model itself, the model is the point estimate.
-
-    Returns:
-        Both.
-    """
+    """Find the point estimate, and the first posterior that is centred there."""
+    # SSVI trains weights of its own: its point is the network at their means. Beside a
+    # posterior of the model itself, the model is the point estimate.
     points = [(p.point_model(network), p) for p in posteriors.values()]
-    own = [(point, p) for point, p in points if point is network]
-    return (own or points)[0]
+    centred = [(point, p) for point, p in points if point is network]
+    return (centred or points)[0]
 
 
 def _point_likelihood(posterior: Posterior) -> Likelihood:
-    """The likelihood with the noise it had before the posterior was calibrated."""
+    """Return the likelihood with the noise it had before the posterior was calibrated."""
     likelihood, calibration = posterior.likelihood, posterior.calibration
     if not isinstance(likelihood, Gaussian) or calibration is None:
         return likelihood
@@ -228,11 +209,11 @@ def _find_scale(
     validation: Iterable[Batch] | None,
     progress: bool,
 ) -> float | None:
-    """The point estimate's temperature or noise that held-out data choose."""
+    """Fit the point estimate's temperature or noise on held-out data, or look it up."""
     if validation is None:
         calibration = posterior.calibration
         return None if calibration is None else calibration.map_scale
-    data: Examples = read_examples(problem, validation, progress=progress)
+    data = read_examples(problem, validation, progress=progress)
     if data.targets is None:
         raise DataError("validation must be labelled, got a batch without labels.")
     outputs, likelihood = data.outputs, posterior.likelihood
@@ -244,7 +225,7 @@ def _find_scale(
 def _describe(
     network: nn.Module, posteriors: Mapping[str, Posterior], examples: int
 ) -> dict[str, Any]:
-    """What a record says of the subset, the data and the precision's choice."""
+    """Describe the subset, the data and the choice of the precision for a record."""
     posterior = posteriors.get(_PREFERRED) or list(posteriors.values())[-1]
     results: dict[str, Any] = {
         "subset": describe_subset(network, posterior.subset),
@@ -257,27 +238,16 @@ def _describe(
 
 
 def _settings(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
-    """What the configuration of a record says of its posteriors."""
-    noted = {name: _posterior_settings(p) for name, p in posteriors.items()}
-    return next(iter(noted.values())) if len(noted) == 1 else {"posteriors": noted}
-
-
-def _posterior_settings(posterior: Posterior) -> dict[str, Any]:
-    origin = posterior.subset.origin
-    select = {} if origin is None else {"select": str(origin)}
-    return {**posterior.record_config(), **select}
+    """Describe the posteriors for the configuration of a record."""
+    settings = {name: p.record_config() for name, p in posteriors.items()}
+    for name, posterior in posteriors.items():
+        if posterior.subset.origin is not None:
+            settings[name]["select"] = str(posterior.subset.origin)
+    return settings.popitem()[1] if len(settings) == 1 else {"posteriors": settings}
 
 
 def describe_subset(model: nn.Module, subset: Subset) -> dict[str, Any]:
-    """List which rows and columns of which layer are stochastic, for a picture.
-
-    Args:
-        model: The model.
-        subset: The stochastic weights.
-
-    Returns:
-        Plain values; weights outside affine layers are counted but not listed.
-    """
+    """List which rows and columns of which layer are stochastic, for a picture."""
     affine, origin = coverage(model).universe, subset.origin
     parts = {name: part for name, part in subset.parts.items() if name in affine}
     blocks = find_blocks(model, Subset(subset.universe, parts)) if parts else ()

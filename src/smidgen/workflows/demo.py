@@ -32,16 +32,7 @@ QUICK = DemoSettings(
 
 
 def run_demo(settings: DemoSettings, *, say: Say = print, progress: bool = True) -> Record:
-    """Fine-tune, choose the weights, fit, calibrate and evaluate.
-
-    Args:
-        settings: What shapes the run.
-        say: Called with a description of each step.
-        progress: Show progress bars.
-
-    Returns:
-        The record, ready for a report.
-    """
+    """Fine-tune, choose the weights, fit, calibrate and evaluate."""
     say("Reading sentences rated by people (vaderSentiment 3.3.2, MIT licence)")
     data = load_demo(
         train=settings.train,

@@ -21,7 +21,7 @@ from smidgen.weights.blocks import LayerBlock
 
 @dataclass(frozen=True, eq=False)
 class ExactJacobians:
-    """Jacobians (R, C, D) of each layer's blocks weights, and Hessians Λ (R, C, C)."""
+    """Jacobians (R, C, D) of each layer's block, Hessians Λ (R, C, C); fp64 on the CPU."""
 
     jacobians: Mapping[str, Tensor]
     hessians: Tensor
@@ -40,16 +40,7 @@ class ExactJacobians:
 def exact_jacobians(
     problem: SettledProblem, batches: Sequence[Batch], blocks: Sequence[LayerBlock]
 ) -> ExactJacobians:
-    """Back-propagate every labelled output separately, in fp64 if the model can run in it.
-
-    Args:
-        problem: The problem; its likelihood must be known.
-        batches: The batches.
-        blocks: The weights to differentiate by, as blocks of rows and columns.
-
-    Returns:
-        Jacobians and Hessians, on the CPU in fp64.
-    """
+    """Back-propagate every labelled output separately, in fp64 if the model can run in it."""
     try:
         return _differentiate(problem, batches, blocks, torch.float64)
     except (RuntimeError, TypeError):

@@ -23,26 +23,17 @@ CHECKPOINT_EVERY = 50
 
 @dataclass(frozen=True)
 class FitChoices:
-    """Which method fits a posterior, how, and where it goes.
-
-    Args:
-        method: A method of the registry of posteriors.
-        folder: Where the posterior is saved. A method that trains keeps its checkpoint
-            beside it, and resumes from there after an interruption.
-        arguments: What `smidgen.fit.<method>` takes; arguments it lacks are ignored.
-        calibration: What `smidgen.calibrate` takes.
-        overwrite: Whether to replace a posterior that is there.
-    """
+    """Which method fits a posterior, how, and where it is saved."""
 
     method: str
     folder: Path
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.fit.<method>`
+    calibration: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.calibrate`
     overwrite: bool = False
 
 
 def trains(method: str) -> bool:
-    """Say whether the fit of a method trains, and so wants shuffled batches."""
+    """Return whether the fit of a method trains, and so needs shuffled batches."""
     return "validation" in signature(getattr(fit, method)).parameters
 
 
@@ -56,35 +47,17 @@ def fit_posterior(
     say: Callable[[str], None],
     progress: bool = True,
 ) -> Posterior:
-    """Fit a posterior over a subset, calibrate it on held-out data, and save it.
-
-    Args:
-        model: The trained model.
-        train: Training batches, shuffled where the method trains.
-        validation: Held-out batches.
-        subset: The stochastic weights.
-        choices: The method, its settings and the folder.
-        say: Called with a description of each step.
-        progress: Show progress bars.
-
-    Returns:
-        The calibrated posterior.
-    """
+    """Fit a posterior over a subset, calibrate it on held-out data, and save it."""
     function = getattr(fit, choices.method)
-    checkpoint = _checkpoint_beside(choices.folder)
-    available = {
-        "validation": validation,
-        "checkpoint": checkpoint,
-        "progress": progress,
-        **choices.arguments,
-    }
-    known = signature(function).parameters
-    if "checkpoint" in known and checkpoint.exists():
-        say(f"Resuming from {checkpoint}")
-    arguments = {name: value for name, value in available.items() if name in known}
-    # A method that trains may choose its subset itself, and then takes none.
-    taken = [subset] if "subset" in known else []
-    posterior: Posterior = function(model, train, *taken, **arguments)
+    folder = choices.folder.resolve()
+    arguments = {**choices.arguments, "progress": progress}
+    # A method that trains resumes from the checkpoint beside its folder.
+    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
+    if trains(choices.method):
+        arguments |= {"validation": validation, "checkpoint": checkpoint}
+        if checkpoint.exists():
+            say(f"Resuming from {checkpoint}")
+    posterior: Posterior = function(model, train, subset, **arguments)
     say("Calibrating on held-out data")
     posterior = calibrate(
         posterior, model, validation, **choices.calibration, progress=progress
@@ -93,8 +66,3 @@ def fit_posterior(
     checkpoint.unlink(missing_ok=True)
     say(f"Saved the posterior to {choices.folder}")
     return posterior
-
-
-def _checkpoint_beside(folder: Path) -> Path:
-    folder = folder.resolve()
-    return folder.with_name(f"{folder.name}.checkpoint")

@@ -43,60 +43,31 @@ _DRAWS = 300
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One way of predicting, with its predictions and its cost.
-
-    Args:
-        name: Its name in records.
-        predictive: Its predictions for the test data.
-        shifted: Its predictions for other data, by the data's name.
-        floats: Floats it stores beside the model.
-        relative_seconds: Time of a prediction divided by that of a plain forward pass.
-        settings: What else its row of a record holds.
-        label: Its name for readers; by default from the table of methods.
-    """
+    """One way of predicting, with its predictions for the test data and its cost."""
 
     name: str
     predictive: Predictive
-    shifted: Mapping[str, Predictive] = field(default_factory=dict)
-    floats: int = 0
-    relative_seconds: float | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    label: str | None = None
+    shifted: Mapping[str, Predictive] = field(default_factory=dict)  # by the data's name
+    floats: int = 0  # stored beside the model
+    relative_seconds: float | None = None  # a prediction's, over a plain forward pass's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the rest of a record's row
+    label: str | None = None  # for readers; by default from the table of methods
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """A data set read once, with the point estimate's outputs.
-
-    Every method sees the batches in this one order, even if the loader shuffles.
-
-    Args:
-        batches: The batches.
-        outputs: Outputs of the model for the rows that are scored, (N, C).
-        targets: Their targets; None if the data have none.
-        rows: Which rows of all batches are scored, (R,): those with a label, or all rows
-            of data without labels.
-    """
+    """A data set read once, so that every method sees its batches in the same order."""
 
     batches: list[Batch]
-    outputs: Tensor
+    outputs: Tensor  # the point estimate's, of the rows that are scored, (N, C)
     targets: Tensor | None
-    rows: Tensor
+    rows: Tensor  # bool, (R,): the rows with a label, or all if no row has one
 
 
 def read_examples(
     problem: Problem, batches: Iterable[Batch], *, progress: bool = True
 ) -> Examples:
-    """Read all batches once and run the model on them.
-
-    Args:
-        problem: The model; the caller's random state is restored.
-        batches: Any iterable of batches. Rows labelled −100 are left out.
-        progress: Show a progress bar.
-
-    Returns:
-        The examples.
-    """
+    """Read all batches once and run the model on them; leave out rows labelled −100."""
     with preserve_model(problem.model):
         data = list(batches)
     outputs, targets = point_outputs(problem, data, progress=progress)
@@ -114,20 +85,7 @@ def read_examples(
 def predict_point(
     likelihood: Likelihood | None, test: Examples, scale: float | None
 ) -> tuple[list[Method], Tensor]:
-    """Predict with the model as it is, and with its outputs rescaled.
-
-    Args:
-        likelihood: What the outputs mean; None stands for classes.
-        test: Labelled test data.
-        scale: The temperature that divides the logits, or a regression's noise variance,
-            fitted on held-out data. None leaves the second method out.
-
-    Returns:
-        The methods "map" and "temperature", and the labels.
-
-    Raises:
-        DataError: If a test batch has no labels.
-    """
+    """Predict with the model as it is ("map") and, given a scale, rescaled ("temperature")."""
     if test.targets is None:
         raise DataError(
             "test must be labelled, got a batch without labels, or with -100 alone. Pass "
@@ -150,16 +108,7 @@ def predict_point(
 def predict_from_outputs(
     likelihood: Likelihood | None, outputs: Tensor, scale: float | None = None
 ) -> Predictive:
-    """Turn a model's plain outputs (N, C) into a predictive without weight uncertainty.
-
-    Args:
-        likelihood: What the outputs mean; None stands for classes.
-        outputs: The outputs.
-        scale: Temperature or noise variance; by default 1 or the likelihood's noise.
-
-    Returns:
-        The predictive.
-    """
+    """Turn a model's plain outputs (N, C) into a predictive without weight uncertainty."""
     if likelihood is None or likelihood.kind == CategoricalPredictive.kind:
         return CategoricalPredictive.from_logits(outputs, scale or 1.0)
     if isinstance(likelihood, Gaussian):
@@ -180,19 +129,7 @@ def predict_posterior(
     label: str | None = None,
     progress: bool = True,
 ) -> Method:
-    """Predict with a posterior and measure what a prediction costs.
-
-    Args:
-        name: Name of the method in the record.
-        posterior: The calibrated posterior.
-        problem: The model it belongs to.
-        test: The test data.
-        label: Name of the method for readers, if it is not in the table of methods.
-        progress: Show a progress bar.
-
-    Returns:
-        The method.
-    """
+    """Predict with a posterior and measure what a prediction costs."""
     return Method(
         name,
         _predict_examples(posterior, problem, test, progress),
@@ -212,19 +149,7 @@ def predict_shifted(
     point: Problem | None = None,
     progress: bool = True,
 ) -> list[Method]:
-    """Predict other data with the same methods; one data set is in memory at a time.
-
-    Args:
-        methods: Those of `predict_point` and `predict_posterior`.
-        posteriors: The posteriors among them, by the methods' names.
-        problem: The model of the posteriors.
-        shifted: Other data by name, with or without labels; each is read once.
-        point: The point estimate, if it is not the model itself.
-        progress: Show progress bars.
-
-    Returns:
-        The methods with those predictions.
-    """
+    """Predict other data with the same methods, one data set in memory at a time."""
     predictives: dict[str, dict[str, Predictive]] = {m.name: {} for m in methods}
     for key, batches in shifted.items():
         data = read_examples(point or problem, batches, progress=progress)
@@ -252,14 +177,14 @@ def relative_seconds(
     posterior: Posterior, problem: Problem, batches: Sequence[Batch]
 ) -> float:
     """Time a prediction against a plain forward pass: interleaved, the median ratio."""
-    some = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
+    timed = batches[:: max(1, len(batches) // _TIMED_BATCHES)][:_TIMED_BATCHES]
     ratios: list[float] = []
     spent = 0.0
     while not ratios or (len(ratios) < _TIMED_ROUNDS and spent < _TIMED_SECONDS):
         started = time.perf_counter()
-        point_outputs(problem, some, progress=False)
+        point_outputs(problem, timed, progress=False)
         between = time.perf_counter()
-        predict_batches(posterior, problem, some, progress=False)
+        predict_batches(posterior, problem, timed, progress=False)
         ended = time.perf_counter()
         ratios.append((ended - between) / (between - started))
         spent += ended - started
@@ -272,16 +197,7 @@ def score_methods(
     *,
     disagreement: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """Score all methods on the test data: the results of a record.
-
-    Args:
-        methods: The methods; those of `BASELINES` are what the others are compared with.
-        targets: The test labels.
-        disagreement: How much human raters disagreed on each test example, if known.
-
-    Returns:
-        Plain numbers: scores with intervals, curves, paired differences.
-    """
+    """Score all methods on the test data, the results of a record, in plain numbers."""
     baselines = [method for method in methods if method.name in BASELINES]
     return {
         "methods": [_score(method, targets, disagreement) for method in methods],
@@ -308,7 +224,7 @@ def _score(
         "relative_seconds": method.relative_seconds,
     }
     if not isinstance(predictive, GaussianPredictive):
-        # Of labels, every yes or no is an answer of its own.
+        # With several labels, each yes or no is an answer by itself.
         answers = confidence_and_correct("compare", predictive, targets)
         confidence, correct = (values.flatten() for values in answers)
         curve = evaluate.reliability_curve(confidence, correct, bins=10)

@@ -29,7 +29,7 @@ from smidgen.workflows.method import (
 
 Say = Callable[[str], None]
 """Takes the description of each step as it begins."""
-Loader = DataLoader[dict[str, Tensor]]
+TextLoader = DataLoader[dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class TextTask:
 class _Loaders:
     """Batches; all but the shuffled ones are sorted by length, to save padding."""
 
-    shuffled: Loader
-    train: Loader
-    validation: Loader
-    test: Loader
-    shifted: dict[str, Loader]
+    shuffled: TextLoader
+    train: TextLoader
+    validation: TextLoader
+    test: TextLoader
+    shifted: dict[str, TextLoader]
 
 
 def run_task(
@@ -82,20 +82,7 @@ def run_task(
     say: Say = print,
     progress: bool = True,
 ) -> Record:
-    """Fine-tune an encoder on a task and compare posteriors with their baselines.
-
-    Args:
-        task: The data.
-        base: Folder or hub id of the pretrained encoder.
-        settings: What shapes the run.
-        kind: The kind of the record.
-        config: What else to note in the record.
-        say: Called with a description of each step.
-        progress: Show progress bars.
-
-    Returns:
-        The record, ready for a report.
-    """
+    """Fine-tune an encoder on a task and compare posteriors with their baselines."""
     classes = len(task.train.label_names or set(task.train.labels or ()))
     model, tokenizer = load_classifier(base, labels=classes, seed=settings.seed)
     loaders = _loaders(task, tokenizer, settings)
@@ -139,7 +126,7 @@ def run_task(
 def _loaders(
     task: TextTask, tokenizer: PreTrainedTokenizerBase, settings: TaskSettings
 ) -> _Loaders:
-    def loader(table: TextTable, *, shuffle: bool = False) -> Loader:
+    def loader(table: TextTable, *, shuffle: bool = False) -> TextLoader:
         return make_text_loader(
             table if shuffle else table.take(table.by_length()),
             tokenizer,

@@ -14,17 +14,11 @@ _STATES = ("chain.safetensors", "tuning.safetensors")
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """The paths of a fine-tuned model, free or to be replaced; `open_folder` makes it.
-
-    Args:
-        folder: Where everything goes.
-        overwrite: Whether existing files may be replaced.
-        checkpoint: Another folder for the states of the run, if it is to be resumable.
-    """
+    """The paths of a fine-tuned model, free or to be replaced; `open_folder` makes it."""
 
     folder: Path
     overwrite: bool = False
-    checkpoint: Path | None = None
+    checkpoint: Path | None = None  # another folder, for the states of a resumable run
 
     @property
     def delta(self) -> Path:
@@ -66,21 +60,7 @@ class TunedFolder:
 def open_folder(
     folder: str | Path, *, overwrite: bool = False, checkpoint: str | Path | None = None
 ) -> TunedFolder:
-    """Make sure that nothing would be overwritten, before any work is done.
-
-    Args:
-        folder: Where everything goes.
-        overwrite: Replace what an earlier run left.
-        checkpoint: A folder to resume from after an interruption; what the interrupted
-            run left in `folder` may then be replaced.
-
-    Returns:
-        The paths.
-
-    Raises:
-        ArgumentError: If both folders are the same.
-        StoreError: If a file exists and may not be replaced.
-    """
+    """Check that nothing would be overwritten, before any work is done."""
     folder = Path(folder)
     states = None if checkpoint is None else Path(checkpoint)
     if states is not None and states.resolve() == folder.resolve():
@@ -88,6 +68,7 @@ def open_folder(
             f"checkpoint must be another folder than the results', got {str(checkpoint)!r} "
             "for both. Choose another, and pass the same one again to resume."
         )
+    # What an interrupted run left may be replaced when it is resumed.
     interrupted = states is not None and any((states / n).is_file() for n in _STATES)
     paths = TunedFolder(folder, overwrite, states)
     if interrupted and not paths.record.exists():

@@ -14,16 +14,7 @@ from smidgen.types import Batch
 def marginal_variances(
     model: nn.Module | Problem, train: Iterable[Batch], *, progress: bool = False
 ) -> dict[str, Tensor]:
-    """Fit a diagonal posterior over all affine layers and return its variances.
-
-    Args:
-        model: The trained model, or its `Problem`.
-        train: Training batches.
-        progress: Show a progress bar.
-
-    Returns:
-        Scores by parameter name, as `select.weights` takes them.
-    """
+    """Fit a diagonal posterior over all affine layers and return its variances."""
     problem = as_problem(model)
     everything = select.sparse_kfac(problem.model, percent=100)
     posterior = fit.laplace(problem, train, everything, structure="diag", progress=progress)

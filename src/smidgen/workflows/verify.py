@@ -51,24 +51,14 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """How far one layer is from the exact computation.
-
-    Args:
-        name: The layer.
-        curvature: Relative error of the curvature.
-        variance: Relative error of what it adds to the outputs' variance.
-        samples: Largest z-score of the covariance of drawn weights.
-        approximation: Relative distance of the Kronecker product from the exact curvature.
-        remark: Why the layer was skipped or cannot be compared; empty otherwise.
-        agrees: Whether every number is within its tolerance.
-    """
+    """How far one layer is from the exact computation."""
 
     name: str
-    curvature: float
-    variance: float
-    samples: float
-    approximation: float
-    remark: str
+    curvature: float  # relative error
+    variance: float  # relative error of its part of the outputs' variance
+    samples: float  # largest z-score of the covariance of drawn weights
+    approximation: float  # relative distance of the Kronecker product from the curvature
+    remark: str  # why it was skipped or cannot be compared, if so
     agrees: bool
 
 
@@ -102,11 +92,6 @@ class Verification:
         ]
         return {**asdict(self), "checks": checks, "agrees": self.agrees}
 
-    def table(self) -> list[tuple[str, ...]]:
-        """List the headings, then the cells of each layer."""
-        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
-        return [headings, *(_cells(check) for check in self.checks)]
-
     def summary(self) -> str:
         """Summarise the checks in one sentence."""
         wrong = [check.name for check in self.checks if not check.agrees]
@@ -123,7 +108,9 @@ class Verification:
         )
 
     def __str__(self) -> str:
-        return "\n".join([format_table(self.table(), left=(0, 5)), "", self.summary()])
+        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
+        table = format_table([headings, *map(_cells, self.checks)], left=(0, 5))
+        return f"{table}\n\n{self.summary()}"
 
 
 def verify(
@@ -246,16 +233,8 @@ def _draw_weights(
 
 
 def covariance_score(draws: Tensor, covariance: Tensor) -> float:
-    """Compare the covariance of draws with the covariance they should have.
-
-    Args:
-        draws: Draws with mean zero, (S, D).
-        covariance: The covariance they should have, (D, D).
-
-    Returns:
-        The largest absolute z-score among the entries of the draws' covariance. For
-        normal draws, entry ij has the variance (Σ_ii Σ_jj + Σ_ij²) / S.
-    """
+    """Return the largest absolute z-score of the covariance of centred draws, (S, D)."""
+    # For normal draws, entry ij has the variance (Σ_ii Σ_jj + Σ_ij²) / S.
     empirical = draws.T @ draws / len(draws)
     variances = covariance.diagonal()
     variance = torch.outer(variances, variances) + covariance.square()
@@ -309,17 +288,14 @@ def _tolerance(model: nn.Module) -> float:
 
 
 def _cells(check: LayerCheck) -> tuple[str, ...]:
-    verdict = "agrees" if check.agrees else "DISAGREES"
-    numbers = (check.curvature, check.variance, check.samples, check.approximation)
-    if check.remark:
-        verdict = f"{verdict} ({check.remark})"
     if isnan(check.curvature):
         return (check.name, "", "", "", "", check.remark)
+    verdict = "agrees" if check.agrees else "DISAGREES"
     return (
         check.name,
-        f"{numbers[0]:.1e}",
-        f"{numbers[1]:.1e}",
-        f"z {numbers[2]:.1f}",
-        f"{numbers[3]:.0%}",
-        verdict,
+        f"{check.curvature:.1e}",
+        f"{check.variance:.1e}",
+        f"z {check.samples:.1f}",
+        f"{check.approximation:.0%}",
+        f"{verdict} ({check.remark})" if check.remark else verdict,
     )

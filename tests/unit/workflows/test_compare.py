@@ -68,7 +68,7 @@ def test_one_shifted_set_is_in_memory_at_a_time(made):
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")
-SWAG = {"learning_rate": 0.05, "steps": 30, "every": 3, "rank": 4}
+SWAG = {"settings": smidgen.fit.SwagSettings(steps=30, every=3, rank=4, learning_rate=0.05)}
 SSVI = {"settings": smidgen.fit.SsviSettings(epochs=30)}
 KINDS = {
     "categorical": (nn.CrossEntropyLoss(), smidgen.Categorical(3)),

@@ -18,12 +18,7 @@ _WIDTH = 40
 
 
 def show_chain(scales: Scales, fraction: float) -> None:
-    """Print the traces, the check of the prior, and how well the two halves agree.
-
-    Args:
-        scales: The result of the chain.
-        fraction: The fraction of the weights that was chosen.
-    """
+    """Print the traces, the check of the prior, and how well the two halves agree."""
     traces = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     for heading in ("along the chain", "first", "last", ""):
         traces.add_column(heading, justify="left" if not heading else "right")

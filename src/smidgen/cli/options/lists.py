@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
+
+from typer import BadParameter
 
 from smidgen.errors import ArgumentError
 
 Word = TypeVar("Word", bound=str)
+
+
+def require_one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
+    """Make the callback of an option that takes one of several names."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in known:
+            raise BadParameter(f"{name!r} is not one of {', '.join(known)}.")
+        return name
+
+    return check
 
 
 def split_words(values: list[str] | None) -> list[str]:
@@ -24,21 +37,7 @@ def read_numbers(
     *,
     percent: bool = False,
 ) -> tuple[float, ...]:
-    """Read positive numbers.
-
-    Args:
-        option: The option's name, for errors.
-        values: Its values.
-        most: The largest number allowed.
-        example: What to suggest in an error.
-        percent: Whether a number may end in a percent sign.
-
-    Returns:
-        The numbers; none if the option was left out.
-
-    Raises:
-        ArgumentError: If a value is not such a number.
-    """
+    """Read positive numbers; an option that was left out has none."""
     numbers = []
     for word in split_words(values):
         try:
@@ -57,19 +56,7 @@ def read_numbers(
 def read_choices(
     option: str, values: list[str] | None, known: Sequence[Word]
 ) -> tuple[Word, ...]:
-    """Read some of several known words; all of them if the option was left out.
-
-    Args:
-        option: The option's name, for errors.
-        values: Its values.
-        known: The words it may have.
-
-    Returns:
-        The words, each once.
-
-    Raises:
-        ArgumentError: If a value is not one of them.
-    """
+    """Read some of several known words; all of them if the option was left out."""
     choices: dict[Word, None] = {}
     for word in split_words(values):
         match = next((choice for choice in known if choice == word), None)

@@ -5,42 +5,37 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from smidgen.cli.options.lists import read_numbers
+from smidgen.cli.options.lists import read_numbers, require_one_of
 from smidgen.errors import ArgumentError
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.workflows.ramp.swag import SwagOptions
 
-
-def _require_method(name: str) -> str:
-    if name not in POSTERIORS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(POSTERIORS)}.")
-    return name
-
-
 Method = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
-        callback=_require_method,
+        callback=require_one_of(POSTERIORS),
         help=f"How to fit the posterior: {', '.join(POSTERIORS)}.",
     ),
 ]
-Steps = Annotated[int, typer.Option(min=1, help="SWAG: number of SGD steps.")]
-Every = Annotated[
-    int, typer.Option(min=1, help="SWAG: steps from one snapshot to the next.")
-]
+Steps = Annotated[int, Option(min=1, help="SWAG: number of SGD steps.")]
+Every = Annotated[int, Option(min=1, help="SWAG: steps from one snapshot to the next.")]
 Rank = Annotated[
-    int, typer.Option(min=2, help="SWAG: rank of the covariance, in snapshots kept.")
+    int,
+    Option(
+        min=2, help="SWAG: rank of the covariance, which is the number of snapshots kept."
+    ),
 ]
 Rates = Annotated[
     list[str] | None,
-    typer.Option("--rate", help="SWAG: learning rates to try, such as 0.01,0.05."),
+    Option("--rate", help="SWAG: learning rates to try, such as 0.01,0.05."),
 ]
 TrialSteps = Annotated[
-    int, typer.Option(min=1, help="SWAG: SGD steps to try each learning rate with.")
+    int, Option(min=1, help="SWAG: SGD steps to try each learning rate with.")
 ]
-Samples = Annotated[int, typer.Option(min=2, help="SWAG: weight samples to predict with.")]
+Samples = Annotated[int, Option(min=2, help="SWAG: weight samples to predict with.")]
 # The options that only one method has, by their names in Python.
 _OPTIONS = {
     "laplace": (
@@ -58,15 +53,7 @@ _OPTIONS = {
 
 
 def refuse_unused(method: str, context: typer.Context) -> None:
-    """Refuse options that the method would ignore.
-
-    Args:
-        method: The method.
-        context: The command as it was typed.
-
-    Raises:
-        ArgumentError: If an option of another method was typed.
-    """
+    """Refuse options that the method would ignore."""
     for other, names in _OPTIONS.items():
         for name in names if other != method else ():
             source = context.get_parameter_source(name)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
 from torch import Tensor, nn
+from typer import Option
 
 import smidgen
+from smidgen.cli.options.lists import require_one_of
 from smidgen.curvature.kronecker import Approximation
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError
@@ -21,58 +22,50 @@ from smidgen.workflows.compare import usual_structure
 _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
 _STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
 
-
-def _require_selector(name: str) -> str:
-    if name not in SELECTORS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(SELECTORS)}.")
-    return name
-
-
-def _require_structure(name: str | None) -> str | None:
-    if name is not None and name not in STRUCTURES:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(STRUCTURES)}.")
-    return name
-
-
 SelectorName = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
-        callback=_require_selector,
+        callback=require_one_of(SELECTORS),
         help=f"How to choose the weights: {', '.join(SELECTORS)}.",
     ),
 ]
 Size = Annotated[
-    float | None, typer.Option(help="Size of the choice, in the selector's own unit.")
+    float | None, Option(help="Any of the next three, whichever the selector takes.")
 ]
 Percent = Annotated[
     float | None,
-    typer.Option(help="Percent of rows and columns of each layer.  [default: 10]"),
-]
-Fraction = Annotated[
-    float | None, typer.Option(help="Fraction of single weights.  [default: 0.01]")
-]
-Count = Annotated[int | None, typer.Option(help="How many whole layers.  [default: 1]")]
-Patterns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pattern",
-        help="Parameter names for --select named, such as 'classifier.*'; may be repeated.",
+    Option(
+        help="For sparse-kfac…: percent of each layer's rows and columns; by default 10."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Fraction = Annotated[
+    float | None,
+    Option(help="For single weights: fraction of all weights; by default 0.01."),
+]
+Count = Annotated[
+    int | None,
+    Option(help="For max-…, min-… and random-modules: number of layers; by default 1."),
+]
+Patterns = Annotated[
+    list[str] | None,
+    Option(
+        "--pattern",
+        help="Names of parameters for --select named, such as 'classifier.*'; may be repeated.",
+    ),
+]
 Structure = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="NAME",
-        callback=_require_structure,
+        callback=require_one_of(STRUCTURES),
         help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
         "default kron, or diag for single weights.",
     ),
 ]
 CurvatureApproximation = Annotated[
     Approximation,
-    typer.Option(help="Laplace: how to treat weights that many positions share."),
+    Option(help="Laplace: how to treat weights shared by many positions, such as tokens."),
 ]
 
 
@@ -88,16 +81,7 @@ class Selection:
     def choose(
         self, network: nn.Module, batches: Iterable[Batch], say: Callable[[str], None]
     ) -> smidgen.Subset:
-        """Choose the weights of a model.
-
-        Args:
-            network: The trained model.
-            batches: Its training batches, for selectors that need data.
-            say: Called with a description of each step.
-
-        Returns:
-            The subset.
-        """
+        """Choose the weights of a model."""
         needs = self.selector.needs
         if needs & {"batches", "scores"}:
             say(f"Scoring the weights for --select {self.selector.name}")
@@ -112,18 +96,7 @@ class Selection:
         )
 
     def choose_for_plan(self, network: nn.Module) -> smidgen.Subset:
-        """Choose as many weights for a plan, without data and maybe without weights.
-
-        Args:
-            network: The model, or only its structure.
-
-        Returns:
-            The subset. Random rows and columns, or random weights, stand in for a choice
-            that needs data.
-
-        Raises:
-            ArgumentError: If the selector compares weights that are not there.
-        """
+        """Choose as many weights for a plan, without data and perhaps without their values."""
         name, size = self.selector.name, self.selector.size
         bare = any(parameter.is_meta for parameter in network.parameters())
         if bare and size == "count":
@@ -134,11 +107,7 @@ class Selection:
         if size in _STAND_INS and (bare or self.selector.needs & {"batches", "scores"}):
             name = _STAND_INS[size]
         return smidgen.select.choose(
-            name,
-            network,
-            size=self.size,
-            seed=self.seed,
-            patterns=self.patterns,
+            name, network, size=self.size, seed=self.seed, patterns=self.patterns
         )
 
     def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
@@ -155,17 +124,7 @@ class Selection:
         ).means
 
     def choose_structure(self, name: str | None) -> str:
-        """Choose the structure of the curvature.
-
-        Args:
-            name: What was asked for, if anything.
-
-        Returns:
-            That, or the usual structure for the selector's kind of subset.
-
-        Raises:
-            ArgumentError: If the structure cannot hold single weights and must.
-        """
+        """Return the requested structure, or the usual one for the selector's kind of subset."""
         scattered = self.selector.scattered
         usual = usual_structure(scattered=scattered)
         if name is None:
@@ -187,20 +146,7 @@ def read_selection(
     patterns: list[str] | None = None,
     seed: int = 0,
 ) -> Selection:
-    """Check that the options fit the selector, before any work is done.
-
-    Args:
-        name: The selector.
-        sizes: The options that set its size, by name; None for those left out.
-        patterns: Patterns of parameter names.
-        seed: Seed of a random choice.
-
-    Returns:
-        The selection.
-
-    Raises:
-        ArgumentError: If an option is missing, or is not for this selector.
-    """
+    """Check that the options suit the selector, before any work is done."""
     selector = SELECTORS[name]
     if bool(patterns) != ("patterns" in selector.needs):
         raise ArgumentError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from smidgen.errors import DataError
 
@@ -16,25 +16,28 @@ if TYPE_CHECKING:
 
     from smidgen.integrations.text import TextTable
 
-Model = Annotated[str, typer.Argument(help="Folder of the model, or its Hugging Face id.")]
+Model = Annotated[str, Argument(help="Folder of the model, or its Hugging Face id.")]
 PosteriorFolder = Annotated[
-    Path, typer.Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")
+    Path, Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")
 ]
 Text = Annotated[
     str,
-    typer.Option(
+    Option(
         "--text",
         help="Column of the text: its name, or its number from 0 if the file has no header.",
     ),
 ]
 Pair = Annotated[
-    str | None, typer.Option("--text-pair", help="Column of a second text, for pairs.")
+    str | None, Option("--text-pair", help="Column of a second text, for pairs.")
 ]
-Label = Annotated[str, typer.Option("--label", help="Column of the label.")]
-BatchSize = Annotated[int, typer.Option(help="Texts per batch.", min=1)]
-MaxLength = Annotated[
-    int, typer.Option(help="Longer texts are cut to this many tokens.", min=3)
-]
+Label = Annotated[str, Option("--label", help="Column of the label.")]
+Train = Annotated[Path, Option(help="Training data: TSV, CSV, JSONL or Parquet.")]
+TrainedOn = Annotated[Path, Option(help="The data the model was trained on.")]
+Epochs = Annotated[int, Option(min=1, help="Largest number of epochs.")]
+LearningRate = Annotated[float, Option("--lr", help="Peak learning rate.")]
+Patience = Annotated[int, Option(min=1, help="Epochs without gain before stopping.")]
+BatchSize = Annotated[int, Option(help="Texts per batch.", min=1)]
+MaxLength = Annotated[int, Option(help="Longer texts are cut to this many tokens.", min=3)]
 
 
 def _find_device(name: str) -> str:
@@ -46,34 +49,23 @@ def _find_device(name: str) -> str:
 
 Device = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         callback=_find_device,
         help="Device to compute on: cpu, cuda, cuda:1, mps; auto uses CUDA if available.",
     ),
 ]
+Seed = Annotated[int, Option(help="Random seed.")]
 Json = Annotated[
-    Path | None, typer.Option("--json", help="Also write the results to this JSON file.")
+    Path | None, Option("--json", help="Also write the results to this JSON file.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing files.")]
 
 
 def load_model(
     model: str, *files: Path, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a trained classifier and its tokenizer.
-
-    Args:
-        model: Folder or hub id of the model.
-        files: Data files that must exist, checked first because loading may take long.
-        device: The device of the model.
-
-    Returns:
-        The model and the tokenizer.
-
-    Raises:
-        DataError: If a file is missing.
-    """
+    """Load a classifier and its tokenizer; check first that the data files exist."""
     from smidgen.integrations.huggingface import load_classifier
 
     for path in files:

@@ -47,16 +47,16 @@ from smidgen.workflows.ramp.schemes import (
     SCHEMES,
     WHOLE,
     BlockKey,
-    Candidate,
     Scheme,
+    UnscoredPoint,
     allocate,
-    list_candidates,
+    list_points,
 )
 
 PERCENTS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 75, 100)
 PRECISIONS = tuple(10 ** (k / 2) for k in range(-8, 13))
 """From 1e-4 to 1e6, two per decade."""
-# What the level of a scheme is; of the others, how many layers.
+# The unit of a scheme's level, where it is not the number of layers.
 _LEVELS = {"sparse-kfac": "percent", "best-budget": "floats"}
 
 
@@ -87,7 +87,7 @@ class LaplacePoint(Point):
     blocks: tuple[BlockKey, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """List the point's values; only an allocation's blocks cannot be told otherwise."""
+        """List the point's values; only an allocation's blocks do not follow from them."""
         values = asdict(self)
         blocks = values.pop("blocks")
         return {**values, "shares": blocks} if self.scheme == "best-budget" else values
@@ -247,7 +247,7 @@ class _Scorer:
     def score_all(self, settings: RampSettings, progress: bool) -> list[LaplacePoint]:
         """Score the points of all schemes."""
         percents = _percents(settings)
-        candidates = list_candidates(
+        candidates = list_points(
             settings.schemes,
             self.layers,
             self.norms,
@@ -260,11 +260,11 @@ class _Scorer:
             points += [self.score(c) for c in self._allocate(percents)]
         return points
 
-    def _allocate(self, percents: list[float]) -> list[Candidate]:
+    def _allocate(self, percents: list[float]) -> list[UnscoredPoint]:
         """Allocate the budgets of the uniform percentages, under the best one's scales."""
         names = [layer.name for layer in self.layers]
         uniform = [
-            Candidate("sparse-kfac", p, tuple((p, name) for name in names))
+            UnscoredPoint("sparse-kfac", p, tuple((p, name) for name in names))
             for p in percents
         ]
         best = min((self.score(c) for c in uniform), key=lambda point: point.nll)
@@ -277,7 +277,7 @@ class _Scorer:
             temperature=best.temperature,
         )
 
-    def score(self, candidate: Candidate) -> LaplacePoint:
+    def score(self, candidate: UnscoredPoint) -> LaplacePoint:
         """Choose precision and temperature together on validation data."""
         covariance = self.table.total(candidate.blocks)
         temperatures, nlls = self.objective.best(covariance)
@@ -363,17 +363,14 @@ class _Scorer:
         for scheme, point in chosen.items():
             index = int((grid - point.precision).abs().argmin())
             covariance = table.total(point.blocks)[index]
-            chosen_values = {
+            predictive = self._predictive(table.outputs, covariance, point.temperature)
+            settings = {
                 "precision": point.precision,
                 "temperature": point.temperature,
                 "precision_at_edge": point.precision in edges,
+                **point.settings(),
             }
             methods.append(
-                Method(
-                    scheme,
-                    self._predictive(table.outputs, covariance, point.temperature),
-                    floats=point.floats,
-                    settings={**chosen_values, **point.settings()},
-                )
+                Method(scheme, predictive, floats=point.floats, settings=settings)
             )
         return methods, table.targets

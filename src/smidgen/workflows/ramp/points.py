@@ -81,15 +81,7 @@ class PointEstimate:
 
 
 def require_schemes(schemes: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse schemes that a study does not know.
-
-    Args:
-        schemes: The schemes that were asked for.
-        known: Those there are.
-
-    Raises:
-        ArgumentError: If one is unknown, or none was asked for.
-    """
+    """Refuse schemes that a study does not have."""
     unknown = [scheme for scheme in schemes if scheme not in known]
     if unknown or not schemes:
         raise ArgumentError(
@@ -98,14 +90,7 @@ def require_schemes(schemes: Sequence[str], known: Sequence[str]) -> None:
 
 
 def require_classifier(likelihood: Likelihood | None) -> None:
-    """Refuse to ramp anything but a classifier.
-
-    Args:
-        likelihood: What the model's outputs mean.
-
-    Raises:
-        ArgumentError: If they are not classes.
-    """
+    """Refuse to ramp anything but a classifier."""
     if not isinstance(likelihood, Categorical):
         raise ArgumentError(
             f"model must be a classifier for a ramping study, got {likelihood}. Fit and "
@@ -123,20 +108,10 @@ def layer_norms(model: nn.Module) -> dict[str, float]:
 def choose_points(
     points: Sequence[AnyPoint], schemes: Sequence[str], most: float = 1.0
 ) -> dict[str, AnyPoint]:
-    """Choose each scheme's best point by validation NLL, among those small enough.
-
-    Of modules drawn at random, the number is chosen by the mean NLL over the repeats, and
-    the repeat with the median NLL stands for it.
-
-    Args:
-        points: The points of all schemes.
-        schemes: The schemes, in the order of the study.
-        most: Largest fraction of the weights; "full" is exempt, and so is a scheme that
-            has no point so small.
-
-    Returns:
-        The chosen point of each scheme that has any.
-    """
+    """Choose each scheme's best point by validation NLL, among those small enough."""
+    # "full" is exempt from `most`, and so is a scheme without so small a point. The number
+    # of random layers is chosen by the mean NLL over the repeats; the repeat with the
+    # median NLL stands for it.
     chosen: dict[str, AnyPoint] = {}
     for scheme in schemes:
         candidates = [point for point in points if point.scheme == scheme]
@@ -176,24 +151,7 @@ def make_record(
     config: Mapping[str, Any],
     seed: int,
 ) -> Record:
-    """Put the record of a ramping study together.
-
-    Args:
-        methods: The methods on the test data: the baselines, then the chosen points.
-        targets: The test labels.
-        points: All points.
-        chosen: The chosen point of each scheme.
-        best: The best scheme.
-        estimate: The point estimate on validation data.
-        layers: The affine layers that could be stochastic.
-        norms: Their operator norms.
-        rest: What else the results hold.
-        config: The configuration.
-        seed: The seed.
-
-    Returns:
-        The record.
-    """
+    """Put the record of a ramping study together."""
     scaled = {"nll": estimate.scaled_nll, "ece": estimate.scaled_ece}
     results = {
         **score_methods(methods, targets),

@@ -38,7 +38,7 @@ _AHEAD = 3
 
 
 @dataclass(frozen=True)
-class Candidate:
+class UnscoredPoint:
     """One point of a scheme before it is scored; `level` is as in `Point`."""
 
     scheme: str
@@ -53,17 +53,7 @@ def order_layers(
     norms: Mapping[str, float],
     generator: torch.Generator,
 ) -> list[AffineLayer]:
-    """Order layers as a scheme of whole layers takes them.
-
-    Args:
-        scheme: "random", or "max-" or "min-" with a group of layers.
-        layers: The affine layers.
-        norms: Their operator norms.
-        generator: Source of a random order.
-
-    Returns:
-        The scheme's layers, the one taken first in front.
-    """
+    """Order a scheme's whole layers, the one taken first in front."""
     if scheme == "random":
         order = torch.randperm(len(layers), generator=generator).tolist()
         return [layers[index] for index in order]
@@ -75,7 +65,7 @@ def order_layers(
     )
 
 
-def list_candidates(
+def list_points(
     schemes: Sequence[str],
     layers: Sequence[AffineLayer],
     norms: Mapping[str, float],
@@ -83,39 +73,28 @@ def list_candidates(
     *,
     repeats: int,
     seed: int,
-) -> list[Candidate]:
-    """List the points of all schemes but the allocation, which needs the table.
-
-    Args:
-        schemes: The schemes.
-        layers: The affine layers, the head last.
-        norms: Operator norm of each layer.
-        percents: The percentages of Sparse-KFAC, ascending.
-        repeats: How often modules are drawn at random.
-        seed: Seed of those draws.
-
-    Returns:
-        The points, scheme by scheme, small to large.
-    """
+) -> list[UnscoredPoint]:
+    """List the points of all schemes but the allocation, which needs the table, small to large."""
     generator = torch.Generator().manual_seed(seed)
-    candidates: list[Candidate] = []
+    candidates: list[UnscoredPoint] = []
     names = [layer.name for layer in layers]
     for scheme in schemes:
         if scheme == "sparse-kfac":
             candidates += [
-                Candidate(scheme, p, tuple((p, name) for name in names)) for p in percents
+                UnscoredPoint(scheme, p, tuple((p, name) for name in names))
+                for p in percents
             ]
         elif scheme == "last-layer":
-            candidates.append(Candidate(scheme, 1, ((WHOLE, names[-1]),)))
+            candidates.append(UnscoredPoint(scheme, 1, ((WHOLE, names[-1]),)))
         elif scheme == "full":
             blocks = tuple((WHOLE, name) for name in names)
-            candidates.append(Candidate(scheme, len(names), blocks))
+            candidates.append(UnscoredPoint(scheme, len(names), blocks))
         elif scheme != "best-budget":
             for repeat in range(repeats if scheme == "random" else 1):
                 order = order_layers(scheme, layers, norms, generator)
                 blocks = tuple((WHOLE, layer.name) for layer in order)
                 candidates += [
-                    Candidate(scheme, count, blocks[:count], repeat)
+                    UnscoredPoint(scheme, count, blocks[:count], repeat)
                     for count in range(1, len(blocks) + 1)
                 ]
     return candidates
@@ -129,24 +108,11 @@ def allocate(
     *,
     precision: int,
     temperature: float,
-) -> list[Candidate]:
-    """Choose a percentage for each layer under budgets of floats, greedily.
-
-    Starting from nothing, each step enlarges the block that lowers the held-out NLL most
-    per additional float, until none lowers it or the largest budget is spent. A smaller
-    budget gets the longest part of that path it can afford.
-
-    Args:
-        table: The variance table, by block.
-        objective: The NLL on held-out data.
-        floats: What each block costs.
-        budgets: Budgets of floats, ascending.
-        precision: Index of the precision, among the table's, to choose under.
-        temperature: The temperature to choose under.
-
-    Returns:
-        One point for each budget that affords something new.
-    """
+) -> list[UnscoredPoint]:
+    """Choose each layer's percentage under ascending budgets of floats, greedily."""
+    # Starting from nothing, each step enlarges the block that lowers the held-out NLL most
+    # per additional float, until none lowers it or the largest budget is spent. A smaller
+    # budget gets the longest part of that path it can afford. `precision` is an index.
     ladders: dict[str, list[BlockKey]] = {}
     for key in sorted(floats, key=floats.__getitem__):
         ladder = ladders.setdefault(key[1], [])
@@ -205,12 +171,12 @@ def _affordable(
     path: Sequence[tuple[int, Mapping[str, int]]],
     ladders: Mapping[str, Sequence[BlockKey]],
     budgets: Sequence[int],
-) -> list[Candidate]:
+) -> list[UnscoredPoint]:
     """Take the longest affordable part of the path for each budget."""
-    candidates: list[Candidate] = []
+    candidates: list[UnscoredPoint] = []
     for budget in budgets:
         _, steps = max((stop for stop in path if stop[0] <= budget), key=lambda s: s[0])
         blocks = tuple(ladders[name][k - 1] for name, k in steps.items() if k)
         if blocks and (not candidates or blocks != candidates[-1].blocks):
-            candidates.append(Candidate("best-budget", budget, blocks))
+            candidates.append(UnscoredPoint("best-budget", budget, blocks))
     return candidates

@@ -126,23 +126,9 @@ def swag_ramp(
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Record:
-    """Run a ramping study of SWAG on a trained classifier.
-
-    Args:
-        model: The trained model, or its `Problem`. It is not changed.
-        train: Shuffled training batches; a loader that can be read again.
-        validation: Labelled batches that choose.
-        test: Labelled batches that only report.
-        folder: Where points and their posteriors are stored, so that an interrupted study
-            can resume.
-        settings: What to try.
-        config: What else to note in the record. Stored points are reused only if it is the
-            same, so name the data here.
-        progress: Show progress bars.
-
-    Returns:
-        The record of the study.
-    """
+    """Run a ramping study of SWAG on a trained classifier; it resumes from its folder."""
+    # Points stored in `folder` are used again only if `config` is the same, so it must name
+    # the data. `train` is read many times, and must be shuffled.
     settings = settings or SwagRampSettings()
     unsettled = as_problem(model)
     candidates = list(_candidates(unsettled.model, settings))
@@ -164,9 +150,9 @@ def swag_ramp(
             checkpoint=checkpoint,
             progress=progress,
         )
-        held = held_out(problem, posterior, validation, samples=settings.samples)
-        posterior = calibrate_from_outputs(posterior, held)
-        point = _score(scheme, level, posterior, held, time.perf_counter() - started)
+        drawn = held_out(problem, posterior, validation, samples=settings.samples)
+        posterior = calibrate_from_outputs(posterior, drawn)
+        point = _score(scheme, level, posterior, drawn, time.perf_counter() - started)
         stored.add(point, posterior)
         checkpoint.unlink(missing_ok=True)
     # Points of an earlier study that tried more are left out.
@@ -210,11 +196,11 @@ def _count_within(order: Sequence[AffineLayer], most: float) -> int:
 
 
 def _score(
-    scheme: str, level: float, posterior: SwagPosterior, held: HeldOut, seconds: float
+    scheme: str, level: float, posterior: SwagPosterior, drawn: HeldOut, seconds: float
 ) -> SwagPoint:
     calibration = posterior.calibration
     assert calibration is not None
-    predictive = posterior.likelihood.mixture(held.outputs, posterior.temperature)
+    predictive = posterior.likelihood.mixture(drawn.outputs, posterior.temperature)
     return SwagPoint(
         scheme=scheme,
         level=level,
@@ -225,7 +211,7 @@ def _score(
         temperature=posterior.temperature,
         nll=calibration.chosen_nll,
         nll_untempered=calibration.nll,
-        ece=expected_calibration_error(predictive, held.targets),
+        ece=expected_calibration_error(predictive, drawn.targets),
         seconds=seconds,
     )
 
@@ -233,10 +219,9 @@ def _score(
 def _identity(
     problem: Problem, settings: SwagRampSettings, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What stored points depend on: model, data, and all settings that shape a point."""
-    shaping = asdict(settings)
-    for name in ("schemes", "fractions"):
-        del shaping[name]
+    """List what stored points depend on: model, data, and the settings of each point."""
+    choosing = ("schemes", "fractions")
+    shaping = {n: value for n, value in asdict(settings).items() if n not in choosing}
     weights = quick_fingerprint(problem.model)
     return {"settings": shaping, "model": weights, "config": dict(config)}
 

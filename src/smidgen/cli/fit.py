@@ -16,7 +16,6 @@ from smidgen.cli.options import text as texts
 from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
-from smidgen.fit.swag import SwagOptions
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
@@ -26,6 +25,7 @@ from smidgen.workflows.fit_posterior import (
     fit_posterior,
     trains,
 )
+from smidgen.workflows.ramp.swag import SwagOptions
 
 # What a method's fit takes, and what its calibration takes.
 _Arguments = tuple[dict[str, Any], dict[str, Any]]

@@ -37,8 +37,7 @@ def run(job: Job) -> Mapping[str, Any]:
     )
     methods = mixture_methods(
         "dropout",
-        held,
-        data.labels("validation"),
+        (held, data.labels("validation")),
         test,
         floats=0,
         settings={"samples": settings.samples},

@@ -47,8 +47,7 @@ def run(job: Job) -> Mapping[str, Any]:
     size = sum(parameter.numel() for parameter in model.parameters())
     methods = mixture_methods(
         "ensemble",
-        torch.stack(outputs["validation"]),
-        data.labels("validation"),
+        (torch.stack(outputs["validation"]), data.labels("validation")),
         torch.stack(outputs["test"]),
         floats=(len(job.needs) - 1) * size,
         settings={"members": len(job.needs)},

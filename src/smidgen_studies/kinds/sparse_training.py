@@ -223,10 +223,10 @@ def _score_on_test(
     for key, (words, net) in networks.items():
         whole = net is network
         stored = stored_bytes(net)
+        outputs = held if whole else _outputs(net, data.validation, settings)
         rows = mixture_methods(
             key,
-            held if whole else _outputs(net, data.validation, settings),
-            data.validation.labels,
+            (outputs, data.validation.labels),
             _outputs(net, data.test, settings),
             floats=net.count * (2 if net.stochastic else 1),
             settings={

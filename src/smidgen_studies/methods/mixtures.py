@@ -14,8 +14,7 @@ from smidgen.workflows.method import Method
 
 def mixture_methods(
     name: str,
-    validation: Tensor,
-    targets: Tensor,
+    validation: tuple[Tensor, Tensor],
     test: Tensor,
     *,
     floats: int,
@@ -23,8 +22,9 @@ def mixture_methods(
 ) -> list[Method]:
     """Average the probabilities of S networks, as they are and with a temperature."""
     # Outputs are (S, N, C), targets (N,); logits are divided before they are averaged.
-    likelihood = Categorical(validation.shape[-1])
-    held = HeldOut(likelihood, validation, validation.mean(0, keepdim=True), targets)
+    outputs, targets = validation
+    likelihood = Categorical(outputs.shape[-1])
+    held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)
     return [
         Method(
             method,
@@ -33,7 +33,7 @@ def mixture_methods(
             settings={**settings, "temperature": temperature, "validation_nll": nll},
         )
         for method, temperature, nll in (
-            (name, 1.0, held.nll(validation, 1.0)),
-            (f"{name}-temperature", *held.best(validation)),
+            (name, 1.0, held.nll(outputs, 1.0)),
+            (f"{name}-temperature", *held.best(outputs)),
         )
     ]

@@ -152,17 +152,16 @@ def train_sparse(
         say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
     posterior = _train(network, data, settings, batch_size, seed, checkpoint)
     scores = _score(posterior, data, samples)
-    trained_on = {"files": [path.name for path in train], "examples": count}
-    notes = {**_describe(posterior, settings), "seed": seed, "data": trained_on}
+    files = [path.name for path in train]
+    notes = {**_describe(posterior, settings, files, count), "seed": seed}
     save(replace(posterior, plain=plain, notes=notes), folder, overwrite=overwrite)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     say(f"Saved the network to {folder}")
     if picture is not None:
-        _draw(posterior, plain, picture)
-        say(f"Drew its connectivity to {picture}")
-    course = _list_course(posterior)
-    write_json(json_file, {"network": str(folder), "scores": scores, **course})
+        _draw(posterior, plain, picture, say)
+    results = {"network": str(folder), "scores": scores, **_list_course(posterior)}
+    write_json(json_file, results)
 
 
 # What `SsviSettings` says of the network, which is made before it is trained.
@@ -180,10 +179,13 @@ def _read_settings(options: Mapping[str, Any], steps: int) -> SsviSettings:
     return SsviSettings(**settings)
 
 
-def _describe(posterior: SparsePosterior, settings: SsviSettings) -> dict[str, Any]:
+def _describe(
+    posterior: SparsePosterior, settings: SsviSettings, files: list[str], count: int
+) -> dict[str, Any]:
     likelihood = {"kind": posterior.likelihood.kind, **asdict(posterior.likelihood)}
     training = {n: v for n, v in asdict(settings).items() if n not in _OF_NETWORK}
-    return {"likelihood": likelihood, "training": training}
+    data = {"files": files, "examples": count}
+    return {"likelihood": likelihood, "training": training, "data": data}
 
 
 def _list_course(posterior: SparsePosterior) -> dict[str, Any]:
@@ -309,7 +311,9 @@ def _score(
     return scores
 
 
-def _draw(posterior: SparsePosterior, plain: PlainNetwork, picture: Path) -> None:
+def _draw(
+    posterior: SparsePosterior, plain: PlainNetwork, picture: Path, say: Steps
+) -> None:
     from smidgen.report.drawing.connectivity import connectivity_picture
     from smidgen.runtime.files import write_text
 
@@ -322,3 +326,4 @@ def _draw(posterior: SparsePosterior, plain: PlainNetwork, picture: Path) -> Non
         if pixels == first.pattern.columns == len(next(iter(epochs[0].values()))):
             image = plain.shape[1:]
     write_text(picture, connectivity_picture(epochs, image=image))
+    say(f"Drew its connectivity to {picture}")

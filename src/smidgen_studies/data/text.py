@@ -43,7 +43,7 @@ from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count, Natural
 from smidgen_studies.methods.task_scores import Metric
 
-TextLoader = DataLoader[dict[str, Tensor]]
+SplitLoader = DataLoader[dict[str, Tensor]]
 _HELD_OUT = 0.1
 # Single rows that were copied are no news.
 _FEW_REPEATED = 0.01
@@ -111,7 +111,7 @@ class TextSplit:
 
     def loaders(
         self, tokenizer: PreTrainedTokenizerBase, batch_size: int | None = None
-    ) -> dict[str, TextLoader]:
+    ) -> dict[str, SplitLoader]:
         """Make batches of texts of like length, always in the same order."""
         size = batch_size or self.about.batch_size
         return {
@@ -125,14 +125,14 @@ class TextSplit:
         rows = range(min(count, len(self.validation)))
         return replace(self, validation=self.validation.take(rows))
 
-    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> TextLoader:
+    def shuffled(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> SplitLoader:
         """Make training batches of a new order each time through."""
         size = self.about.batch_size
         return self._loader(self.train, tokenizer, batch_size=size, shuffle=True, seed=seed)
 
     def _loader(
         self, table: TextTable, tokenizer: PreTrainedTokenizerBase, **how: Any
-    ) -> TextLoader:
+    ) -> SplitLoader:
         length = min(self.about.max_length, tokenizer.model_max_length)
         return make_text_loader(table, tokenizer, max_length=length, **how)
 

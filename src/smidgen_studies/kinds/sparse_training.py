@@ -33,7 +33,7 @@ from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Draws, Fraction, Positive, Unsigned
 from smidgen_studies.methods.mixtures import mixture_methods
 from smidgen_studies.methods.sparse_costs import costs, stored_bytes
-from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, trial_results
 
 _DEFAULTS = {
     "learning_rate": SsviSettings.learning_rate,
@@ -196,7 +196,7 @@ def _trial(
     settings: Settings, choice: TrialChoice, *scores: float, scale: float | None = None
 ) -> dict[str, Any]:
     given = [name for name in _DEFAULTS if getattr(settings, name) is not None]
-    trial = describe_trial(*name_method(settings), given, choice, *scores)
+    trial = trial_results(*name_method(settings), given, choice, *scores)
     return {**trial, "median_scale": scale}
 
 

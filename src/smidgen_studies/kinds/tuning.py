@@ -23,7 +23,7 @@ from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.engine.settings import Count, Fraction, Positive
 from smidgen_studies.methods.task_scores import score_task
-from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, trial_results
 from smidgen_studies.methods.tuned_text import load_start, tune
 from smidgen_studies.methods.tuning_methods import TuningMethod, base_method
 
@@ -113,7 +113,7 @@ def _tries(need: FinishedCell, method: TuningMethod) -> bool:
 def _trial(
     settings: Settings, choice: TrialChoice, *scores: float | None
 ) -> dict[str, Any]:
-    return describe_trial(
+    return trial_results(
         settings.method,
         label_method(settings.method, "tuning"),
         ["learning_rate"],

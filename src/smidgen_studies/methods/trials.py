@@ -73,7 +73,7 @@ def choose_values(
     return TrialChoice(values, tried)
 
 
-def describe_trial(
+def trial_results(
     name: str,
     label: str,
     told: Iterable[str],

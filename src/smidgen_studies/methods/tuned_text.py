@@ -25,7 +25,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.prediction import point_outputs
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset
-from smidgen_studies.data.text import TextLoader, TextSplit, draw
+from smidgen_studies.data.text import SplitLoader, TextSplit, draw
 from smidgen_studies.engine.cell import FinishedCell, Job
 from smidgen_studies.methods.text_models import find_base
 from smidgen_studies.methods.tuning_methods import TuningMethod
@@ -33,7 +33,7 @@ from smidgen_studies.methods.tuning_methods import TuningMethod
 # A pass without gradients has room for more rows than a training step.
 _ROWS_AT_ONCE = 32
 _FLOAT_BYTES = 4
-_SCORES: Mapping[str, Callable[[Problem, TextLoader, int], Mapping[str, Tensor]]] = {
+_SCORES: Mapping[str, Callable[[Problem, SplitLoader, int], Mapping[str, Tensor]]] = {
     "random": lambda problem, _, seed: select.scores.random(problem.model, seed),
     "magnitude": lambda problem, *_: select.scores.magnitude(problem.model),
     "gradient": lambda problem, train, _: select.scores.squared_gradient(problem, train),
@@ -48,7 +48,7 @@ class Start:
     head: Head
     data: TextSplit
     tokenizer: PreTrainedTokenizerBase
-    loaders: Mapping[str, TextLoader]
+    loaders: Mapping[str, SplitLoader]
     seed: int
 
     @property
@@ -63,7 +63,7 @@ class Start:
             return select.last_layer(self.model)
         return select.named(self.model, list(find_head(self.model, self.head)))
 
-    def shuffled(self) -> TextLoader:
+    def shuffled(self) -> SplitLoader:
         """Training batches, in the same orders for every method."""
         return self.data.shuffled(self.tokenizer, self.seed)
 

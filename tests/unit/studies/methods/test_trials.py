@@ -10,12 +10,12 @@ from smidgen.errors import ArgumentError
 from smidgen.runtime.record import Record
 from smidgen_studies.engine.cell import FinishedCell
 from smidgen_studies.kinds import tuning
-from smidgen_studies.methods.trials import TrialChoice, choose_values, describe_trial
+from smidgen_studies.methods.trials import TrialChoice, choose_values, trial_results
 
 
 def tried(rate, nll, method="full"):
     choice = TrialChoice({"rate": rate})
-    told = describe_trial(method, method, ["rate"], choice, nll)
+    told = trial_results(method, method, ["rate"], choice, nll)
     results = {"trial": told, "choice": choice.to_dict()}
     return FinishedCell(f"trial-{rate}", Record("cell", {}, results), Path("nowhere"))
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Accumulator
-from smidgen.curvature.ggn_roots import BackwardVectors
+from smidgen.curvature.accumulate import Accumulator, BackwardVectors
 from smidgen.curvature.kronecker import gram
 from smidgen.curvature.operators import JOINT, Dense, Operator
 from smidgen.curvature.taps import Trace

@@ -15,8 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Accumulator, Curvatures, accumulate
-from smidgen.curvature.ggn_roots import BackwardVectors
+from smidgen.curvature.accumulate import (
+    Accumulator,
+    BackwardVectors,
+    Curvatures,
+    accumulate,
+)
 from smidgen.curvature.operators import Kronecker, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.errors import ArgumentError

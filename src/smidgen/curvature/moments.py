@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import Accumulator
-from smidgen.curvature.ggn_roots import BackwardVectors
+from smidgen.curvature.accumulate import Accumulator, BackwardVectors
 from smidgen.curvature.operators import Diagonal, Eigenbasis, Operator
 from smidgen.curvature.taps import Trace
 from smidgen.outputs.problem import SettledProblem

@@ -13,14 +13,16 @@ it is rotated or restricted to the chosen entries: its cost is that of the subse
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from smidgen.types import Shape
+from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,14 @@ class Operator(ABC):
     @abstractmethod
     def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
         """Shapes of the fields, in their order, for D weights of an n × m grid."""
+
+    @classmethod
+    def count_stored(cls, blocks: Sequence[LayerBlock]) -> int:
+        """Count the numbers in all fields of the operators of some blocks."""
+        sides = [(b.row_count, b.column_count, b.size) for b in blocks]
+        if cls.joint:
+            sides = [(0, 0, sum(block.size for block in blocks))]
+        return sum(prod(shape) for side in sides for shape in cls.shapes(*side))
 
     @property
     def dtype(self) -> torch.dtype:

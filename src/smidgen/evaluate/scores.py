@@ -15,13 +15,13 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.evaluate import checks
+from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
     GaussianPredictive,
     Predictive,
 )
-from smidgen.outputs.targets import has_target
 
 AnyPredictive = TypeVar("AnyPredictive", bound=Predictive)
 

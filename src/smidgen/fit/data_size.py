@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sized
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Categorical
+from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.problem import SettledProblem
-from smidgen.outputs.targets import has_target
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
 

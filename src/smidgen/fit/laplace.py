@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from smidgen.curvature.accumulate import Accumulator, Curvatures, accumulate
-from smidgen.curvature.dense import DenseAccumulator
-from smidgen.curvature.ggn_roots import (
+from smidgen.curvature.accumulate import (
+    Accumulator,
     BackwardVectors,
+    Curvatures,
+    accumulate,
     exact_ggn,
     find_mixing_layers,
     sampled_fisher,
 )
+from smidgen.curvature.dense import DenseAccumulator
 from smidgen.curvature.kronecker import (
     APPROXIMATIONS,
     Approximation,
@@ -45,6 +47,7 @@ from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.guard import fingerprint, preserve_model
+from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -136,8 +139,10 @@ def laplace(
         blocks = drop_mixing_layers(problem, first, blocks)
         subset = restrict_subset(subset, blocks)
         vectors = settings.backward_vectors(problem.likelihood)
-        setting = Setting.of(problem, settings.fisher_draws)
-        refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, first)
+        examples = _count_examples(first)
+        if not _surely_fits(problem, blocks, structure, examples):
+            setting = Setting.of(problem, settings.fisher_draws)
+            refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, examples)
         inputs = _PassInputs(problem, blocks, vectors, settings.approximation, {})
         data: Iterable[Batch] = read_once
         for make_sums in _PASSES[structure]:
@@ -233,6 +238,32 @@ def check_fit(
                 f"the model's weights must be finite, got NaN or infinity in {name!r}. "
                 "Train or load it again."
             )
+
+
+def _surely_fits(
+    problem: SettledProblem, blocks: Sequence[LayerBlock], structure: str, examples: int
+) -> bool:
+    """Whether the memory is so plentiful that the cost need not be counted."""
+    available = available_bytes(problem.device)
+    if available is None:
+        return True
+    # An upper bound on the peak of `laplace_cost` without activations, so that nothing passes
+    # here that `refuse_too_large` would refuse. A number has at most 8 bytes. Sums, copies and
+    # the workspace of a decomposition are at most 7 times what is stored (2 of factors and 5
+    # of `eigh`), and the Jacobians of B examples with their squares 2B times. The search for
+    # NaN takes at most 11 bytes for each entry of the largest parameter.
+    stored = STRUCTURES[structure].count_stored(blocks)
+    largest = max(parameter.numel() for parameter in problem.model.parameters())
+    return max(8 * (7 + 2 * examples) * stored, 11 * largest) <= available
+
+
+def _count_examples(batch: Batch) -> int:
+    """Count the examples of a batch, by its first tensor."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if not isinstance(batch, (Mapping, tuple, list)):
+        parts = [batch]
+    tensors = (part for part in parts if isinstance(part, Tensor))
+    return next((len(part) if part.dim() else 1 for part in tensors), 1)
 
 
 def drop_mixing_layers(

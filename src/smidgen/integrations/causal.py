@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
+from smidgen.outputs.likelihood.base import IGNORED
 from smidgen.outputs.problem import Problem, batch_mask, batch_targets, model_outputs
-from smidgen.outputs.targets import IGNORED
 from smidgen.types import Batch
 
 

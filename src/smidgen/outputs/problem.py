@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from smidgen.outputs.targets import has_target
+from smidgen.outputs.likelihood.base import has_target
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")

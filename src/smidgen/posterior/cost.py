@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.errors import ResourceError
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
-from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
@@ -133,12 +132,12 @@ def refuse_too_large(
     subset: Subset,
     form: str,
     setting: Setting,
-    batch: Batch = None,
+    examples: int = 1,
 ) -> None:
     """Refuse a fit that needs more memory than there is, and say what would fit."""
     available = available_bytes(problem.device)
     # Activations are left out: they are the model's, and it would take a pass to know them.
-    trace = ActivationTrace(_count_examples(batch), 0)
+    trace = ActivationTrace(examples, 0)
 
     def find_peak(candidate: Candidate) -> int:
         weights, kind = candidate.subset, candidate.form
@@ -160,12 +159,3 @@ def refuse_too_large(
         + (f"What fits: {'; '.join(advice[:4])}." if advice else "Nothing would fit.")
         + f" smidgen.plan shows all; {LIMIT}=BYTES overrides what is available."
     )
-
-
-def _count_examples(batch: Batch) -> int:
-    """Count the examples of a batch, by its first tensor."""
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    if not isinstance(batch, (Mapping, tuple, list)):
-        parts = [batch]
-    tensors = (part for part in parts if isinstance(part, Tensor))
-    return next((len(part) if part.dim() else 1 for part in tensors), 1)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import ClassVar
 
 from torch import nn
@@ -66,7 +65,7 @@ def laplace_cost(
     """Count what a Laplace posterior costs; without runs in the trace, no activations."""
     kind = _STRUCTURES[structure](find_blocks(model, subset), trace, setting.itemsize)
     indices, _ = subset.to_tensors()
-    operators = kind.operator_bytes()
+    operators = kind.e * kind.operator.count_stored(kind.blocks)
     fit = kind.fit_peak(setting.columns, operators)
     return Cost(
         weights=kind.size,
@@ -106,14 +105,6 @@ class _Structure(ABC):
         """Bytes of B·T vectors of a width."""
         positions = self.trace.positions(block.layer.name)
         return self.trace.examples * positions * width * self.e
-
-    def operator_bytes(self) -> int:
-        """Bytes of the operators as they are stored."""
-        sides = [(b.row_count, b.column_count, b.size) for b in self.blocks]
-        if self.operator.joint:
-            sides = [(0, 0, self.size)]
-        shapes = (shape for side in sides for shape in self.operator.shapes(*side))
-        return self.e * sum(prod(shape) for shape in shapes)
 
     @abstractmethod
     def fit_peak(self, columns: int, operators: int) -> int:

@@ -20,6 +20,7 @@ from smidgen import evaluate
 from smidgen.errors import DataError
 from smidgen.evaluate.scores import confidence_and_correct
 from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -27,7 +28,6 @@ from smidgen.outputs.predictive import (
     Predictive,
 )
 from smidgen.outputs.problem import Problem
-from smidgen.outputs.targets import has_target
 from smidgen.posterior.base import Posterior
 from smidgen.prediction import point_outputs, predict_batches
 from smidgen.report.names import label_method

@@ -13,7 +13,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.calibration.objective import Objective
 from smidgen.outputs.likelihood import Categorical, is_extreme
-from smidgen.outputs.targets import has_target
+from smidgen.outputs.likelihood.base import has_target
 
 
 def temperature(logits: Tensor, targets: Tensor) -> float:

@@ -17,6 +17,9 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.predictive import Predictive
 
+IGNORED = -100
+"""The label of rows without a target, as Hugging Face has it."""
+
 
 @dataclass(frozen=True)
 class Likelihood(ABC):
@@ -146,3 +149,13 @@ def flatten_targets(targets: Tensor, logits: Tensor) -> Tensor:
             f"{tuple(targets.shape)}."
         )
     return targets
+
+
+def has_target(targets: Tensor) -> Tensor:
+    """Find the rows (R,) of targets (R, ...) that have one; −100 marks whole numbers only."""
+    # The one rule that fitting, calibration and scores share.
+    # torch would take an unsigned 156 for −100.
+    if targets.is_floating_point() or not targets.dtype.is_signed:
+        return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+    # One more axis, so that a vector has one to reduce.
+    return (targets != IGNORED).unsqueeze(-1).flatten(1).any(-1)

@@ -156,7 +156,7 @@ class Categorical(Likelihood):
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-softmax at the target class, (B,)."""
-        return pick_class(logits.log_softmax(-1), targets)
+        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
     def check_targets(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return class numbers (B,) as int64."""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.accumulate import Accumulator, accumulate
-from smidgen.curvature.ggn_roots import find_mixing_layers
+from smidgen.curvature.accumulate import Accumulator, accumulate, find_mixing_layers
 from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_model

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.ggn_roots import gradients
+from smidgen.curvature.accumulate import gradients
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import run_pass, score_layers

@@ -11,11 +11,12 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import smidgen
-from smidgen.curvature.dry_run import dry_run
+from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
 from smidgen.planning.plan import PlanSettings
 from smidgen.posterior.cost import Setting
+from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.swag import COVARIANCE_KINDS
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.weights.blocks import find_blocks
@@ -347,3 +348,24 @@ def test_classes_to_follow_are_planned_where_outputs_are_not_known():
         ).chosen.cost.predict_peak_bytes
         > 0
     )
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("percent", [20, 100])
+def test_a_fit_is_refused_from_the_first_byte_that_is_missing(
+    structure, percent, monkeypatch
+):
+    """The quick look at the memory passes nothing that the count would refuse."""
+    model, batch = BLOCK.make()
+    problem = BLOCK.problem(model).with_likelihood(smidgen.Categorical(3))
+    subset = smidgen.select.sparse_kfac(model, percent=percent)
+    trace = ActivationTrace(len(next(iter(batch.values()))), 0)
+    peak = LAPLACE_COSTS.cost(
+        model, subset, structure, trace, Setting.of(problem)
+    ).fit_peak_bytes
+    fit = {"structure": structure, "progress": False}
+    monkeypatch.setenv("SMIDGEN_MEMORY", str(peak - 1))
+    with pytest.raises(ResourceError, match="are available"):
+        smidgen.fit.laplace(problem, [batch], subset, **fit)
+    monkeypatch.setenv("SMIDGEN_MEMORY", str(peak))
+    assert smidgen.fit.laplace(problem, [batch], subset, **fit).structure == structure

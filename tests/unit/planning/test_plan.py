@@ -357,7 +357,7 @@ def test_a_fit_is_refused_from_the_first_byte_that_is_missing(
 ):
     """The quick look at the memory passes nothing that the count would refuse."""
     model, batch = BLOCK.make()
-    problem = BLOCK.problem(model).with_likelihood(smidgen.Categorical(3))
+    problem = BLOCK.problem(model).with_likelihood(smidgen.Categorical(2))
     subset = smidgen.select.sparse_kfac(model, percent=percent)
     trace = ActivationTrace(len(next(iter(batch.values()))), 0)
     peak = LAPLACE_COSTS.cost(

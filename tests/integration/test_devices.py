@@ -57,7 +57,7 @@ def test_auto_is_the_processor_where_there_is_no_gpu():
 @pytest.mark.parametrize("name", [ABSENT, "meta", "nonsense", "xla"])
 def test_a_device_that_is_not_here_is_refused(name):
     said = f"--device must be auto or a torch device of this machine, got '{name}' "
-    with pytest.raises(ArgumentError, match="Leave it out, or take cpu") as refused:
+    with pytest.raises(ArgumentError, match="Leave it out, or use cpu") as refused:
         find_device(name, "--device")
     assert str(refused.value).startswith(said)
 

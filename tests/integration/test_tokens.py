@@ -159,7 +159,7 @@ def test_rows_that_are_not_there_are_refused(model, batches, posterior):
     assert len(predictive) == 12
     assert torch.equal(predictive.take([3, 1]).logits, predictive.logits[[3, 1]])
     for rows, message in [
-        (torch.ones(5, dtype=torch.bool), "yes or no to each of 12 examples, got 5"),
+        (torch.ones(5, dtype=torch.bool), "a boolean for each of 12 examples, got 5"),
         ([0, 12], r"rows must be in \[0, 12\), got 12"),
         (batches[1]["labels"] != -100, r"vector of booleans .* of shape \(2, 6\)"),
         ([0.5], r"or of whole numbers, got torch\.float32"),

@@ -116,20 +116,18 @@ class Problem:
         """Call `work` on the outputs, (R, C), while other parameters are in place."""
         # A backward pass belongs here: a network that recomputes activations in it (gradient
         # checkpointing) must find the same parameters.
-        tensors = self._tensors(replaced)
-        swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(
             self.model, lambda m, b: work(_as_rows(self.forward(m, b)).flatten(0, -2))
         )
-        result: Result = functional_call(call, swapped, (_move(batch, self.device),))
+        tensors = self._tensors(replaced)
+        result: Result = call.run_with(tensors, _move(batch, self.device))
         return result
 
     def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers."""
         device = next(iter(tensors.values()), torch.empty(0)).device
-        swapped = {f"model.{name}": value for name, value in tensors.items()}
         call = _Call(self.model, self.forward)
-        return _as_rows(functional_call(call, swapped, (_move(batch, device),)))
+        return _as_rows(call.run_with(tensors, _move(batch, device)))
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
@@ -255,6 +253,21 @@ class _Call(nn.Module):
 
     def forward(self, batch: Batch) -> Any:
         return self.compute(self.model, batch)
+
+    def run_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
+        """Run on other parameters and buffers, given by their names in the model."""
+        known = dict(self.model.named_parameters(remove_duplicate=False))
+        known.update(self.model.named_buffers(remove_duplicate=False))
+        replaced = {id(known[name]): value for name, value in tensors.items()}
+        # Every module once, and tied weights in each that holds them: of a module under two
+        # names functional_call itself would leave the replacement behind.
+        swapped = {
+            f"{path}.{name}": replaced[id(tensor)]
+            for path, module in self.named_modules()
+            for name, tensor in chain(module._parameters.items(), module._buffers.items())
+            if id(tensor) in replaced
+        }
+        return functional_call(self, swapped, (batch,), tie_weights=False)
 
 
 def _infer_likelihood(

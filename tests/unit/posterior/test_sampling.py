@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 import smidgen
@@ -261,3 +262,27 @@ def test_refusals():
         model[0].weight[0, 0] += 1
     with pytest.raises(ArgumentError, match="must be the one the posterior was fitted to"):
         smidgen.predict(posterior, model, batch)
+
+
+class Twice(nn.Module):
+    """One module under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = nn.Linear(4, 4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def test_a_module_under_two_names_is_drawn_and_left_as_it_was(unchanged):
+    torch.manual_seed(0)
+    model, x = Twice(), torch.randn(8, 4)
+    batches = [(x, torch.randint(2, (8,)))]
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    posterior = smidgen.fit.laplace(model, batches, subset, progress=False)
+    with unchanged(model):
+        first, second = (smidgen.predict(posterior, model, x, samples=4) for _ in range(2))
+    assert torch.equal(first.probs, second.probs)
+    assert float(first.mutual_information.max()) > 0

@@ -110,7 +110,8 @@ def test_studies_tune_all_of_a_new_head(family, method):
     loaded = load_with_head(folder, labels=2)
     problem = Problem(loaded.model)
     start = Start(problem, loaded.head, None, loaded.tokenizer, {"train": batches()}, 0)
-    parts = choose_weights(method, start, 0.01, None).subset.parts
+    subset, _ = choose_weights(method, start, 0.01, None)
+    parts = subset.parts
     assert all(parts[name] == Whole() for name in loaded.head)
     assert (set(parts) == set(loaded.head)) == (method == "head")
 

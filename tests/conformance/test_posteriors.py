@@ -133,3 +133,27 @@ def test_deltas_and_subsets_are_files(tmp_path, thing):
     smidgen.save(saved, path, overwrite=True)
     with pytest.raises(ArgumentError, match="thing must be a posterior"):
         smidgen.save(problem, tmp_path / "other")
+
+
+def test_a_link_is_refused_where_draws_predict(fitted):
+    posterior, problem, batches = fitted
+    for link in ("laplace-bridge", smidgen.Link(top=2)):
+        with pytest.raises(ArgumentError, match="link must be left out"):
+            smidgen.predict(posterior, problem, batches[0], link=link, samples=3)
+
+
+def test_calibrated_as_a_point_it_predicts_as_one(fitted):
+    posterior, problem, batches = fitted
+    if posterior.linearised:
+        pytest.skip("it is not calibrated by draws")
+    calibrated = smidgen.calibrate(posterior, problem, batches, samples=0, progress=False)
+    assert calibrated.samples == 0
+    point = smidgen.predict(calibrated, problem, batches[0], samples=0)
+    default = smidgen.predict(calibrated, problem, batches[0])
+    assert torch.equal(numbers(default), numbers(point))
+
+
+def test_anything_else_than_a_subset_is_refused(fitted):
+    posterior, problem, batches = fitted
+    with pytest.raises(ArgumentError, match=r"subset must be a smidgen.Subset, got list"):
+        getattr(smidgen.fit, posterior.method)(problem, batches, batches)

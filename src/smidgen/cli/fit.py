@@ -23,7 +23,7 @@ from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
     fit_posterior,
-    trains,
+    takes,
 )
 from smidgen.workflows.ramp.swag import SwagOptions
 
@@ -79,7 +79,7 @@ def fit(
     arguments = {
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
         "swag": _swag_arguments(swag, seed),
-    }.get(method, ({"seed": seed}, {}))
+    }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
     choices = FitChoices(method, folder, *arguments, overwrite)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
@@ -88,7 +88,7 @@ def fit(
     loading = (tokenizer, batch_size, max_length)
     seen, held_out = (texts.make_batches(table, *loading) for table in tables)
     subset = selection.choose(network, seen, say)
-    if trains(method):
+    if takes(method, "validation"):
         seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=seed)
     say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
     posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)

@@ -44,7 +44,7 @@ from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.delta import Delta, make_delta
 from smidgen.weights.head import Head, find_certain_head, find_head
-from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.subset import Subset, Whole, check_subset
 from smidgen.weights.vector import SubsetVector
 
 
@@ -141,6 +141,8 @@ def finetune(
     """  # noqa: DOC502
     settings = settings or FinetuneSettings()
     length = count_training_batches(batches)
+    if subset is not None:
+        check_subset(subset)
     problem = as_problem(model)
     loader = ResumableLoader(batches)
     if subset is not None:
@@ -302,6 +304,7 @@ class _Tuning:
             "what": "fine-tuning",
             "model": fingerprint(self.weights.problem.model),
             "weights": None if subset is None else subset.digest(),
+            "likelihood": repr(self.weights.problem.likelihood),
             "batches": self.length,
             "stop_on": stop_on,
             "epochs": settings.epochs,

@@ -51,7 +51,7 @@ from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
-from smidgen.weights.subset import Subset
+from smidgen.weights.subset import Subset, check_subset
 
 Noise = Literal["scalar", "per-output"]
 
@@ -169,11 +169,7 @@ def _check_arguments(
                 f"batches must be readable twice for {option}, got an iterator. Pass a list "
                 "or a data loader."
             )
-    if not isinstance(subset, Subset):
-        raise ArgumentError(
-            f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
-            "laplace(model, batches, subset)."
-        )
+    check_subset(subset)
 
 
 @dataclass(frozen=True, eq=False)

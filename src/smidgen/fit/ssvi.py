@@ -48,7 +48,7 @@ from smidgen.sparse.training import (
     unpack_history,
 )
 from smidgen.types import Batch
-from smidgen.weights.subset import Subset
+from smidgen.weights.subset import Subset, check_subset
 
 
 def ssvi(
@@ -86,6 +86,8 @@ def ssvi(
     """  # noqa: DOC502
     settings = settings or SsviSettings()
     length = count_training_batches(batches)
+    if subset is not None:
+        check_subset(subset)
     problem = as_problem(model)
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):

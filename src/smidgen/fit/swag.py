@@ -30,7 +30,7 @@ from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.guard import fingerprint, preserve_model, quick_fingerprint
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
-from smidgen.weights.subset import Subset
+from smidgen.weights.subset import Subset, check_subset
 from smidgen.weights.vector import find_parameters
 
 
@@ -65,6 +65,7 @@ def swag(
     """
     settings = settings or SwagSettings()
     rates = settings.rates(choosing=validation is not None)
+    check_subset(subset)
     problem = as_problem(model)
     find_parameters(problem.model, subset)
     loader = ResumableLoader(batches)

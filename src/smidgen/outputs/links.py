@@ -36,6 +36,14 @@ class Link:
     draws: int = DRAWS
     top: int | None = None
 
+    def refuse_for_draws(self) -> None:
+        """Refuse a link where the network itself runs under draws of its weights."""
+        if self.name != "auto" or self.top is not None:
+            raise ArgumentError(
+                "link must be left out where a posterior predicts by draws of its weights, "
+                f"which need none, got {self}."
+            )
+
 
 def damping_factor(variance: Tensor) -> Tensor:
     """Probit approximation's factor κ = (1 + π/8·v)^(−1/2) on a logit of variance v."""

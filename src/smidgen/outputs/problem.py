@@ -256,7 +256,8 @@ class _Call(nn.Module):
 
     def run_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
         """Run on other parameters and buffers, given by their names in the model."""
-        known = dict(self.model.named_parameters(remove_duplicate=False))
+        known: dict[str, Tensor] = {}
+        known.update(self.model.named_parameters(remove_duplicate=False))
         known.update(self.model.named_buffers(remove_duplicate=False))
         replaced = {id(known[name]): value for name, value in tensors.items()}
         # Every module once, and tied weights in each that holds them: of a module under two

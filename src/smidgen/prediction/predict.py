@@ -118,9 +118,10 @@ def _predictives(
             "order is (posterior, model, batch)."
         )
     problem = as_problem(model)
+    settings = link if isinstance(link, Link) else Link(link)
     if posterior.linearised and samples is None:
-        settings = link if isinstance(link, Link) else Link(link)
         return _linearised_predictives(posterior, problem, batches, settings, seed)
+    settings.refuse_for_draws()
     count = posterior.samples if samples is None else samples
     return _sampled_predictives(posterior, problem, batches, count, seed)
 

@@ -53,7 +53,8 @@ def find_method(record: Record, name: str) -> MethodFields | None:
 
 def find_primary(record: Record) -> MethodFields | None:
     """Find the Bayesian method that the verdict is about."""
-    best = find_method(record, str((read_part(record, "ramp") or {}).get("best")))
+    chosen = (read_part(record, "ramp") or {}).get("best") or read_part(record, "primary")
+    best = find_method(record, str(chosen))
     if best is not None:
         return best
     candidates = [m for m in list_methods(record) if m["name"] not in BASELINES]

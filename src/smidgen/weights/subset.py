@@ -18,7 +18,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from smidgen.errors import StoreError, SubsetError
+from smidgen.errors import ArgumentError, StoreError, SubsetError
 from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
 from smidgen.types import Shape
 from smidgen.weights.origin import Origin, combine_origins
@@ -362,3 +362,12 @@ def _describe(part: Part, shape: Shape) -> str:
     if isinstance(part, Block):
         return f"{part.rows.numel():,} rows × {part.columns.numel():,} columns of {frame}"
     return f"{part.indices.numel():,} entries of {frame}"
+
+
+def check_subset(subset: object) -> None:
+    """Refuse anything else in the place of a subset, data in the wrong order above all."""
+    if not isinstance(subset, Subset):
+        raise ArgumentError(
+            f"subset must be a smidgen.Subset, got {type(subset).__name__}. The order is "
+            "(model, batches, subset); held-out data are validation=."
+        )

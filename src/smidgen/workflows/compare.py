@@ -14,7 +14,7 @@ from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.outputs.problem import Problem, as_problem
+from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.report.names import FAMILIES, label_method
 from smidgen.report.one_record import tables
@@ -79,7 +79,7 @@ def compare(
     noise variance takes the place of the temperature. The test data choose nothing.
 
     Args:
-        model: The model, or its `Problem`. It is not changed.
+        model: The model, or its `Problem`: the MAP. It is not changed.
         posteriors: One posterior, several, or several by name. Without names, each is
             named after its method and the selector of its weights.
         test: Labelled test batches from any loader, read once.
@@ -95,11 +95,11 @@ def compare(
     """
     network = as_problem(model).model
     named = _name_posteriors(posteriors)
-    point, owner = _find_point(network, named)
-    problem = as_problem(model).with_likelihood(_point_likelihood(owner))
-    point_problem = replace(problem, model=point)
-    scale = _find_scale(point_problem, owner, validation, progress)
-    examples = read_examples(point_problem, test, progress=progress)
+    likelihood = next(iter(named.values())).likelihood
+    problem = as_problem(model).with_likelihood(likelihood)
+    scale = _find_scale(problem, named, validation, progress)
+    problem = problem.with_likelihood(_point_likelihood(named, scale))
+    examples = read_examples(problem, test, progress=progress)
     methods, targets = predict_point(problem.likelihood, examples, scale)
     for name, posterior in named.items():
         label = _label(name, posterior) if not isinstance(posteriors, Mapping) else None
@@ -108,14 +108,12 @@ def compare(
                 name, posterior, problem, examples, label=label, progress=progress
             )
         )
-    methods = predict_shifted(
-        methods, named, problem, shifted or {}, point=point_problem, progress=progress
-    )
+    methods = predict_shifted(methods, named, problem, shifted or {}, progress=progress)
     results = score_methods(methods, targets)
     if scale is None:
         results["notes"] = [
-            "Temperature scaling is missing: no posterior was calibrated, and no "
-            "validation data were given."
+            "Temperature scaling is missing: no posterior of this model's weights was "
+            "calibrated, and no validation data were given."
         ]
     results |= _describe(network, named, len(targets))
     return Comparison("evaluate", {**(config or {}), **_settings(named)}, results)
@@ -183,51 +181,68 @@ def usual_structure(*, scattered: bool) -> str:
     return next(n for n, kind in STRUCTURES.items() if kind.scattered or not scattered)
 
 
-def _find_point(
-    network: nn.Module, posteriors: Mapping[str, Posterior]
-) -> tuple[nn.Module, Posterior]:
-    """Find the point estimate, and the first posterior that is centred there."""
-    # SSVI trains weights of its own: its point is the network at their means. Beside a
-    # posterior of the model itself, the model is the point estimate.
-    points = [(p.point_model(network), p) for p in posteriors.values()]
-    centred = [(point, p) for point, p in points if point is network]
-    return (centred or points)[0]
-
-
-def _point_likelihood(posterior: Posterior) -> Likelihood:
-    """Return the likelihood with the noise it had before the posterior was calibrated."""
-    likelihood, calibration = posterior.likelihood, posterior.calibration
-    if not isinstance(likelihood, Gaussian) or calibration is None:
-        return likelihood
-    fitted = getattr(calibration, "fixed_scale", calibration.map_scale)
-    return replace(likelihood, noise=fitted)
-
-
 def _find_scale(
-    problem: Problem,
-    posterior: Posterior,
+    problem: SettledProblem,
+    posteriors: Mapping[str, Posterior],
     validation: Iterable[Batch] | None,
     progress: bool,
 ) -> float | None:
-    """Fit the point estimate's temperature or noise on held-out data, or look it up."""
+    """Fit the model's temperature or noise on held-out data, or look it up."""
     if validation is None:
-        calibration = posterior.calibration
-        return None if calibration is None else calibration.map_scale
+        # Of a posterior with weights of its own, SSVI's, the scale is that of its means.
+        centred = (
+            p for p in posteriors.values() if p.point_model(problem.model) is problem.model
+        )
+        calibrations = (p.calibration for p in centred)
+        return next((c.map_scale for c in calibrations if c is not None), None)
     data = read_examples(problem, validation, progress=progress)
     if data.targets is None:
         raise DataError("validation must be labelled, got a batch without labels.")
-    outputs, likelihood = data.outputs, posterior.likelihood
+    outputs, likelihood = data.outputs, problem.likelihood
     targets = likelihood.check_targets(outputs, data.targets)
     point = outputs[None]
     return HeldOut(likelihood, point, point, targets).best(point)[0]
+
+
+def _point_likelihood(
+    posteriors: Mapping[str, Posterior], scale: float | None
+) -> Likelihood:
+    """Return the likelihood of the point estimate, a regression's with noise of its own."""
+    first = next(iter(posteriors.values())).likelihood
+    if not isinstance(first, Gaussian):
+        return first
+    # A linearised posterior has the noise of the model's residuals on the training data, as
+    # it was before its calibration; those of draws suit the draws and not the model.
+    for posterior in posteriors.values():
+        if posterior.linearised:
+            noise = getattr(
+                posterior.calibration, "fixed_scale", posterior.likelihood.scale
+            )
+            return replace(first, noise=noise)
+    return first if scale is None else replace(first, noise=scale)
+
+
+def _find_primary(posteriors: Mapping[str, Posterior]) -> str:
+    """Name the posterior that the verdict is about: held-out data choose, never test data."""
+    scores = {
+        name: posterior.calibration.chosen_nll
+        for name, posterior in posteriors.items()
+        if posterior.calibration is not None
+        and posterior.calibration.chosen_nll is not None
+    }
+    if len(scores) == len(posteriors):
+        return min(scores, key=lambda name: scores[name])
+    return _PREFERRED if _PREFERRED in posteriors else next(iter(posteriors))
 
 
 def _describe(
     network: nn.Module, posteriors: Mapping[str, Posterior], examples: int
 ) -> dict[str, Any]:
     """Describe the subset, the data and the choice of the precision for a record."""
-    posterior = posteriors.get(_PREFERRED) or list(posteriors.values())[-1]
+    primary = _find_primary(posteriors)
+    posterior = posteriors[primary]
     results: dict[str, Any] = {
+        "primary": primary,
         "subset": describe_subset(network, posterior.subset),
         "data": {"train": posterior.num_data, "test": examples},
     }

@@ -32,9 +32,9 @@ class FitChoices:
     overwrite: bool = False
 
 
-def trains(method: str) -> bool:
-    """Return whether the fit of a method trains, and so needs shuffled batches."""
-    return "validation" in signature(getattr(fit, method)).parameters
+def takes(method: str, argument: str) -> bool:
+    """Return whether the fit of a method takes an argument; one that trains, validation."""
+    return argument in signature(getattr(fit, method)).parameters
 
 
 def fit_posterior(
@@ -53,10 +53,10 @@ def fit_posterior(
     arguments = {**choices.arguments, "progress": progress}
     # A method that trains resumes from the checkpoint beside its folder.
     checkpoint = folder.with_name(f"{folder.name}.checkpoint")
-    if trains(choices.method):
-        arguments |= {"validation": validation, "checkpoint": checkpoint}
-        if checkpoint.exists():
-            say(f"Resuming from {checkpoint}")
+    offered = {"validation": validation, "checkpoint": checkpoint}
+    arguments |= {n: value for n, value in offered.items() if takes(choices.method, n)}
+    if "checkpoint" in arguments and checkpoint.exists():
+        say(f"Resuming from {checkpoint}")
     posterior: Posterior = function(model, train, subset, **arguments)
     say("Calibrating on held-out data")
     posterior = calibrate(

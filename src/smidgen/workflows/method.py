@@ -146,13 +146,12 @@ def predict_shifted(
     problem: Problem,
     shifted: Mapping[str, Iterable[Batch]],
     *,
-    point: Problem | None = None,
     progress: bool = True,
 ) -> list[Method]:
     """Predict other data with the same methods, one data set in memory at a time."""
     predictives: dict[str, dict[str, Predictive]] = {m.name: {} for m in methods}
     for key, batches in shifted.items():
-        data = read_examples(point or problem, batches, progress=progress)
+        data = read_examples(problem, batches, progress=progress)
         for method in methods:
             if method.name in posteriors:
                 posterior = posteriors[method.name]

@@ -151,12 +151,33 @@ def test_the_temperature_comes_of_validation_or_is_left_out(beside):
     assert scale == pytest.approx(tuned[0].calibration.map_scale, rel=1e-3)
 
 
-def test_ssvi_alone_is_compared_with_its_own_means(beside):
+def test_the_map_is_the_model_whatever_stands_beside_it(beside):
+    """In any order, calibrated or not, and beside a posterior with weights of its own."""
+    _, problem, _, tuned, validation, test = beside
+    laplace, swag, ssvi = tuned
+    rows = [
+        smidgen.compare(problem, several, test, validation=validation, progress=False)
+        for several in ([laplace], [laplace, swag], [swag, laplace], [ssvi, laplace])
+    ]
+    scores = [row.results["methods"][0]["scores"]["nll"]["value"] for row in rows]
+    assert scores == pytest.approx([scores[0]] * len(scores), rel=1e-6)
+    outputs, targets = smidgen.point_outputs(problem, test, progress=False)
+    if problem.likelihood.kind != "gaussian":
+        plain = -problem.likelihood.log_prob(outputs, targets).mean()
+        alone = smidgen.compare(problem, ssvi, test, progress=False)
+        assert alone.results["methods"][0]["scores"]["nll"]["value"] == pytest.approx(
+            float(plain), rel=1e-6
+        )
+        # Its scale is that of its means: it says nothing of the model.
+        assert "Temperature scaling is missing" in alone.results["notes"][0]
+
+
+def test_held_out_data_choose_what_the_verdict_is_about(beside):
     _, problem, _, tuned, _, test = beside
-    record = smidgen.compare(problem, tuned[2], test, progress=False)
-    both = smidgen.compare(problem, tuned, test, progress=False)
-    first, second = (r.results["methods"][0]["scores"]["nll"] for r in (record, both))
-    assert first["value"] != pytest.approx(second["value"])
+    record = smidgen.compare(problem, tuned, test, progress=False)
+    names = [row["name"] for row in record.results["methods"]][-len(tuned) :]
+    scores = [posterior.calibration.chosen_nll for posterior in tuned]
+    assert record.results["primary"] == names[scores.index(min(scores))]
 
 
 def test_posteriors_of_one_name_are_told_apart(beside):

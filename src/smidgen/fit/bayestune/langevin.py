@@ -31,7 +31,7 @@ from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction, require_coverage
 from smidgen.weights.head import Head, check_width, find_head
-from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.subset import Subset, Whole, check_subset
 from smidgen.weights.top_k import top_k_overlap
 from smidgen.weights.vector import SubsetVector
 
@@ -171,6 +171,8 @@ def langevin(
         DataError: If there is no label, or loss or weights are not finite.
     """  # noqa: DOC502
     settings = settings or LangevinSettings()
+    if subset is not None:
+        check_subset(subset)
     problem = as_problem(model)
     moving, free = _find_moving(problem.model, subset, settings.head)
     loader = ResumableLoader(batches)

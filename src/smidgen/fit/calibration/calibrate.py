@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from torch import nn
@@ -12,7 +13,7 @@ from smidgen.fit.calibration.precision import CalibrationSettings, calibrate_pre
 from smidgen.fit.calibration.samples import calibrate_from_outputs, held_out
 from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.base import Posterior
+from smidgen.posterior.base import Posterior, SampleCalibration
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
@@ -60,27 +61,34 @@ def calibrate(
         )
     problem = as_problem(model).with_likelihood(posterior.likelihood)
     tracked = track(batches, "calibrating", show=progress)
+    named = link if isinstance(link, Link) else Link(link)
     if not posterior.linearised:
         if settings is not None:
             raise ArgumentError(
                 f"settings are for posteriors with a prior precision, and a "
                 f"{posterior.method} posterior has none. Leave them out."
             )
+        named.refuse_for_draws()
         count = posterior.samples if samples is None else samples
         # Around the loader too, which may draw from torch's own generator.
         with preserve_model(problem.model):
             outputs = held_out(problem, posterior, tracked, samples=count, seed=seed)
-        return calibrate_from_outputs(posterior, outputs)
+        calibrated = calibrate_from_outputs(posterior, outputs)
+        # Of the point alone there are two outputs, and no draw.
+        calibration = replace(
+            cast(SampleCalibration, calibrated.calibration), samples=count
+        )
+        return replace(calibrated, calibration=calibration)
     if samples is not None:
         raise ArgumentError(
             f"samples must be left out for a {posterior.method} posterior, which predicts "
             f"without draws, got {samples}."
         )
-    calibrated = calibrate_precision(
+    precise = calibrate_precision(
         cast(LaplacePosterior, posterior),
         problem,
         tracked,
         settings or CalibrationSettings(),
-        link if isinstance(link, Link) else Link(link),
+        named,
     )
-    return cast(_Kind, calibrated)
+    return cast(_Kind, precise)

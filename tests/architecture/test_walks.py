@@ -1,0 +1,26 @@
+"""The main calls lead through few files: what a reader opens to follow them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import smidgen
+from tests.architecture.walk import walk
+
+
+def test_fitting_and_predicting_lead_through_few_files():
+    torch.manual_seed(0)
+    x = torch.randn(60, 8)
+    batches = [(part, (part[:, 0] > 0).long()) for part in x.split(20)]
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    subset = smidgen.select.sparse_kfac(model, percent=50)
+    posteriors = []
+    fitting = walk(
+        lambda: posteriors.append(
+            smidgen.fit.laplace(model, batches, subset, progress=False)
+        )
+    )
+    predicting = walk(lambda: smidgen.predict(posteriors[0], model, batches[0]))
+    assert len(set(fitting)) <= 16
+    assert len(set(predicting)) <= 12

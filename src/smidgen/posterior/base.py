@@ -15,7 +15,7 @@ from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.output_covariance import CovarianceTerm
 from smidgen.weights.blocks import LayerBlock
-from smidgen.weights.subset import Subset
+from smidgen.weights.subset import Subset, check_subset
 
 SAMPLES = 32
 """How many draws of the weights a prediction takes by default."""
@@ -96,6 +96,7 @@ class Posterior(ABC):
     """The settings that `pack` always writes, and their types."""
 
     def __post_init__(self) -> None:
+        check_subset(self.subset)
         object.__setattr__(self, "temperature", float(self.temperature))
         check_positive("temperature", self.temperature)
 

@@ -58,9 +58,9 @@ class SparsePosterior(Posterior):
     packed_types = {"budget": str, "maps": dict}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         origin = Origin(self.method, {"density": self.network.density})
         object.__setattr__(self, "subset", replace(self.network.subset(), origin=origin))
+        super().__post_init__()
 
     @property
     def floats(self) -> int:

@@ -112,7 +112,7 @@ def test_every_module_has_its_test_file():
         module
         for path in SOURCES
         if path.name != "__init__.py"
-        and not test_file(path).is_file()
+        and not find_test_file(path).is_file()
         and (module := path.relative_to(ROOT / "src").as_posix()) not in COVERED_ELSEWHERE
     ]
     assert not missing
@@ -122,18 +122,15 @@ def test_what_is_covered_elsewhere_is_there_and_has_no_file_of_its_own():
     for module, covering in COVERED_ELSEWHERE.items():
         path = ROOT / "src" / module
         assert path.is_file(), f"{module} is gone: take it off the list"
-        assert not test_file(path).is_file(), f"{module} has its own test file now"
+        assert not find_test_file(path).is_file(), f"{module} has its own test file now"
         assert (ROOT / "tests" / covering).is_file(), f"{covering} is gone"
 
 
-def test_file(path) -> Path:
+def find_test_file(path) -> Path:
     """Where the tests of a module stand: tests/unit mirrors src."""
     parts = path.relative_to(ROOT / "src").parts
     rooms = parts[1:-1] if parts[0] == "smidgen" else ("studies", *parts[1:-1])
     return ROOT / "tests" / "unit" / Path(*rooms) / f"test_{path.stem}.py"
-
-
-test_file.__test__ = False
 
 
 def test_no_pickle_anywhere():

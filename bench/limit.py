@@ -96,5 +96,5 @@ def _predict(
     """A pass over the batches: what is set up once per pass is shared by them."""
     chosen = find_blocks(problem.model, posterior.subset)
     shares = covariance_terms(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
-    followed = posterior.likelihood.choose_directions("probit")
+    followed = posterior.likelihood.choose_directions("quadrature")
     return lambda: output_moments(problem, [batch] * PASS, chosen, shares, followed)

@@ -31,6 +31,7 @@ from transformers import (
 
 import smidgen
 from smidgen.integrations.huggingface import load_classifier
+from smidgen.outputs.links import centre
 from smidgen.outputs.problem import model_outputs
 
 SUBNETWORK, SUBNETWORK_ROWS = 300, 4
@@ -169,9 +170,8 @@ class Ours:
         return smidgen.predict(self.posterior, self.problem, self.batch).probs
 
     def variance(self) -> Tensor:
-        """Covariance of the logits, (B, 2, 2)."""
-        link = "diagonal-probit"
-        found = smidgen.predict(self.posterior, self.problem, self.batch, link=link)
+        """Covariance of the centred logits, (B, 2, 2)."""
+        found = smidgen.predict(self.posterior, self.problem, self.batch)
         return found.logit_covariance
 
 
@@ -207,8 +207,9 @@ class Theirs:
         return self.found(self.batch, pred_type="glm", link_approx="probit")
 
     def variance(self) -> Tensor:
-        """Covariance of the logits in the last prediction, (B, 2, 2)."""
-        return self._kept[0]
+        """Covariance of the centred logits in the last prediction, (B, 2, 2)."""
+        covariance = self._kept[0]
+        return centre(covariance, covariance.shape[-1])
 
 
 def _named(world: World, part: str) -> smidgen.Subset:

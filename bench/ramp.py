@@ -66,7 +66,7 @@ def run() -> Record:
     posterior = fit.laplace(problem, train, whole, progress=False)
     tuning, _ = _seconds(
         lambda: variance_table(
-            problem, validation, {"": posterior}, grid, "probit", label=lambda *_: "all"
+            problem, validation, {"": posterior}, grid, "quadrature", label=lambda *_: "all"
         )
     )
     predicting, _ = _seconds(
@@ -130,7 +130,7 @@ def _refit(
         subset = select.sparse_kfac(problem.model, percent=percent)
         posterior = fit.laplace(problem, train, subset, progress=False)
         variance_table(
-            problem, validation, {"": posterior}, grid, "probit", label=lambda *_: "all"
+            problem, validation, {"": posterior}, grid, "quadrature", label=lambda *_: "all"
         )
 
     return _seconds(work)[0]

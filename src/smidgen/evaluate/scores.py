@@ -47,11 +47,8 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
         return -log_probs.double().gather(-1, labels[:, None]).squeeze(-1)
     if isinstance(predictive, BernoulliPredictive):
         labels = _yes_or_no(predictive, targets)
-        probs = predictive.probs
-        # A stored p of 1 says no more than 1 − p < eps/2, so the loss stays finite.
-        least = torch.finfo(probs.dtype).eps / 2
-        chance = torch.where(labels == 1, probs, (1 - probs).clamp_min(least))
-        return -chance.double().log().sum(-1)
+        both = predictive.log_probs.double()
+        return -both.gather(-1, labels.long()[..., None]).squeeze(-1).sum(-1)
     if isinstance(predictive, GaussianPredictive):
         squares = _residuals(predictive, targets).square()
         variance = predictive.total_variance.double()
@@ -118,9 +115,9 @@ def confidence_and_correct(
         return predictive.confidence, right.double()
     if isinstance(predictive, BernoulliPredictive):
         labels = _yes_or_no(predictive, targets)
-        probs = predictive.probs.double()
-        right = (probs >= 0.5) == (labels == 1)
-        return probs.maximum(1 - probs), right.double()
+        both = predictive.log_probs.double()
+        right = (both[..., 1] >= both[..., 0]) == (labels == 1)
+        return both.max(-1).values.exp(), right.double()
     allowed = "categorical or bernoulli"
     raise ArgumentError(_wrong_kind(verb, predictive, allowed, "Use nll"))
 

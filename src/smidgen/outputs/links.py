@@ -1,7 +1,8 @@
 """From Gaussian outputs to probabilities: E[softmax(f)] for f ~ N(mean, covariance).
 
-The temperature T divides the mean and not the covariance: for the probit, that is the
-same as dividing its damped logits by T.
+The temperature T divides the mean of the outputs and leaves their spread as it is, for
+Gaussian outputs and for draws of the network alike: f becomes f̄/T + (f − f̄). So the
+posterior's precision says how far outputs vary, and T how far they are believed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from math import inf, log, pi
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from smidgen.errors import ArgumentError
+from smidgen.outputs.quadrature import GaussianLogit
 
-LINKS = ("probit", "diagonal-probit", "sampling", "laplace-bridge")
-DRAWS = 256
-"""How many draws of the logits the sampling link takes by default."""
+LINKS = ("quadrature", "probit", "diagonal-probit", "sampling", "laplace-bridge")
+_TWO_CLASSES = ("quadrature", "probit")
+DRAWS = 64
+"""How many draws of the logits the sampling link takes by default: to calibrate and to
+predict. They are quasi-random, and err no more than 256 independent ones."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,9 @@ class Link:
     """A link and its settings; the name alone does wherever a link is asked for.
 
     Args:
-        name: "auto", "probit" (two classes, exact in f₁ − f₀), "diagonal-probit" (the
-            paper's equation 12), "sampling" or "laplace-bridge".
+        name: "auto", "quadrature" (two classes, exact in f₁ − f₀), "probit" (two classes,
+            MacKay's approximation), "diagonal-probit" (the paper's equation 12),
+            "sampling" or "laplace-bridge".
         draws: Draws of the logits if the link samples.
         top: Give only this many classes of each example a covariance, its likeliest:
             top − 1 backward passes. The others keep their distance to the likeliest.
@@ -46,12 +52,12 @@ class Link:
 
 
 def damping_factor(variance: Tensor) -> Tensor:
-    """Probit approximation's factor κ = (1 + π/8·v)^(−1/2) on a logit of variance v."""
+    """MacKay's factor (1 + π/8·v)^(−1/2) on a logit of variance v, by which σ(m) stands for E σ."""
     return (1 + pi / 8 * variance).rsqrt()
 
 
 def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
-    """Pick the link for C classes: unless named, the probit for two, sampling for more or `top`."""
+    """Pick the link for C classes: unless named, quadrature for two, sampling for more or `top`."""
     if top is not None:
         if isinstance(top, bool) or not isinstance(top, int) or not 2 <= top <= outputs:
             raise ArgumentError(
@@ -63,12 +69,12 @@ def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
             )
         return "sampling"
     if link == "auto":
-        return "probit" if outputs == 2 else "sampling"
+        return "quadrature" if outputs == 2 else "sampling"
     if link not in LINKS:
         raise ArgumentError(f"link must be 'auto' or one of {LINKS}, got {link!r}.")
-    if link == "probit" and outputs != 2:
+    if link in _TWO_CLASSES and outputs != 2:
         raise ArgumentError(
-            f"link 'probit' is for two classes, got {outputs}. Use 'sampling', "
+            f"link {link!r} is for two classes, got {outputs}. Use 'sampling', "
             "'diagonal-probit' or 'laplace-bridge'."
         )
     return link
@@ -92,13 +98,13 @@ def at_temperatures(
             logits / append_axes(temperature, 2), covariance
         )
     contrasts = logits[..., 1:] - logits[..., :1]  # (..., B, C−1)
-    if link == "probit":
-        difference, variance = contrasts[..., 0], covariance[..., 0, 0]
-        return lambda temperature: two_class_probit(
-            difference / append_axes(temperature, 1), variance
+    if link in _TWO_CLASSES:
+        log_yes = two_class_link(link, covariance[..., 0, 0])
+        return lambda temperature: both_outcomes(
+            log_yes, contrasts[..., 0] / append_axes(temperature, 1)
         )
     if link == "laplace-bridge":
-        full = centre(covariance)
+        full = centre(covariance, logits.shape[-1])
         return lambda temperature: laplace_bridge(
             logits / append_axes(temperature, 2), full
         )
@@ -115,10 +121,15 @@ def targets_at_temperatures(
     normals: Tensor | None = None,
 ) -> Callable[[float | Tensor], Tensor]:
     """Prepare log-probabilities (..., B) of targets (B,) as a function of temperatures (...)."""
+    contrasts = logits[..., 1:] - logits[..., :1]
+    if link in _TWO_CLASSES:
+        log_yes = two_class_link(link, covariance[..., 0, 0])
+        towards = contrasts[..., 0] * (2 * targets - 1)
+        return lambda temperature: log_yes(towards / append_axes(temperature, 1))
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
         return lambda temperature: pick_class(at(temperature), targets)
-    drawn = draws_at_temperatures(logits[..., 1:] - logits[..., :1], covariance, normals)
+    drawn = draws_at_temperatures(contrasts, covariance, normals)
 
     def sampled(temperature: float | Tensor) -> Tensor:
         # Only the target's probability is computed, not those of all C classes.
@@ -164,10 +175,22 @@ def diagonal_probit(logits: Tensor, covariance: Tensor) -> Tensor:
     return (logits * damping_factor(variance)).log_softmax(-1)
 
 
-def two_class_probit(difference: Tensor, variance: Tensor) -> Tensor:
-    """Log-probabilities (..., 2) from the mean and variance (...) of f₁ − f₀."""
-    damped = difference * damping_factor(variance)
-    return torch.nn.functional.logsigmoid(torch.stack([-damped, damped], -1))
+def two_class_link(link: str, variance: Tensor) -> Callable[[Tensor], Tensor]:
+    """Prepare log E σ(f) (...) as a function of the mean, for logits f of a variance (...)."""
+    if link == "quadrature":
+        return GaussianLogit.of(variance).log_prob
+    factor = damping_factor(variance)
+    return lambda mean: torch.nn.functional.logsigmoid(mean * factor)
+
+
+def both_outcomes(log_yes: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
+    """Log-probabilities of no and yes, (..., 2), of logits of mean (...)."""
+    return torch.stack([log_yes(-mean), log_yes(mean)], -1)
+
+
+def divide_mean(draws: Tensor, temperature: float) -> Tensor:
+    """Divide the mean of draws (S, ...) by the temperature, and keep how they vary about it."""
+    return draws + draws.mean(0) * (1 / temperature - 1)
 
 
 def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
@@ -189,15 +212,18 @@ def laplace_bridge(logits: Tensor, covariance: Tensor) -> Tensor:
     return torch.where(average > 0, log_alpha, mean).log_softmax(-1)
 
 
-def standard_normals(
-    draws: int, outputs: int, *, generator: torch.Generator | None = None
-) -> Tensor:
-    """Draw (S, K) standard normals in fp64; without a generator, from a fixed seed."""
+def standard_normals(draws: int, outputs: int, *, seed: int = 0) -> Tensor:
+    """Draw (S, K) standard normals in fp64, spread evenly by a scrambled Sobol sequence."""
     if draws < 1:
         raise ArgumentError(f"draws must be 1 or more, got {draws}.")
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
-    return torch.randn(draws, outputs, dtype=torch.float64, generator=generator)
+    if outputs > SobolEngine.MAXDIM:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(draws, outputs, dtype=torch.float64, generator=generator)
+    uniform = SobolEngine(outputs, scramble=True, seed=seed).draw(
+        draws, dtype=torch.float64
+    )
+    # The sequence has steps of 2^-30 from zero on: their middles are in (0, 1).
+    return torch.special.ndtri(uniform + 2**-31)
 
 
 def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
@@ -206,12 +232,18 @@ def noise_draws(covariance: Tensor, normals: Tensor) -> Tensor:
     return torch.einsum("...ij,sj->...si", root, normals.to(root.dtype))
 
 
-def centre(covariance: Tensor) -> Tensor:
-    """From differences to class 0, (B, C−1, C−1), to centred logits, (B, C, C)."""
-    classes = covariance.shape[-1] + 1
+def centre(covariance: Tensor, classes: int) -> Tensor:
+    """Covariance of the centred logits (B, C, C), from that of a link's directions."""
+    # Directions are the C logits, or their C − 1 differences to class 0.
     centring = torch.eye(classes, dtype=covariance.dtype) - 1 / classes
-    lift = centring[:, 1:]  # (C, C−1)
+    lift = centring[:, -covariance.shape[-1] :]
     return lift @ covariance @ lift.T
+
+
+def between(covariance: Tensor) -> Tensor:
+    """Covariance of the differences to the first class, (B, C−1, C−1), from (B, C, C)."""
+    own = covariance[:, 1:, 1:] + covariance[:, :1, :1]
+    return own - covariance[:, 1:, :1] - covariance[:, :1, 1:]
 
 
 def with_first_class(contrasts: Tensor) -> Tensor:

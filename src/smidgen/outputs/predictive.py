@@ -1,8 +1,8 @@
 """`Predictive`: what a posterior says about each example of a batch.
 
 Shapes: B examples, C classes, labels or outputs. `logits` are the mean outputs, of the
-linearised model or of weight samples; the predictive divides them by `temperature`, but not their
-covariance.
+linearised model or of weight samples, before the temperature divides them. How they vary,
+their covariance, it leaves alone.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import e, pi, sqrt
+from math import e, pi
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
-from smidgen.outputs.links import noise_draws, standard_normals, with_first_class
-from smidgen.outputs.top_classes import TopClasses
-
-_NODES = 32
-_DRAWS = 512
+from smidgen.outputs.information import entropy_of, mixture_information
+from smidgen.outputs.links import (
+    DRAWS,
+    between,
+    both_outcomes,
+    draws_at_temperatures,
+    standard_normals,
+)
+from smidgen.outputs.quadrature import GaussianLogit
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +99,12 @@ class Predictive(ABC):
 class CategoricalPredictive(Predictive):
     """Class probabilities.
 
-    `logit_covariance` is (B, C, C). Links that need only differences of logits store
-    the covariance of the *centred* logits, which gives every difference its variance.
-    If only the likeliest classes were followed, `classes` (B, m) are their numbers, the
+    `logit_covariance` is that of the *centred* logits, (B, C, C), whatever the link: a
+    softmax sees only differences of logits, and it gives every difference its variance. If
+    only the likeliest classes were followed, `classes` (B, m) are their numbers, the
     likeliest first, and the covariance is (B, m, m), of their logits centred among them;
     the remaining classes keep their distance to the likeliest. `information` (B,) is the
-    mutual information where it was not computed from the covariance.
+    mutual information of the draws that made the probabilities, where draws did.
     """
 
     log_probs: Tensor
@@ -141,26 +144,33 @@ class CategoricalPredictive(Predictive):
     @property
     def entropy(self) -> Tensor:
         """Entropy of the class probabilities in nats, (B,)."""
-        return _entropy(self.log_probs)
+        return entropy_of(self.log_probs)
+
+    @property
+    def logit_variance(self) -> Tensor | None:
+        """Variance of each centred logit, (B, C), or (B, m) of the classes followed."""
+        if self.logit_covariance is None:
+            return None
+        return self.logit_covariance.diagonal(dim1=1, dim2=2)
 
     @property
     def mutual_information(self) -> Tensor | None:
-        """H[E p] − E H[p] under the Gaussian logits; None for a point prediction."""
-        if self.logit_covariance is None or self.information is not None:
-            return self.information
-        covariance = self.logit_covariance
-        # Of the differences to the first class: (B, C−1, C−1).
-        between = covariance[:, 1:, 1:] + covariance[:, :1, :1]
-        between = between - covariance[:, 1:, :1] - covariance[:, :1, 1:]
-        logits, rest = self.logits / self.temperature, None
-        if self.classes is None:
-            means = logits[:, 1:] - logits[:, :1]
-        else:
-            # Among the remaining classes nothing is uncertain: they count as one.
-            means, remaining = TopClasses(self.classes).grouped(logits)
-            rest = remaining.logsumexp(-1)
-        nodes, weights = _nodes(means.shape[1])
-        return _information(means, between, nodes, weights, rest)
+        """H[E p] − E H[p], at most the entropy, (B,); None for a point prediction."""
+        information = self.information
+        if information is None and self.logit_covariance is not None:
+            information = self._gaussian_information(self.logit_covariance)
+        # The link may be an approximation with less entropy than the Gaussian it is of.
+        return None if information is None else information.minimum(self.entropy)
+
+    def _gaussian_information(self, covariance: Tensor) -> Tensor:
+        """H[E p] − E H[p] under Gaussian logits: exact for two classes, else by draws."""
+        contrasts, variances = self.logits[:, 1:] - self.logits[:, :1], between(covariance)
+        if contrasts.shape[1] == 1:
+            logit = GaussianLogit.of(variances[:, 0, 0])
+            return logit.information(contrasts[:, 0] / self.temperature)
+        normals = standard_normals(DRAWS, contrasts.shape[1])
+        drawn = draws_at_temperatures(contrasts, variances, normals)(self.temperature)
+        return mixture_information(drawn.log_softmax(-1))
 
     def __len__(self) -> int:
         return len(self.log_probs)
@@ -176,43 +186,55 @@ class CategoricalPredictive(Predictive):
         }
         if self.classes is not None:
             listed["classes"] = self.classes
-        if self.logit_covariance is not None:
-            listed["logit_variance"] = self.logit_covariance.diagonal(dim1=1, dim2=2)
+        if self.logit_variance is not None:
+            listed["logit_variance"] = self.logit_variance
         return _list_rows(listed, self.mutual_information)
 
 
 @dataclass(frozen=True, eq=False)
 class BernoulliPredictive(Predictive):
-    """Probabilities of C independent labels; `logit_variance` is (B, C).
+    """Probabilities of C independent labels.
 
-    `information` (B,) is the mutual information where it was not computed from that.
+    `log_probs` are those of no and yes, (B, C, 2), so that neither is lost where the other
+    is certain. `logit_variance` (B, C) is that of each label's one logit. `information`
+    (B,) is the mutual information of draws, where draws made the probabilities.
     """
 
-    probs: Tensor
+    log_probs: Tensor
     logits: Tensor
     logit_variance: Tensor | None = None
     temperature: float = 1.0
     information: Tensor | None = None
     kind: ClassVar[str] = "bernoulli"
 
+    @classmethod
+    def from_logits(cls, logits: Tensor, temperature: float = 1.0) -> BernoulliPredictive:
+        """Wrap the point prediction σ(logits / temperature)."""
+        logits = logits.detach().double().cpu()
+        log_probs = both_outcomes(torch.nn.functional.logsigmoid, logits / temperature)
+        return cls(log_probs, logits, None, temperature)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probability of each label, (B, C)."""
+        return self.log_probs[..., 1].exp()
+
     @property
     def entropy(self) -> Tensor:
         """Sum over labels of the entropy in nats, (B,)."""
-        both = torch.stack([self.probs, 1 - self.probs], -1)
-        return _entropy(both.log()).sum(-1)
+        return entropy_of(self.log_probs).sum(-1)
 
     @property
     def mutual_information(self) -> Tensor | None:
         """Sum over labels of H[E p] − E H[p]; None for a point prediction."""
-        if self.logit_variance is None or self.information is not None:
-            return self.information
-        nodes, weights = _nodes(1)
-        means = (self.logits / self.temperature)[..., None]
-        variance = self.logit_variance[..., None, None]
-        return _information(means, variance, nodes, weights).sum(-1)
+        information = self.information
+        if information is None and self.logit_variance is not None:
+            logit = GaussianLogit.of(self.logit_variance)
+            information = logit.information(self.logits / self.temperature).sum(-1)
+        return None if information is None else information.minimum(self.entropy)
 
     def __len__(self) -> int:
-        return len(self.probs)
+        return len(self.log_probs)
 
     def to_dict(self) -> dict[str, list[object]]:
         """List probabilities, entropy and information."""
@@ -268,43 +290,6 @@ def concatenate(predictives: Sequence[Predictive]) -> Predictive:
     return predictives[0]._map_tensors(
         lambda name, _: torch.cat([getattr(part, name) for part in predictives])
     )
-
-
-def _entropy(log_probs: Tensor) -> Tensor:
-    return torch.special.entr(log_probs.exp()).sum(-1)
-
-
-def mixture_information(log_probs: Tensor, weights: Tensor) -> Tensor:
-    """H[E p] − E H[p] of S weighted distributions (..., S, C) with weights (S,)."""
-    mean = (weights[:, None] * log_probs.exp()).sum(-2)
-    expected = (weights * _entropy(log_probs)).sum(-1)
-    return (torch.special.entr(mean).sum(-1) - expected).clamp_min(0)
-
-
-def _information(
-    contrasts: Tensor,
-    covariance: Tensor,
-    nodes: Tensor,
-    weights: Tensor,
-    rest: Tensor | None = None,
-) -> Tensor:
-    """H[E p] − E H[p] for Gaussian differences to a class, at weighted nodes (S, K)."""
-    # Logits of K + 1 classes at each node: (..., S, K+1).
-    drawn = with_first_class(contrasts[..., None, :] + noise_draws(covariance, nodes))
-    if rest is not None:  # the difference of one more class, which is not random
-        fixed = rest[..., None, None].expand(*drawn.shape[:-1], 1)
-        drawn = torch.cat([drawn, fixed], -1)
-    return mixture_information(drawn.log_softmax(-1), weights)
-
-
-def _nodes(dimensions: int) -> tuple[Tensor, Tensor]:
-    """Nodes (S, K) and weights (S,) of a K-dimensional standard normal."""
-    if dimensions == 1:
-        points, weights = np.polynomial.hermite.hermgauss(_NODES)
-        nodes = torch.from_numpy(points)[:, None] * sqrt(2)
-        return nodes, torch.from_numpy(weights) / sqrt(pi)
-    normals = standard_normals(_DRAWS, dimensions)
-    return normals, torch.full((_DRAWS,), 1 / _DRAWS, dtype=torch.float64)
 
 
 def _list_rows(

@@ -16,6 +16,7 @@ from math import inf, log
 import torch
 from torch import Tensor
 
+from smidgen.outputs.information import mixture_information
 from smidgen.outputs.links import append_axes, noise_draws, with_first_class
 
 
@@ -68,3 +69,13 @@ class TopClasses:
             return fixed.scatter(-1, self.numbers.expand_as(followed), followed)
 
         return sampled
+
+    def information(
+        self, logits: Tensor, covariance: Tensor, temperature: float, *, normals: Tensor
+    ) -> Tensor:
+        """H[E p] − E H[p] of the same draws, (B,)."""
+        # Among the remaining classes nothing is uncertain: they count as one.
+        means, remaining = self.grouped(logits / temperature)
+        drawn = with_first_class(means[..., None, :] + noise_draws(covariance, normals))
+        rest = remaining.logsumexp(-1)[..., None, None].expand(*drawn.shape[:-1], 1)
+        return mixture_information(torch.cat([drawn, rest], -1).log_softmax(-1))

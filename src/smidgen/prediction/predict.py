@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -50,8 +49,9 @@ def predict(
         posterior: A posterior of this model.
         model: The model, or its `Problem`. It is left as it was.
         batch: The inputs, as the model's loader yields them; targets are not used.
-        link: How the linearised model's outputs become probabilities: "auto", "probit",
-            "diagonal-probit", "sampling", "laplace-bridge", or a `Link` with settings.
+        link: How the linearised model's outputs become probabilities: "auto", "quadrature",
+            "probit", "diagonal-probit", "sampling", "laplace-bridge", or a `Link` with
+            settings.
         samples: Predict by this many draws of the weights; 0 for the point estimate. By
             default a linearised posterior draws none, any other as many as it was
             calibrated with.
@@ -138,8 +138,7 @@ def _linearised_predictives(
     unlabelled = replace(problem.with_likelihood(likelihood), targets=lambda batch: None)
     name = likelihood.resolve_link(link.name, link.top)
     count = max(1, (link.top or likelihood.outputs) - 1)
-    generator = torch.Generator().manual_seed(seed)
-    normals = standard_normals(link.draws, count, generator=generator)
+    normals = standard_normals(link.draws, count, seed=seed)
     blocks = find_blocks(problem.model, posterior.subset)
     terms = posterior.covariance_terms(blocks)
     directions = likelihood.choose_directions(name, link.top)

@@ -115,9 +115,7 @@ def predict_from_outputs(
         noise = (scale or likelihood.noise) * likelihood.ratios(outputs)
         zero = torch.zeros_like(outputs)
         return GaussianPredictive(outputs, zero, noise.expand_as(outputs).clone())
-    temperature = scale or 1.0
-    probs = (outputs / temperature).sigmoid()
-    return BernoulliPredictive(probs, outputs, temperature=temperature)
+    return BernoulliPredictive.from_logits(outputs, scale or 1.0)
 
 
 def predict_posterior(

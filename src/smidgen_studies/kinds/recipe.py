@@ -43,6 +43,7 @@ _LEVELS = (
     "10 % ekfac",
 )
 _BEST = "best size or last layer, joint"
+_LINK = Categorical(2).resolve_link("auto")
 _EVIDENCE: tuple[Literal["scalar", "layer"], ...] = ("scalar", "layer")
 # One training batch in so many scores rows and columns by activation and curvature.
 _SCORING_STEP = 5
@@ -97,8 +98,8 @@ def run(job: Job) -> Mapping[str, Any]:
     data = draw(job)
     if data.classes != 2:
         raise ArgumentError(
-            f"data {data.about.name!r} must have 2 classes, got {data.classes}. The link of "
-            "these recipes is probit: choose other data."
+            f"data {data.about.name!r} must have 2 classes, got {data.classes}. These recipes "
+            "are of one difference of logits: choose other data."
         )
     model, tokenizer = load_needed_model(job)
     loaders = data.loaders(tokenizer)
@@ -106,7 +107,7 @@ def run(job: Job) -> Mapping[str, Any]:
     posteriors = _fit_levels(problem, list(loaders["train"]))
     grid = torch.tensor(GRID, dtype=torch.float64)
     held, test = (
-        variance_table(problem, loaders[name], posteriors, grid, "probit")
+        variance_table(problem, loaders[name], posteriors, grid, _LINK)
         for name in ("validation", "test")
     )
     tables = _Tables(held, test)
@@ -151,7 +152,7 @@ class _Tables:
     def __post_init__(self) -> None:
         self.likelihood = Categorical(2)
         held = self.validation
-        self.objective = Objective(self.likelihood, held.outputs, held.targets, "probit")
+        self.objective = Objective(self.likelihood, held.outputs, held.targets, _LINK)
 
     def parts(self, recipe: Recipe) -> Parts:
         """The blocks of a recipe by the label of their precision."""
@@ -204,7 +205,7 @@ class _Tables:
         predictive = self.likelihood.predictive(
             self.test.outputs,
             covariance.double(),
-            link="probit",
+            link=_LINK,
             temperature=temperature,
             normals=torch.empty(0),
         )

@@ -21,7 +21,7 @@ def mixture_methods(
     settings: Mapping[str, Any],
 ) -> list[Method]:
     """Average the probabilities of S networks, as they are and with a temperature."""
-    # Outputs are (S, N, C), targets (N,); logits are divided before they are averaged.
+    # Outputs are (S, N, C), targets (N,); the temperature divides the mean of the logits.
     outputs, targets = validation
     likelihood = Categorical(outputs.shape[-1])
     held = HeldOut(likelihood, outputs, outputs.mean(0, keepdim=True), targets)

@@ -45,7 +45,7 @@ def calibrate(
         settings: What to choose, and from what; for a linearised posterior.
         link: How the logits become probabilities; for a linearised posterior.
         samples: How many draws; for a posterior that predicts by draws.
-        seed: Seed of the draws.
+        seed: Seed of the draws, of weights or of the link's logits: predict with the same.
         progress: Show a progress bar.
 
     Returns:
@@ -90,5 +90,6 @@ def calibrate(
         tracked,
         settings or CalibrationSettings(),
         named,
+        seed,
     )
     return cast(_Kind, precise)

@@ -16,9 +16,9 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.outputs.links import standard_normals
+from smidgen.outputs.links import DRAWS, standard_normals
+from smidgen.outputs.quadrature import NODES
 
-_DRAWS = 64
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
 # Shrinks the bracket to 5e-6 of a nat, where the NLL is flat to 1e-11.
@@ -33,7 +33,8 @@ _MOST_DRAWN = 2**24
 class Objective:
     """Held-out outputs (N, C) and targets, and how they are scored.
 
-    `top` is how many classes of each example have a covariance; None for all. Covariances
+    `top` is how many classes of each example have a covariance; None for all. `draws` and
+    `seed` are of a link that samples: the same draws as those of a prediction. Covariances
     are (P, N, K, K), for unit noise in a regression; None stands for a point estimate.
     """
 
@@ -43,6 +44,8 @@ class Objective:
     link: str
     temperature: float = 1.0
     top: int | None = None
+    draws: int = DRAWS
+    seed: int = 0
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -95,7 +98,8 @@ class Objective:
     @property
     def normals(self) -> Tensor:
         """The draws of a link that samples: the same for every candidate."""
-        return standard_normals(_DRAWS, max(1, (self.top or self.likelihood.outputs) - 1))
+        count = max(1, (self.top or self.likelihood.outputs) - 1)
+        return standard_normals(self.draws, count, seed=self.seed)
 
     def _curve(self, covariance: Tensor) -> Curve:
         return self.likelihood.nll_of_temperature(
@@ -117,7 +121,7 @@ class Objective:
         if covariance is None:
             return score(self._point_curve, 1)
         rows, classes = self.outputs.shape
-        draws = _DRAWS if self.link == "sampling" else 1
+        draws = {"sampling": self.draws, "quadrature": NODES}.get(self.link, 1)
         drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
         pieces = covariance.split(max(1, _MOST_DRAWN // drawn))
         return torch.cat([score(self._curve(piece), len(piece)) for piece in pieces], -1)

@@ -77,6 +77,7 @@ def calibrate_precision(
     batches: Iterable[Batch],
     settings: CalibrationSettings,
     link: Link,
+    seed: int = 0,
 ) -> LaplacePosterior:
     """Choose precision and temperature (or noise); `calibration` keeps the whole curve."""
     posterior.require(problem.model)
@@ -101,7 +102,14 @@ def calibrate_precision(
         top=link.top,
     )
     objective = Objective(
-        likelihood, table.outputs, table.targets, name, posterior.temperature, link.top
+        likelihood,
+        table.outputs,
+        table.targets,
+        name,
+        posterior.temperature,
+        link.top,
+        link.draws,
+        seed,
     )
     jointly = what != "precision"
     curve, choice = choose_precisions(

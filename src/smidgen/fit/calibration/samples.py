@@ -145,8 +145,12 @@ def _curve(
         labels = likelihood.outputs
         outputs, targets = outputs.flatten(1)[..., None], targets.flatten()[:, None]
 
+    mean = outputs.mean(0)
+
     def mixture(temperature: float) -> Tensor:
-        logs = torch.stack([likelihood.log_prob(o / temperature, targets) for o in outputs])
+        # As `divide_mean` does, one draw at a time.
+        shift = mean * (1 / temperature - 1)
+        logs = torch.stack([likelihood.log_prob(o + shift, targets) for o in outputs])
         return labels * (log(len(outputs)) - logs.logsumexp(0).mean())
 
     return mixture

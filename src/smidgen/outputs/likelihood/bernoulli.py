@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
+from smidgen.outputs.information import mixture_information
 from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
-from smidgen.outputs.links import damping_factor
-from smidgen.outputs.predictive import BernoulliPredictive, mixture_information
+from smidgen.outputs.links import (
+    append_axes,
+    both_outcomes,
+    divide_mean,
+    log_mean,
+    two_class_link,
+)
+from smidgen.outputs.predictive import BernoulliPredictive
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,8 @@ class Bernoulli(Likelihood):
     """C independent yes/no labels, one logit each; targets are 0 or 1, (B, C)."""
 
     kind: ClassVar[str] = "bernoulli"
-    # One logit for each label: the diagonal probit is the probit.
-    links: ClassVar[tuple[str, ...]] = ("probit", "diagonal-probit")
+    # Each label is a link of two classes; there the diagonal probit is the probit.
+    links: ClassVar[tuple[str, ...]] = ("quadrature", "probit", "diagonal-probit")
 
     def root_columns(self, logits: Tensor) -> Tensor:
         """One column per label, √(p(1 − p)): (C, B, C)."""
@@ -47,23 +54,22 @@ class Bernoulli(Likelihood):
         normals: Tensor,
         top: int | None = None,
     ) -> BernoulliPredictive:
-        """Probability of each label, by the probit."""
+        """Probability of each label."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        probs = (outputs / temperature * damping_factor(variance)).sigmoid()
-        return BernoulliPredictive(probs, outputs, variance, temperature)
+        log_probs = both_outcomes(two_class_link(link, variance), outputs / temperature)
+        return BernoulliPredictive(log_probs, outputs, variance, temperature)
 
     def mixture(self, outputs: Tensor, temperature: float) -> BernoulliPredictive:
         """Mean probability of each label over samples (S, B, C)."""
-        scaled = outputs / temperature
-        both = torch.stack([-scaled, scaled], -1)  # (S, B, C, 2)
-        log_probs = torch.nn.functional.logsigmoid(both).movedim(0, -2)
-        weights = outputs.new_full((len(outputs),), 1 / len(outputs))
+        divided = divide_mean(outputs, temperature)
+        draws = both_outcomes(torch.nn.functional.logsigmoid, divided)
+        draws = draws.movedim(0, -2)  # (B, C, S, 2)
         return BernoulliPredictive(
-            scaled.sigmoid().mean(0),
+            log_mean(draws),
             outputs.mean(0),
             outputs.var(0),
             temperature,
-            mixture_information(log_probs, weights).sum(-1),
+            mixture_information(draws).sum(-1),
         )
 
     def nll_of_temperature(
@@ -76,13 +82,12 @@ class Bernoulli(Likelihood):
         normals: Tensor,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
-        """Prepare the mean NLL of damped logits."""
-        damped = outputs * damping_factor(covariance.diagonal(dim1=-2, dim2=-1))
+        """Prepare the mean NLL, summed over labels."""
+        log_yes = two_class_link(link, covariance.diagonal(dim1=-2, dim2=-1))
+        towards = outputs * (2 * targets - 1)
 
         def nll(temperature: float | Tensor) -> Tensor:
-            if isinstance(temperature, Tensor):
-                temperature = temperature[..., None, None]
-            return -self.log_prob(damped / temperature, targets).mean(-1)
+            return -log_yes(towards / append_axes(temperature, 2)).sum(-1).mean(-1)
 
         return nll
 

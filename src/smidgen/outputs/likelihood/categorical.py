@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.information import mixture_information
 from smidgen.outputs.likelihood.base import Likelihood
 from smidgen.outputs.links import (
     at_temperatures,
     centre,
     directions,
+    divide_mean,
+    draws_at_temperatures,
+    log_mean,
     pick_class,
     resolve_link,
     targets_at_temperatures,
 )
-from smidgen.outputs.predictive import CategoricalPredictive, mixture_information
+from smidgen.outputs.predictive import CategoricalPredictive
 from smidgen.outputs.top_classes import TopClasses
 
 # Weight samples of more classes keep no covariance between every two of them.
@@ -108,31 +112,46 @@ class Categorical(Likelihood):
         normals: Tensor,
         top: int | None = None,
     ) -> CategoricalPredictive:
-        """Class probabilities; the covariance becomes one of logits, (B, C, C)."""
-        at = _at_temperatures(link, outputs, covariance, normals, top)
-        if link != "diagonal-probit":
-            covariance = centre(covariance)
-        classes = None if top is None else TopClasses.of(outputs, top).numbers
+        """Class probabilities; the covariance becomes one of centred logits, (B, C, C)."""
+        classes, information = None, None
+        if top is not None:
+            followed = TopClasses.of(outputs, top)
+            at = followed.at_temperatures(outputs, covariance, normals=normals)
+            log_probs, classes = at(temperature), followed.numbers
+            information = followed.information(
+                outputs, covariance, temperature, normals=normals
+            )
+        elif link == "sampling":
+            contrasts = outputs[..., 1:] - outputs[..., :1]
+            drawn = draws_at_temperatures(contrasts, covariance, normals)
+            draws = drawn(temperature).log_softmax(-1)  # (B, S, C)
+            log_probs, information = log_mean(draws), mixture_information(draws)
+        else:
+            log_probs = at_temperatures(link, outputs, covariance)(temperature)
         return CategoricalPredictive(
-            at(temperature), outputs, covariance, temperature, classes
+            log_probs,
+            outputs,
+            centre(covariance, top or self.outputs),
+            temperature,
+            classes,
+            information,
         )
 
     def mixture(self, outputs: Tensor, temperature: float) -> CategoricalPredictive:
         """Mean class probabilities over samples (S, B, C)."""
-        log_probs = (outputs / temperature).log_softmax(-1)
+        log_probs = divide_mean(outputs, temperature).log_softmax(-1).movedim(0, -2)
         count = len(outputs)
         covariance = None
         if self.outputs <= _PAIRED_CLASSES:
             deviations = outputs - outputs.mean(-1, keepdim=True)
             deviations = deviations - deviations.mean(0)
             covariance = torch.einsum("sbc,sbd->bcd", deviations, deviations) / (count - 1)
-        weights = outputs.new_full((count,), 1 / count)
         return CategoricalPredictive(
-            log_probs.logsumexp(0) - log(count),
+            log_mean(log_probs),
             outputs.mean(0),
             covariance,
             temperature,
-            information=mixture_information(log_probs.movedim(0, -2), weights),
+            information=mixture_information(log_probs),
         )
 
     def nll_of_temperature(
@@ -151,7 +170,8 @@ class Categorical(Likelihood):
                 link, outputs, covariance, targets, normals=normals
             )
             return lambda temperature: -log_probs(temperature).mean(-1)
-        at = _at_temperatures(link, outputs, covariance, normals, top)
+        followed = TopClasses.of(outputs, top)
+        at = followed.at_temperatures(outputs, covariance, normals=normals)
         return lambda temperature: -pick_class(at(temperature), targets).mean(-1)
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -173,13 +193,3 @@ class Categorical(Likelihood):
                 f"has {self.outputs} classes; renumber the labels."
             )
         return targets.long()
-
-
-def _at_temperatures(
-    link: str, outputs: Tensor, covariance: Tensor, normals: Tensor, top: int | None
-) -> Callable[[float | Tensor], Tensor]:
-    """Prepare a link for all classes, or for the likeliest of each example."""
-    if top is None:
-        return at_temperatures(link, outputs, covariance, normals=normals)
-    followed = TopClasses.of(outputs, top)
-    return followed.at_temperatures(outputs, covariance, normals=normals)

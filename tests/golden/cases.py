@@ -1027,7 +1027,8 @@ def arrays():
     second = CategoricalPredictive.from_logits(first.logits + normal(80, 4), 1.5)
     targets = torch.multinomial((first.logits / 2).softmax(-1), 1, generator=generator)
     labels = (normal(80, 3) > 0).double()
-    yes = BernoulliPredictive(normal(80, 3).sigmoid(), normal(80, 3))
+    yes = BernoulliPredictive.from_logits(normal(80, 3))
+    normal(80, 3)  # so that the numbers below stay
     spread = normal(80, 2).exp()
     numbers = GaussianPredictive(normal(80, 2), spread, 0.5 * torch.ones(80, 2).double())
     return first, second, targets.squeeze(-1), yes, labels, numbers, normal(80, 2)

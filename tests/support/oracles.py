@@ -6,6 +6,8 @@ one class at a time where that is clearer. Nothing is imported from `smidgen.cur
 
 from __future__ import annotations
 
+from math import log, pi
+
 import torch
 from torch.func import functional_call, jacrev
 
@@ -18,6 +20,25 @@ def output_hessian(kind: str, logits: torch.Tensor) -> torch.Tensor:
     if kind == "bernoulli":
         return (logits.sigmoid() * (1 - logits.sigmoid())).diag()
     return torch.eye(len(logits), dtype=logits.dtype)
+
+
+def centred(covariance: torch.Tensor) -> torch.Tensor:
+    """Covariance of logits after their mean is taken off, from that of the logits (B, C, C)."""
+    centring = torch.eye(covariance.shape[-1]).double() - 1 / covariance.shape[-1]
+    return centring @ covariance @ centring
+
+
+def sigmoid_by_sum(mean: float, variance: float) -> tuple[float, float]:
+    """log E σ(f) and E H[σ(f)] for f ~ N(mean, variance), by a fine sum over f."""
+    spread = variance**0.5
+    # Where mean and variance are small against each other the tail adds most of it.
+    step = 0.3 / max(1.0, spread)
+    z = torch.arange(-13, 20, step, dtype=torch.float64)
+    logits = mean + spread * z
+    log_density = -0.5 * z.square() - 0.5 * log(2 * pi) + log(step)
+    terms = log_density + torch.nn.functional.logsigmoid(logits)
+    entropy = sum(torch.special.entr(each.sigmoid()) for each in (logits, -logits))
+    return float(terms.logsumexp(0)), float((log_density.exp() * entropy).sum())
 
 
 def output_jacobian(model, forward, batch, names):

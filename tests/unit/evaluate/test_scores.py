@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError
-from math import log, pi, sqrt
+from math import exp, log, pi, sqrt
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from smidgen import evaluate
 from smidgen.errors import ArgumentError, DataError
 from smidgen.evaluate.association import average_ranks
 from smidgen.evaluate.intervals import redraw
+from smidgen.outputs.likelihood import Bernoulli
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -50,7 +51,7 @@ def labels() -> tuple[BernoulliPredictive, Tensor]:
     source = generator(2)
     logits = torch.randn(50, 3, generator=source, dtype=torch.float64)
     targets = torch.randint(2, (50, 3), generator=source)
-    return BernoulliPredictive(logits.sigmoid(), logits), targets
+    return BernoulliPredictive.from_logits(logits), targets
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ class TestScores:
     def test_two_classes_score_twice_the_one_label_brier(self):
         p, target = 0.8, torch.tensor([1])
         two = CategoricalPredictive(vector(1 - p, p).log()[None], vector(0, 0)[None])
-        one = BernoulliPredictive(vector(p)[None], vector(0)[None])
+        one = BernoulliPredictive(vector(1 - p, p).log()[None, None], vector(0)[None])
         pair = evaluate.brier(two, target).item()
         assert pair == pytest.approx(2 * 0.2**2)
         assert evaluate.brier(one, target).item() == pytest.approx(pair / 2)
@@ -120,13 +121,29 @@ class TestScores:
         nll = evaluate.nll(predictive, vector(1, 5)).tolist()
         assert nll == pytest.approx([0.5 * log(2 * pi), 0.5 * log(2 * pi) + 4.5])
 
-    def test_a_saturated_label_keeps_the_loss_finite(self):
-        for dtype, bits in ((torch.float64, 53), (torch.float32, 24)):
-            one = torch.ones(1, 1, dtype=dtype)
-            predictive = BernoulliPredictive(one, one * 90)
-            assert evaluate.nll(predictive, torch.ones(1, 1)).item() == 0
-            found = evaluate.nll(predictive, torch.zeros(1, 1)).item()
-            assert found == pytest.approx(bits * log(2))
+    @pytest.mark.parametrize("logit", [36.0, 40.0, 800.0, 1e4])
+    def test_a_saturated_label_costs_its_logit_either_way(self, logit):
+        likelihood, one = Bernoulli(1), torch.ones(1, 1, dtype=torch.float64)
+        for sign in (-1, 1):
+            outputs = sign * logit * one
+            pair = torch.stack([outputs, outputs])
+            for predictive in (
+                BernoulliPredictive.from_logits(outputs),
+                likelihood.mixture(pair, 1.0),
+                likelihood.predictive(
+                    outputs,
+                    torch.zeros(1, 1, 1).double(),
+                    link="quadrature",
+                    temperature=1.0,
+                    normals=torch.empty(0),
+                ),
+            ):
+                right, wrong = (
+                    evaluate.nll(predictive, torch.full((1, 1), float(label))).item()
+                    for label in (sign > 0, sign < 0)
+                )
+                assert right == pytest.approx(exp(-logit), rel=1e-9)
+                assert wrong == pytest.approx(logit, rel=1e-9)
 
     def test_scores_are_fp64_also_from_fp32(self):
         log_probs = torch.randn(5, 3, generator=generator()).log_softmax(-1)
@@ -186,7 +203,7 @@ class TestScores:
     def test_wrong_numbers_are_refused(self, targets, message):
         mean = torch.zeros(3, 2)
         gaussian = GaussianPredictive(mean, mean, 1.0)
-        bernoulli = BernoulliPredictive(mean + 0.5, mean)
+        bernoulli = BernoulliPredictive.from_logits(mean)
         for predictive in (gaussian, bernoulli):
             with pytest.raises(DataError, match=message):
                 evaluate.nll(predictive, targets)

@@ -97,7 +97,7 @@ def test_bf16_models_get_fp32_factors():
 
 @pytest.mark.parametrize(
     ("outputs", "link"),
-    [(2, "probit"), (2, "diagonal-probit"), (3, "sampling"), (3, "diagonal-probit")],
+    [(2, "quadrature"), (2, "probit"), (2, "diagonal-probit"), (3, "sampling"), (3, "diagonal-probit")],
 )
 @pytest.mark.parametrize("what", ["joint", "precision", "temperature"])
 @EDGES_ARE_FINE
@@ -129,7 +129,7 @@ def test_tuning_equals_refitting_every_candidate(outputs, link, what):
                 candidate.with_temperature(temperature),
                 model,
                 validation,
-                link=smidgen.Link(link, draws=64),
+                link=link,
             )
             return float(-predictive.log_probs.gather(1, targets[:, None]).mean())
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import pi
+
 import pytest
 import torch
 
+import smidgen
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
 from smidgen.outputs.links import (
+    DRAWS,
     at_temperatures,
     directions,
     resolve_link,
@@ -19,7 +23,8 @@ from smidgen.outputs.predictive import (
     GaussianPredictive,
     concatenate,
 )
-from tests.support.oracles import output_hessian
+from tests.support.cases import Case, mlp, vectors
+from tests.support.oracles import centred, output_hessian, subset_jacobian
 from tests.support.tolerances import EXACT, PROBIT, Z
 
 
@@ -72,7 +77,7 @@ def test_sampling_agrees_with_brute_force_within_its_error():
     root = normal(3, 3, 3, seed=1)
     covariance = root @ root.transpose(1, 2)
     draws = 20_000
-    normals = standard_normals(draws, 3, generator=torch.Generator().manual_seed(5))
+    normals = standard_normals(draws, 3, seed=5)
     found = class_log_probs("sampling", logits, covariance, normals=normals).exp()
     other = normal(draws, 3, 3, seed=9)
     contrast = logits[:, 1:] - logits[:, :1]
@@ -83,7 +88,64 @@ def test_sampling_agrees_with_brute_force_within_its_error():
     assert ((found - probs.mean(0)).abs() < Z * error).all()
 
 
-@pytest.mark.parametrize("link", ["probit", "diagonal-probit", "sampling"])
+def test_few_draws_err_less_than_four_times_as_many_independent_ones():
+    """So that the same draws are few enough to calibrate and good enough to predict."""
+    logits, root = 3 * normal(30, 10), normal(30, 9, 9, seed=1)
+    covariance = root @ root.mT
+
+    def probs(normals):
+        return class_log_probs("sampling", logits, covariance, normals=normals).exp()
+
+    exact = torch.stack([probs(standard_normals(4096, 9, seed=s)) for s in (8, 9)]).mean(0)
+    few = [probs(standard_normals(DRAWS, 9, seed=s)) - exact for s in range(8)]
+    independent = [probs(normal(4 * DRAWS, 9, seed=s)) - exact for s in range(8)]
+    assert torch.stack(few).square().mean() < torch.stack(independent).square().mean()
+
+
+def test_draws_are_standard_normal_and_settled_by_their_seed():
+    draws = standard_normals(1024, 40)
+    assert torch.isfinite(draws).all()
+    assert (draws.mean(0).abs() < Z / 1024**0.5).all()
+    covariance = draws.T.cov()
+    eye = torch.eye(40).double()
+    assert ((covariance - eye).abs() < Z * ((1 + eye) / 1024).sqrt()).all()
+    state = torch.random.get_rng_state()
+    assert torch.equal(standard_normals(16, 3, seed=2), standard_normals(16, 3, seed=2))
+    assert not torch.equal(standard_normals(16, 3, seed=2), standard_normals(16, 3, seed=3))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    # More than a Sobol sequence has dimensions.
+    assert torch.isfinite(standard_normals(2, 30_000)).all()
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_the_covariance_is_that_of_centred_logits_whatever_the_link(outputs):
+    model, batch = Case("mlp", mlp, outputs, vectors).make()
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(model, [batch], subset, structure="full", precision=0.4)
+    jacobian = subset_jacobian(model, lambda net, own: net(own[0]), batch, subset)
+    roots = posterior.likelihood.root_columns(model(batch[0]).detach())  # (K, B, C)
+    rows = torch.einsum("kbc,bcp->kbp", roots, jacobian).flatten(0, 1)
+    precision = rows.T @ rows + 0.4 * torch.eye(subset.size).double()
+    expected = centred(jacobian @ torch.linalg.solve(precision, jacobian.mT))
+    two = ("quadrature", "probit") if outputs == 2 else ()
+    for link in ("auto", *two, "diagonal-probit", "sampling", "laplace-bridge"):
+        found = smidgen.predict(posterior, model, batch, link=link)
+        torch.testing.assert_close(found.logit_covariance, expected, **EXACT)
+        variance = torch.tensor(found.to_dict()["logit_variance"], dtype=torch.float64)
+        torch.testing.assert_close(variance, expected.diagonal(dim1=1, dim2=2), **EXACT)
+        torch.testing.assert_close(found.logit_variance, variance, **EXACT)
+
+
+def test_the_diagonal_probit_is_damped_by_the_logits_own_variances():
+    logits, root = normal(5, 3), normal(5, 3, 3, seed=1)
+    covariance = root @ root.mT
+    found = class_log_probs("diagonal-probit", logits, covariance, temperature=1.7)
+    factor = (1 + pi / 8 * covariance.diagonal(dim1=1, dim2=2)).rsqrt()
+    expected = (logits / 1.7 * factor).log_softmax(-1)
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("link", ["quadrature", "probit", "diagonal-probit", "sampling"])
 def test_no_variance_is_a_plain_softmax_with_temperature(link):
     logits = normal(5, 2)
     count = len(directions(link, 2))
@@ -115,10 +177,11 @@ def test_the_tuned_nll_is_that_of_the_predictive(link):
 
 
 def test_links_refuse_what_they_cannot_serve():
-    assert resolve_link("auto", 2) == "probit"
+    assert resolve_link("auto", 2) == "quadrature"
     assert resolve_link("auto", 3) == "sampling"
-    with pytest.raises(ArgumentError, match="'probit' is for two classes, got 3"):
-        resolve_link("probit", 3)
+    for link in ("quadrature", "probit"):
+        with pytest.raises(ArgumentError, match=f"'{link}' is for two classes, got 3"):
+            resolve_link(link, 3)
     with pytest.raises(ArgumentError, match="link must be 'auto' or one of.*'logit'"):
         resolve_link("logit", 2)
 
@@ -155,30 +218,6 @@ def test_bad_targets_are_named(likelihood, logits, targets, message):
         check()
 
 
-def test_mutual_information_grows_with_variance_and_vanishes_without():
-    logits = torch.tensor([[0.2, 1.0]]).double()
-    values = []
-    for variance in (0.0, 1.0, 9.0):
-        covariance = variance / 4 * torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]).double()
-        log_probs = class_log_probs("probit", logits, torch.tensor([[[variance]]]).double())
-        predictive = CategoricalPredictive(log_probs, logits, covariance)
-        values.append(float(predictive.mutual_information))
-        assert values[-1] <= float(predictive.entropy) + PROBIT["atol"]
-    assert values[0] == pytest.approx(0, abs=1e-12)
-    assert values[0] < values[1] < values[2]
-
-
-def test_mutual_information_of_two_classes_equals_sampling():
-    logits, variance, draws = torch.tensor([[0.0, 0.7]]).double(), 2.5, 200_000
-    covariance = variance / 4 * torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]).double()
-    found = CategoricalPredictive(logits, logits, covariance).mutual_information
-    p = (0.7 + variance**0.5 * normal(draws)).sigmoid()
-    entropy = -(p * p.log() + (1 - p) * (1 - p).log())
-    mean = p.mean()
-    expected = -(mean * mean.log() + (1 - mean) * (1 - mean).log()) - entropy.mean()
-    assert abs(float(found) - float(expected)) < Z * float(entropy.std()) / draws**0.5
-
-
 def test_regression_predictive_separates_noise_from_doubt():
     predictive = GaussianPredictive(
         torch.zeros(2, 1), torch.tensor([[0.0], [3.0]]), noise=1.0
@@ -195,7 +234,11 @@ def test_to_dict_lists_one_entry_per_example():
         CategoricalPredictive(
             logits.log_softmax(-1), logits, torch.zeros(3, 2, 2).double()
         ),
-        BernoulliPredictive(logits.sigmoid(), logits, torch.ones(3, 2).double()),
+        BernoulliPredictive(
+            logits[..., None].log_softmax(-1).expand(3, 2, 2),
+            logits,
+            torch.ones(3, 2).double(),
+        ),
         GaussianPredictive(logits, logits.square(), 1.0),
     ]
     for predictive in predictives:

@@ -114,8 +114,8 @@ def test_a_linear_classifier_has_the_integral_over_its_logits():
     means = exact.logits[:, 1] - exact.logits[:, 0]
     grid = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     weights = (-0.5 * grid**2).exp() / (-0.5 * grid**2).exp().sum()
-    # The temperature divides each sample's logits, so the deviations too.
-    drawn = ((means[:, None] + variance.sqrt()[:, None] * grid) / 1.7).sigmoid()
+    # The temperature divides the mean and not the deviations.
+    drawn = (means[:, None] / 1.7 + variance.sqrt()[:, None] * grid).sigmoid()
     expected = (drawn * weights).sum(-1)
     spread = ((drawn - expected[:, None]).square() * weights).sum(-1).sqrt()
     count = 3000
@@ -125,6 +125,31 @@ def test_a_linear_classifier_has_the_integral_over_its_logits():
     between = sample[:, 0, 0] + sample[:, 1, 1] - 2 * sample[:, 0, 1]
     error = variance * (2 / (count - 1)) ** 0.5
     assert ((between - variance).abs() < Z * error).all()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind"),
+    [(2, "categorical"), (3, "categorical"), (1, "bernoulli"), (3, "bernoulli")],
+)
+@pytest.mark.parametrize("temperature", [0.4, 3.0])
+def test_draws_of_a_linear_model_agree_with_the_linearised_one(outputs, kind, temperature):
+    """Whatever the temperature: it divides the mean of both, and the noise of neither."""
+    case = Case("linear", linear, outputs, vectors, kind)
+    model, batch = case.make()
+    subset = smidgen.select.last_layer(model)
+    posterior = smidgen.fit.laplace(case.problem(model), [batch], subset, precision=0.3)
+    posterior = posterior.with_temperature(temperature)
+    many = smidgen.Link(draws=2**13)
+    exact = smidgen.predict(posterior, model, batch, link=many).probs
+    runs = [
+        smidgen.predict(posterior, model, batch, samples=400, seed=seed).probs
+        for seed in range(16)
+    ]
+    error = torch.stack(runs).std(0) / len(runs) ** 0.5
+    assert ((torch.stack(runs).mean(0) - exact).abs() < Z * error).all()
+    # Small enough to tell another temperature.
+    other = smidgen.predict(posterior.with_temperature(1.2), model, batch, link=many).probs
+    assert ((other - exact).abs() > 2 * Z * error).any()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +170,8 @@ def test_probabilities_and_information_are_those_of_the_samples(likelihood, kind
     watched = smidgen.Problem(model, forward=forward)
     found = smidgen.predict(posterior, watched, batch, samples=7)
     assert len(outputs) == 7
-    scaled = torch.stack(outputs) / 0.6
+    centre = torch.stack(outputs).mean(0)
+    scaled = centre / 0.6 + torch.stack(outputs) - centre
     if kind == "categorical":
         probs = scaled.softmax(-1)
     else:

@@ -101,7 +101,7 @@ def test_the_table_between_grid_points_is_near_the_exact_covariance():
     )
     grid = torch.tensor(GRID, dtype=torch.float64)
     table = variance_table(
-        problem, [batch], {"": posterior}, grid, "probit", label=lambda *_: "all"
+        problem, [batch], {"": posterior}, grid, "quadrature", label=lambda *_: "all"
     )
     for wanted in (GRID[0], 3e-4, 0.02, 7.0, 800.0, 3e5):
         exact = variance_table(
@@ -109,7 +109,7 @@ def test_the_table_between_grid_points_is_near_the_exact_covariance():
             [batch],
             {"": posterior},
             torch.tensor([wanted]).double(),
-            "probit",
+            "quadrature",
             label=lambda *_: "all",
         )
         torch.testing.assert_close(

@@ -19,13 +19,11 @@ from torch import Tensor
 from smidgen.errors import ArgumentError
 from smidgen.outputs.information import entropy_of, mixture_information
 from smidgen.outputs.links import (
-    DRAWS,
+    GaussianLogit,
     between,
     both_outcomes,
     draws_at_temperatures,
-    standard_normals,
 )
-from smidgen.outputs.quadrature import GaussianLogit
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +166,7 @@ class CategoricalPredictive(Predictive):
         if contrasts.shape[1] == 1:
             logit = GaussianLogit.of(variances[:, 0, 0])
             return logit.information(contrasts[:, 0] / self.temperature)
-        normals = standard_normals(DRAWS, contrasts.shape[1])
-        drawn = draws_at_temperatures(contrasts, variances, normals)(self.temperature)
+        drawn = draws_at_temperatures(contrasts, variances, None)(self.temperature)
         return mixture_information(drawn.log_softmax(-1))
 
     def __len__(self) -> int:

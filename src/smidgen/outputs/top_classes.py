@@ -51,13 +51,13 @@ class TopClasses:
         return distances.gather(-1, numbers[..., 1:]), remaining
 
     def at_temperatures(
-        self, logits: Tensor, covariance: Tensor, *, normals: Tensor
+        self, logits: Tensor, covariance: Tensor, *, normals: Tensor | None = None
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the sampling link: log-probabilities (..., B, C) of temperatures (...)."""
         # covariance: of the directions, (..., B, m−1, m−1). normals: (S, m−1). One temperature
         # takes memory for B·S·m + B·C numbers.
         noise = noise_draws(covariance, normals)
-        count = log(len(normals))
+        count = log(noise.shape[-2])
 
         def sampled(temperature: float | Tensor) -> Tensor:
             means, remaining = self.grouped(logits / append_axes(temperature, 2))
@@ -71,7 +71,12 @@ class TopClasses:
         return sampled
 
     def information(
-        self, logits: Tensor, covariance: Tensor, temperature: float, *, normals: Tensor
+        self,
+        logits: Tensor,
+        covariance: Tensor,
+        temperature: float,
+        *,
+        normals: Tensor | None = None,
     ) -> Tensor:
         """H[E p] − E H[p] of the same draws, (B,)."""
         # Among the remaining classes nothing is uncertain: they count as one.

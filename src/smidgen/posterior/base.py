@@ -78,7 +78,7 @@ class Posterior(ABC):
         likelihood: What the model's outputs mean.
         num_data: How many training examples it was fitted to; 0 if not counted.
         fingerprint: Hash of the weights of the model it belongs to.
-        temperature: Divides the logits.
+        temperature: Divides the mean of the logits, and not how they vary.
         calibration: How `calibrate` chose the temperature and more, if it did.
     """
 

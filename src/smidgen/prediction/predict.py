@@ -138,7 +138,9 @@ def _linearised_predictives(
     unlabelled = replace(problem.with_likelihood(likelihood), targets=lambda batch: None)
     name = likelihood.resolve_link(link.name, link.top)
     count = max(1, (link.top or likelihood.outputs) - 1)
-    normals = standard_normals(link.draws, count, seed=seed)
+    normals = None
+    if name == "sampling":
+        normals = standard_normals(link.draws, count, seed=seed)
     blocks = find_blocks(problem.model, posterior.subset)
     terms = posterior.covariance_terms(blocks)
     directions = likelihood.choose_directions(name, link.top)

@@ -207,7 +207,6 @@ class _Tables:
             covariance.double(),
             link=_LINK,
             temperature=temperature,
-            normals=torch.empty(0),
         )
         assert isinstance(predictive, CategoricalPredictive)
         self.precisions[name] = precisions

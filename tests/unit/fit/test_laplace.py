@@ -97,7 +97,13 @@ def test_bf16_models_get_fp32_factors():
 
 @pytest.mark.parametrize(
     ("outputs", "link"),
-    [(2, "quadrature"), (2, "probit"), (2, "diagonal-probit"), (3, "sampling"), (3, "diagonal-probit")],
+    [
+        (2, "quadrature"),
+        (2, "probit"),
+        (2, "diagonal-probit"),
+        (3, "sampling"),
+        (3, "diagonal-probit"),
+    ],
 )
 @pytest.mark.parametrize("what", ["joint", "precision", "temperature"])
 @EDGES_ARE_FINE

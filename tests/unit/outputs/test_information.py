@@ -51,7 +51,13 @@ WAYS = [
 def test_information_is_between_zero_and_the_entropy(way, scale, spread, temperature, seed):
     link, classes, top = way
     found = predictive(
-        link, classes, scale=scale, spread=spread, temperature=temperature, top=top, seed=seed
+        link,
+        classes,
+        scale=scale,
+        spread=spread,
+        temperature=temperature,
+        top=top,
+        seed=seed,
     )
     information = found.mutual_information
     assert torch.isfinite(information).all()

@@ -12,8 +12,7 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import norm
 
-from smidgen.outputs.links import both_outcomes, two_class_link
-from smidgen.outputs.quadrature import GaussianLogit
+from smidgen.outputs.links import GaussianLogit, both_outcomes, two_class_link
 from tests.support.oracles import sigmoid_by_sum
 from tests.support.tolerances import EXACT, INTEGRATED
 
@@ -72,9 +71,7 @@ def test_the_expected_entropy_is_that_of_a_fine_sum(variance):
         torch.testing.assert_close(found, expected, rtol=0, atol=EXACT["atol"])
 
 
-@given(
-    st.floats(-1e4, 1e4), st.floats(0, 1e6) | st.floats(0, 1e-3), st.floats(0.01, 100.0)
-)
+@given(st.floats(-1e4, 1e4), st.floats(0, 1e6) | st.floats(0, 1e-3), st.floats(0.01, 100.0))
 def test_two_probabilities_are_finite_and_sum_to_one(mean, variance, temperature):
     logit = GaussianLogit.of(double([variance]))
     both = both_outcomes(logit.log_prob, double([mean / temperature]))

@@ -16,8 +16,7 @@ from torch import Tensor
 from smidgen.errors import DataError
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.outputs.likelihood import Gaussian, Likelihood
-from smidgen.outputs.links import DRAWS, standard_normals
-from smidgen.outputs.quadrature import NODES
+from smidgen.outputs.links import DRAWS, NODES, standard_normals
 
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
@@ -96,8 +95,10 @@ class Objective:
         return 0.5 * terms.sum(-1).mean(-1)
 
     @property
-    def normals(self) -> Tensor:
+    def normals(self) -> Tensor | None:
         """The draws of a link that samples: the same for every candidate."""
+        if self.link != "sampling":
+            return None
         count = max(1, (self.top or self.likelihood.outputs) - 1)
         return standard_normals(self.draws, count, seed=self.seed)
 

@@ -61,7 +61,7 @@ class Likelihood(ABC):
         *,
         link: str,
         temperature: float,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> Predictive:
         """Turn Gaussian outputs (B, C) into a predictive."""
@@ -80,7 +80,7 @@ class Likelihood(ABC):
         targets: Tensor,
         *,
         link: str,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL of a predictive as a function of its temperature."""

@@ -51,7 +51,7 @@ class Bernoulli(Likelihood):
         *,
         link: str,
         temperature: float,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> BernoulliPredictive:
         """Probability of each label."""
@@ -79,7 +79,7 @@ class Bernoulli(Likelihood):
         targets: Tensor,
         *,
         link: str,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL, summed over labels."""

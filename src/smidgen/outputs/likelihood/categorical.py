@@ -109,7 +109,7 @@ class Categorical(Likelihood):
         *,
         link: str,
         temperature: float,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> CategoricalPredictive:
         """Class probabilities; the covariance becomes one of centred logits, (B, C, C)."""
@@ -161,7 +161,7 @@ class Categorical(Likelihood):
         targets: Tensor,
         *,
         link: str,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Prepare the mean NLL; what the temperature does not change is done once."""

@@ -102,7 +102,7 @@ class Gaussian(Likelihood):
         *,
         link: str,
         temperature: float,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> GaussianPredictive:
         """A normal distribution for each output; link and temperature do not apply."""
@@ -125,7 +125,7 @@ class Gaussian(Likelihood):
         targets: Tensor,
         *,
         link: str,
-        normals: Tensor,
+        normals: Tensor | None = None,
         top: int | None = None,
     ) -> Callable[[float | Tensor], Tensor]:
         """Refuse: a regression has a noise variance where classes have a temperature."""

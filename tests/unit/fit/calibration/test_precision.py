@@ -324,6 +324,24 @@ def test_a_coarse_grid_is_not_interpolated():
         assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
 
 
+@pytest.mark.parametrize("link", ["auto", smidgen.Link(draws=24), smidgen.Link(top=3)])
+@EDGES_ARE_FINE
+def test_many_classes_are_calibrated_with_the_draws_that_predict_them(link):
+    case = next(case for case in FAST if case.name == "mlp-4")
+    model, batch = case.make()
+    subset = smidgen.select.sparse_kfac(model, percent=60)
+    posterior = smidgen.fit.laplace(model, [batch], subset)
+    validation = noisy(case, model, batch)
+    settings = smidgen.fit.CalibrationSettings(scope="scalar", refine=False)
+    tuned = smidgen.calibrate(
+        posterior, model, validation, link=link, seed=3, settings=settings
+    )
+    predictive = smidgen.predict_batches(tuned, model, validation, link=link, seed=3)
+    targets = torch.cat([y for _, y in validation])
+    nll = float(smidgen.evaluate.nll(predictive, targets).mean())
+    assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
+
+
 @pytest.mark.parametrize("link", ["sampling", "laplace-bridge", "diagonal-probit"])
 def test_a_point_estimate_is_scored_as_its_softmax(link):
     generator = torch.Generator().manual_seed(0)

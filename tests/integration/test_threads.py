@@ -247,7 +247,9 @@ def test_whole_loaders_and_comparisons_in_every_thread(setup, unchanged):
         draws = smidgen.predict_batches(setup.swag, model, data, progress=False)
         outputs, _ = smidgen.point_outputs(model, data, progress=False)
         tensors = predictive.probs, predictive.logit_covariance, draws.probs, outputs
-        return repr(without_times(record.results)), torch.cat([t.flatten() for t in tensors])
+        return repr(without_times(record.results)), torch.cat(
+            [t.flatten() for t in tensors]
+        )
 
     report, numbers = ask()
     batch = setup.batches[0]

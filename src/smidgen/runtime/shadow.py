@@ -12,7 +12,7 @@ objects that hold one themselves): that is rebuilt around their shadows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from copyreg import _slotnames  # type: ignore[attr-defined]
@@ -89,7 +89,8 @@ def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
     """
     for module in shadow.modules():
         if isinstance(module, torch.jit.ScriptModule):
-            continue  # They have their mode already: see `_Shadowing`.
+            _set_scripted_mode(module, dropout)
+            continue
         attributes = vars(module)
         attributes["training"] = dropout and not isinstance(module, _NormBase)
         # Recomputing activations only takes time here, and runs layers twice.
@@ -115,26 +116,23 @@ def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[
     pass that counts in one must not count in the caller's, nor in the next pass.
     """
     swaps = {id(_find_tensor(shadow, name)): value for name, value in replaced.items()}
-    undo: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]] = []
+    undo: list[tuple[dict[str, Any], str, Tensor]] = []
     for module in shadow.modules():
-        buffers, parameters = module._buffers, module._parameters
-        if isinstance(module, torch.jit.ScriptModule):
-            _refuse_scripted(parameters.values(), swaps)
-            continue
-        for tensor in buffers.values():
-            if tensor is not None and id(tensor) not in swaps:
-                swaps[id(tensor)] = tensor.clone()
-        for held in (parameters, buffers):
-            if any(id(tensor) in swaps for tensor in held.values()):
-                undo.append((held, dict(held)))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                swaps.setdefault(id(buffer), buffer.clone())
+                undo.append((module._buffers, name, buffer))
+        if replaced:
+            for name, parameter in module._parameters.items():
+                if id(parameter) in swaps:
+                    undo.append((module._parameters, name, parameter))
     try:
-        for held, before in undo:
-            held.update((n, swaps.get(id(tensor), tensor)) for n, tensor in before.items())
+        for held, name, before in undo:
+            held[name] = swaps[id(before)]
         yield
     finally:
-        for held, before in undo:
-            held.clear()
-            held.update(before)
+        for held, name, before in undo:
+            held[name] = before
 
 
 def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
@@ -145,12 +143,10 @@ def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
     return module._buffers[leaf]
 
 
-def _refuse_scripted(parameters: Iterable[Tensor | None], swaps: Collection[int]) -> None:
-    if any(id(parameter) in swaps for parameter in parameters):
-        raise StructureError(
-            "the chosen weights must not be inside a torch.jit module: it is shared with the "
-            "caller, so no pass can run on other weights. Use the module before scripting."
-        )
+def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
+    # One that was frozen has no mode any more.
+    if hasattr(module, "training"):
+        module.training = dropout and "Norm" not in module.original_name
 
 
 class _Eager(nn.Module):
@@ -174,7 +170,7 @@ class _Shadowing:
         self.tensors: dict[int, Tensor] = {}
         # With the values themselves, so that no other object gets their ids.
         self.rebuilt: dict[tuple[int, bool], tuple[Any, Any]] = {}
-        modules = list(model.modules())
+        modules = _list_modules(model)
         _refuse_cached_parametrizations(modules)
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
@@ -331,11 +327,25 @@ class _Shadowing:
         return other
 
 
+def _list_modules(model: nn.Module) -> list[nn.Module]:
+    """List every module once; those inside a scripted one belong to that."""
+    listed: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in listed:
+            listed[id(module)] = module
+            if not isinstance(module, torch.jit.ScriptModule):
+                waiting += [
+                    part for part in list(module._modules.values()) if part is not None
+                ]
+    return list(listed.values())
+
+
 def _make_empty(module: nn.Module) -> nn.Module:
     if isinstance(module, torch.jit.ScriptModule):
-        # It cannot be copied without its weights, so it is shared where its mode allows.
-        training = any(part.training for part in module.modules())
-        return deepcopy(module).eval() if training else module
+        # It cannot be copied without its weights.
+        return deepcopy(module)
     kind = type(module)
     if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
         kind = _Eager

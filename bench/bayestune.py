@@ -23,7 +23,7 @@ from bench.measuring import interleaved, minilm
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.bayestune.step import Langevin, StepSettings
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.record import Record
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetVector
@@ -36,7 +36,7 @@ def run() -> Record:
     """Measure all sides and return the record."""
     generator = torch.Generator().manual_seed(0)
     model, batch = minilm(BATCH, TOKENS, generator)
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    problem = smidgen.Problem(model, smidgen.Categorical(2)).on_shadow()
     everything = smidgen.select.named(model, "*")
     layers = smidgen.select.named(model, list(smidgen.coverage(model).universe))
     few = smidgen.select.weights(
@@ -51,7 +51,7 @@ def run() -> Record:
         steps, vectors = _chain(problem, moving, batch)
         memory[f"chain over {name}"] = vectors
         sides.update({f"{kind}, {name}": side for kind, side in steps.items()})
-    with preserve_model(model), torch.enable_grad():
+    with preserve_random_state(model), torch.enable_grad():
         times = interleaved(sides, rounds=ROUNDS, warm=WARM, clock=time.process_time)
     ratios = {
         name: median(map(truediv, found, times[_plain_of(name)]))

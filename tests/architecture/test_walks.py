@@ -22,5 +22,5 @@ def test_fitting_and_predicting_lead_through_few_files():
         )
     )
     predicting = walk(lambda: smidgen.predict(posteriors[0], model, batches[0]))
-    assert len(set(fitting)) <= 16
-    assert len(set(predicting)) <= 12
+    assert len(set(fitting)) <= 17
+    assert len(set(predicting)) <= 13

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
 
@@ -117,16 +117,17 @@ class _Notes:
 
 def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
     """Run one forward pass without computing it; the model may be on meta tensors."""
+    problem = problem.on_shadow()
     model = problem.model
     try:
-        with preserve_model(model), torch.enable_grad(), FakeTensorMode():
+        with preserve_random_state(model), torch.enable_grad(), FakeTensorMode():
             tensors = {n: _pretend(p) for n, p in model.named_parameters()}
             notes = _Notes({t.untyped_storage()._cdata for t in tensors.values()})
             tensors |= {n: _pretend(b) for n, b in model.named_buffers()}
             packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
             with _note_runs(model, notes), packing:
                 shown = tree_map_only(Tensor, _pretend, batch)
-                outputs = problem.outputs_with(tensors, shown)
+                outputs = problem.outputs(shown, tensors)
     except Exception as error:
         raise DataError(
             f"a pass of {type(model).__name__} cannot be rehearsed without its numbers "

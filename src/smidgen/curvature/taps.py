@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from smidgen.curvature.operators import Jacobian
 from smidgen.errors import DataError
 from smidgen.outputs.problem import SettledProblem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -178,6 +178,7 @@ class Tapped:
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
     _slots: int = 1
+    _seen: bool = False
 
     def run(self, batch: Batch) -> Trace:
         """Run the forward pass of one batch."""
@@ -186,6 +187,7 @@ class Tapped:
         outputs = self.problem.outputs(batch)
         if not len(outputs):
             raise DataError("a batch holds no example. Leave empty batches out.")
+        self._require_runs(batch)
         self._require_graph(outputs)
         rows = outputs.flatten(0, -2)
         targets, kept = self.problem.read(batch, rows.detach())
@@ -194,6 +196,19 @@ class Tapped:
             mask = None if mask.all() else mask.to(outputs.device)
         self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
+
+    def _require_runs(self, batch: Batch) -> None:
+        """Refuse a forward that uses the chosen weights and calls none of their layers."""
+        if self._seen or any(self._uses.values()):
+            return
+        self._seen = True
+        shapes = [block.layer.shapes for block in self.blocks.values()]
+        if self.problem.depends_on(batch, {name for known in shapes for name in known}):
+            raise DataError(
+                "forward must call the layers whose weights were chosen, got one that uses "
+                "their weights without a call: all curvature would be zero. Call the layers, "
+                "or choose others."
+            )
 
     def _require_graph(self, outputs: Tensor) -> None:
         """Refuse a forward that cuts all its graph."""
@@ -255,17 +270,19 @@ class Tapped:
 
 @contextmanager
 def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
-    """Tap the layers of some blocks while the context lasts; then the model is as before."""
-    taps = Tapped(problem, {block.layer.name: block for block in blocks})
-    handles: list[RemovableHandle] = []
-    with preserve_model(problem.model), torch.enable_grad():
+    """Tap the layers of some blocks on a shadow of the model, for passes in this context."""
+    shadowed = problem.on_shadow()
+    taps = Tapped(shadowed, {block.layer.name: block for block in blocks})
+    handles = [
+        taps._tap(block.layer.name, shadowed.model.get_submodule(path))
+        for block in blocks
+        for path in block.layer.modules
+    ]
+    with preserve_random_state(problem.model), torch.enable_grad():
         try:
-            for block in blocks:
-                for path in block.layer.modules:
-                    module = problem.model.get_submodule(path)
-                    handles.append(taps._tap(block.layer.name, module))
             yield taps
         finally:
+            # Else shadow and hooks would hold one another.
             for handle in handles:
                 handle.remove()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Categorical, Likelihood
 from smidgen.outputs.problem import SettledProblem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 
 Criterion = Literal["accuracy", "nll"]
@@ -66,9 +66,10 @@ def validation_scores(
     """Score the point prediction: its mean NLL, and its accuracy for classes."""
     classes = isinstance(problem.likelihood, Categorical)
     nll, hits, seen = 0.0, 0.0, 0
-    with preserve_model(problem.model), torch.no_grad():
+    shadowed = problem.on_shadow()
+    with preserve_random_state(problem.model), torch.no_grad():
         for batch in batches:
-            outputs = problem.outputs(batch, replaced).flatten(0, -2)
+            outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
             if targets is None:
                 raise DataError("validation needs labels, and a batch has none.")

@@ -9,7 +9,7 @@ warm up, decay linearly and stop early on validation data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import nan
@@ -39,7 +39,7 @@ from smidgen.runtime.checkpoint import (
     unpack_optimiser,
     with_prefix,
 )
-from smidgen.runtime.guard import fingerprint, preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.delta import Delta, make_delta
@@ -148,8 +148,7 @@ def finetune(
     if subset is not None:
         subset = _with_head(problem.model, subset, settings.head)
     with _training(problem.model, loader, None if subset is None else seed):
-        with preserve_model(problem.model):
-            problem, _, _ = problem.settle(batches)
+        problem, _, _ = problem.settle(batches)
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)
         weights: _AllWeights | _ChosenWeights = (
@@ -174,12 +173,9 @@ def finetune(
 def _training(
     model: nn.Module, loader: ResumableLoader, seed: int | None
 ) -> Iterator[None]:
-    """Fork the random numbers; for a subset, seed the loader and guard the model too."""
-    if seed is None:
-        with torch.random.fork_rng(), torch.enable_grad():
-            yield
-        return
-    with loader.seeded(seed), preserve_model(model, dropout=True), torch.enable_grad():
+    """Fork the random numbers; for a subset, seed the loader too."""
+    seeded = nullcontext() if seed is None else loader.seeded(seed)
+    with seeded, preserve_random_state(model, seeding=True), torch.enable_grad():
         yield
 
 
@@ -231,7 +227,8 @@ class _ChosenWeights:
     def __init__(
         self, problem: SettledProblem, subset: Subset, settings: FinetuneSettings
     ) -> None:
-        self.problem, self.head = problem, settings.head
+        self.model, self.head = problem.model, settings.head
+        self.problem = problem.on_shadow(dropout=True)
         rate, decay = settings.filled(all_weights=False)
         self.vector = SubsetVector(problem.model, subset)
         self.optimiser = SubsetAdamW(
@@ -258,7 +255,7 @@ class _ChosenWeights:
         self.optimiser.assign(values["difference"].to(self.optimiser.difference))
 
     def result(self) -> tuple[nn.Module, Delta]:
-        copy = deepcopy(self.problem.model)
+        copy = deepcopy(self.model)
         difference = self.optimiser.difference
         delta = make_delta(copy, self.vector.subset, difference, self._replaced())
         delta.apply(copy)

@@ -46,7 +46,7 @@ from smidgen.outputs.residuals import fit_relative_noise
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.runtime.guard import fingerprint, preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
@@ -130,7 +130,7 @@ def laplace(
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
     check_fit(problem.model, structure, precision, blocks)
-    with preserve_model(problem.model):
+    with preserve_random_state(problem.model):
         if settings.noise == "per-output":
             # Before the pass begins: a loader with lasting workers has but one iterator.
             problem = fit_relative_noise(problem, batches, reduce)

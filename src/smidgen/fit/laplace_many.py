@@ -26,7 +26,7 @@ from smidgen.fit.laplace import (
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -74,7 +74,7 @@ def laplace_many(
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
     all_blocks = [block for chosen in blocks.values() for block in chosen]
     check_fit(problem.model, Kronecker.structure, precision, all_blocks)
-    with preserve_model(problem.model):
+    with preserve_random_state(problem.model):
         tracked = track(batches, "fitting", show=progress)
         problem, first, read_once = problem.settle(tracked)
         vectors = settings.backward_vectors(problem.likelihood)

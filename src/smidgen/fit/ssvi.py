@@ -32,7 +32,7 @@ from smidgen.fit.epochs import validation_scores
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.sparse import SparsePosterior
-from smidgen.runtime.guard import disable_recomputing, preserve_model
+from smidgen.runtime.guard import disable_recomputing, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.sparse.build import make_sparse
 from smidgen.sparse.grow import Loss
@@ -94,14 +94,13 @@ def ssvi(
         network = _make_network(problem.model, subset, settings, seed)
     problem = replace(problem, model=network.model)
     loader = ResumableLoader(batches)
-    with loader.seeded(seed), preserve_model(network):
+    with loader.seeded(seed), preserve_random_state(network):
         problem, _, _ = problem.settle(batches)
         num_data = count_training_data(problem, batches, settings.num_data)
     with (
         loader.seeded(seed),
-        torch.random.fork_rng(),
+        preserve_random_state(network, seeding=True),
         torch.enable_grad(),
-        torch.inference_mode(False),
         disable_recomputing(network),
     ):
         torch.manual_seed(seed)
@@ -206,7 +205,7 @@ class _Training:
         nll = accuracy = None
         if validation is not None:
             # In the same order after every epoch, also of a resumed training.
-            with ResumableLoader(validation).seeded(seed), preserve_model(self.network):
+            with ResumableLoader(validation).seeded(seed):
                 nll, accuracy = validation_scores(self.problem, validation)
         connectivity = self.network.connectivity()
         train_nll = total / max(seen, 1)

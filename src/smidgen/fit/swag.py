@@ -27,7 +27,7 @@ from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_swag import SWAG_COSTS
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
-from smidgen.runtime.guard import fingerprint, preserve_model, quick_fingerprint
+from smidgen.runtime.guard import fingerprint, preserve_random_state, quick_fingerprint
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset, check_subset
@@ -71,11 +71,10 @@ def swag(
     loader = ResumableLoader(batches)
     with (
         loader.seeded(seed),
-        preserve_model(problem.model, dropout=settings.dropout),
+        preserve_random_state(problem.model, seeding=True),
         torch.enable_grad(),
     ):
-        with preserve_model(problem.model):
-            problem, _, _ = problem.settle(batches)
+        problem, _, _ = problem.on_shadow(dropout=settings.dropout).settle(batches)
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
+from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.shadow import (
+    is_shadow,
+    require_runs,
+    set_modes,
+    shadow_values,
+    swap_tensors,
+)
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
@@ -95,17 +102,24 @@ class Problem:
     targets: Callable[[Batch], Tensor | None] = batch_targets
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
+    def on_shadow(self, *, dropout: bool = False) -> Self:
+        """Pose the problem on a shadow of its model, in evaluation mode, that passes may change."""
+        # With `dropout` it trains, except layers with running statistics.
+        shadowed = self._with_shadow()
+        set_modes(shadowed.model, dropout=dropout)
+        return shadowed
+
+    def _with_shadow(self) -> Self:
+        # A forward that knows the model by a name of its own gets the shadow under it.
+        model, forward = shadow_values(self.model, self.model, self.forward)
+        return replace(self, model=model, forward=forward)
+
     def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on detached weights: no weight gets a gradient."""
-        return self.outputs_with(self._tensors(replaced or {}), batch)
-
-    def _tensors(self, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Detached weights, some of them replaced, and copied buffers."""
-        tensors = {n: p.detach() for n, p in self.model.named_parameters()}
-        tensors.update(replaced)
-        # Copies: a forward pass that counts in a buffer must not count in the caller's.
-        tensors.update({n: b.clone() for n, b in self.model.named_buffers()})
-        return tensors
+        # `replaced` are other values of parameters and buffers, by name.
+        first = next(iter((replaced or {}).values()), None)
+        device = self.device if first is None else first.device
+        return self._run(batch, device, replaced or {}, lambda outputs: outputs)
 
     def within(
         self,
@@ -116,18 +130,43 @@ class Problem:
         """Call `work` on the outputs, (R, C), while other parameters are in place."""
         # A backward pass belongs here: a network that recomputes activations in it (gradient
         # checkpointing) must find the same parameters.
-        call = _Call(
-            self.model, lambda m, b: work(_as_rows(self.forward(m, b)).flatten(0, -2))
+        return self._run(
+            batch, self.device, replaced, lambda rows: work(rows.flatten(0, -2))
         )
-        tensors = self._tensors(replaced)
-        result: Result = call.run_with(tensors, _move(batch, self.device))
-        return result
 
-    def outputs_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Compute outputs, (B, C) or (B, T, C), on other parameters and buffers."""
-        device = next(iter(tensors.values()), torch.empty(0)).device
-        call = _Call(self.model, self.forward)
-        return _as_rows(call.run_with(tensors, _move(batch, device)))
+    def _run(
+        self,
+        batch: Batch,
+        device: torch.device,
+        replaced: Mapping[str, Tensor],
+        work: Callable[[Tensor], Result],
+    ) -> Result:
+        if not is_shadow(self.model):
+            return self._with_shadow()._run(batch, device, replaced, work)
+        moved = _move(batch, device)
+        with swap_tensors(self.model, replaced):
+            if self.forward is model_outputs:
+                outputs = model_outputs(self.model, moved)
+            else:
+                with require_runs(self.model, lambda: self.depends_on(batch)):
+                    outputs = self.forward(self.model, moved)
+            return work(_as_rows(outputs))
+
+    @torch.no_grad()
+    def depends_on(self, batch: Batch, names: Collection[str] | None = None) -> bool:
+        """Whether some of these parameters, or any at all, affect the outputs of a batch."""
+        nothing = {
+            name: torch.full((), torch.nan, dtype=p.dtype, device=p.device).expand(p.shape)
+            for name, p in self.model.named_parameters()
+            if p.is_floating_point() and (names is None or name in names)
+        }
+        try:
+            with swap_tensors(self.model, nothing):
+                outputs = self.forward(self.model, _move(batch, self.device))
+        except Exception:
+            # A network that fails on NaN has seen it.
+            return True
+        return not bool(torch.isfinite(outputs).all())
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
@@ -149,8 +188,9 @@ class Problem:
         self._refuse_unshifted(first)
         likelihood = self.likelihood
         if likelihood is None:
-            with torch.no_grad():
-                outputs = self.outputs(first)
+            # In no mode of training, which might draw or refuse a single example.
+            with torch.no_grad(), preserve_random_state(self.model):
+                outputs = self.on_shadow().outputs(first)
             likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
         return self.with_likelihood(likelihood), first, chain([first], iterator)
 
@@ -239,36 +279,6 @@ def as_problem(model: nn.Module | Problem) -> Problem:
     raise ArgumentError(
         f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}."
     )
-
-
-class _Call(nn.Module):
-    """Lets `functional_call` swap the weights under a user's own forward."""
-
-    def __init__(
-        self, model: nn.Module, compute: Callable[[nn.Module, Batch], Any]
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.compute = compute
-
-    def forward(self, batch: Batch) -> Any:
-        return self.compute(self.model, batch)
-
-    def run_with(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
-        """Run on other parameters and buffers, given by their names in the model."""
-        known: dict[str, Tensor] = {}
-        known.update(self.model.named_parameters(remove_duplicate=False))
-        known.update(self.model.named_buffers(remove_duplicate=False))
-        replaced = {id(known[name]): value for name, value in tensors.items()}
-        # Every module once, and tied weights in each that holds them: of a module under two
-        # names functional_call itself would leave the replacement behind.
-        swapped = {
-            f"{path}.{name}": replaced[id(tensor)]
-            for path, module in self.named_modules()
-            for name, tensor in chain(module._parameters.items(), module._buffers.items())
-            if id(tensor) in replaced
-        }
-        return functional_call(self, swapped, (batch,), tie_weights=False)
 
 
 def _infer_likelihood(

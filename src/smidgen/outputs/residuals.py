@@ -11,7 +11,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch, Reduce
 
 
@@ -22,9 +22,10 @@ def sum_squared_residuals(
     likelihood = problem.likelihood
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
-    with preserve_model(problem.model), torch.no_grad():
+    shadowed = problem.on_shadow()
+    with preserve_random_state(problem.model), torch.no_grad():
         for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
+            outputs = shadowed.outputs(batch).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
             if targets is not None:
                 sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()

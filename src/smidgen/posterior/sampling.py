@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.posterior.base import SAMPLES, Posterior, Sampler
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.prefix_cache import PrefixCache
 from smidgen.types import Batch
 
@@ -52,7 +52,7 @@ def sampled_outputs(
     seeds = torch.randint(2**62, (count,), generator=source).tolist()
     runs = _Runs(problem, posterior, seeds, reuse)
     for batch in batches:
-        with preserve_model(runs.problem.model), torch.no_grad():
+        with preserve_random_state(problem.model), torch.no_grad():
             outputs = runs.outputs(batch)
         if not outputs.numel():
             raise DataError("a batch holds no example. Leave empty batches out.")
@@ -66,7 +66,7 @@ class _Runs:
         self, problem: Problem, posterior: Posterior, seeds: list[int], reuse: bool
     ) -> None:
         model = posterior.point_model(problem.model)
-        self.problem, self.seeds = replace(problem, model=model), seeds
+        self.problem, self.seeds = replace(problem, model=model).on_shadow(), seeds
         self.sampler: Sampler = posterior.sampler(problem.model)
         self.reuse, self.trusted = reuse, False
         self.cache: PrefixCache | None = None

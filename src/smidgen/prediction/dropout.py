@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -55,10 +55,11 @@ def dropout_outputs(
             "Use another method, or train it with dropout."
         )
     outputs = []
-    with preserve_model(problem.model, dropout=True), torch.no_grad():
+    shadowed = problem.on_shadow(dropout=True)
+    with preserve_random_state(problem.model, seeding=True), torch.no_grad():
         torch.manual_seed(seed)
         for batch in track(batches, "predicting", show=progress):
-            passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]
+            passes = [shadowed.outputs(batch).flatten(0, -2) for _ in range(samples)]
             outputs.append(torch.stack(passes).double().cpu())
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")

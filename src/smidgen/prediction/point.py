@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import DataError
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -34,9 +34,10 @@ def point_outputs(
     """
     problem = as_problem(model)
     outputs, targets = [], []
-    with preserve_model(problem.model), torch.no_grad():
+    shadowed = problem.on_shadow()
+    with preserve_random_state(problem.model), torch.no_grad():
         for batch in track(batches, "predicting", show=progress):
-            batch_outputs = problem.outputs(batch)
+            batch_outputs = shadowed.outputs(batch)
             outputs.append(batch_outputs.flatten(0, -2).double().cpu())
             batch_targets = problem.targets(batch)
             if batch_targets is not None:

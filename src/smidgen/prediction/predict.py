@@ -25,7 +25,7 @@ from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.output_covariance import output_moments
 from smidgen.posterior.sampling import sampled_outputs
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.blocks import find_blocks
@@ -167,7 +167,7 @@ def _sampled_predictives(
     likelihood, predictives = posterior.likelihood, []
     runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
     # Around the loader too, which may draw from torch's own generator.
-    with preserve_model(problem.model):
+    with preserve_random_state(problem.model):
         for _, outputs in runs:
             likelihood.check_outputs(outputs.flatten(0, 1))
             predictives.append(likelihood.mixture(outputs, posterior.temperature))

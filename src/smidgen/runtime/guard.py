@@ -1,4 +1,4 @@
-"""Guards that restore whatever a pass changes about the caller's model.
+"""Guards of what is the caller's: the identity of a model, and torch's random numbers.
 
 A hash tells one set of weights from another, so that a posterior refuses another model.
 """
@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from threading import RLock, current_thread, main_thread
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.random import fork_rng
 
 from smidgen.errors import ArgumentError
 
@@ -42,13 +43,20 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
 def quick_fingerprint(model: nn.Module) -> str:
     """Hash a model, or remember its hash if no tensor was moved or written since."""
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
+    state, known = _read_state(model), _KNOWN.get(model)
+    if known is not None and known[0] == state:
+        return known[1]
+    digest = fingerprint(model)
+    # Of weights that another thread wrote meanwhile, the hash is of neither state.
+    if _read_state(model) == state:
+        _KNOWN[model] = state, digest
+    return digest
+
+
+def _read_state(model: nn.Module) -> _State:
     tensors = [*model.parameters(), *model.buffers()]
     versions = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
-    state = versions, _probe(tensors)
-    known = _KNOWN.get(model)
-    if known is None or known[0] != state:
-        known = _KNOWN[model] = (state, fingerprint(model))
-    return known[1]
+    return versions, _probe(tensors)
 
 
 @torch.no_grad()
@@ -85,47 +93,41 @@ def require_fingerprint(model: nn.Module, expected: str) -> None:
         )
 
 
-_RECOMPUTES = "gradient_checkpointing"
+RECOMPUTES = "gradient_checkpointing"
+"""The flag of Hugging Face's modules that compute activations again in a backward pass."""
 
 
 @contextmanager
 def disable_recomputing(model: nn.Module) -> Iterator[None]:
-    """Switch off gradient checkpointing, so that each module runs once."""
-    recomputing = [m for m in model.modules() if getattr(m, _RECOMPUTES, False) is True]
+    """Switch off gradient checkpointing in a model of our own, so that each module runs once."""
+    recomputing = [m for m in model.modules() if getattr(m, RECOMPUTES, False) is True]
     try:
         for module in recomputing:
-            setattr(module, _RECOMPUTES, False)
+            setattr(module, RECOMPUTES, False)
         yield
     finally:
         for module in recomputing:
-            setattr(module, _RECOMPUTES, True)
+            setattr(module, RECOMPUTES, True)
+
+
+# Whoever may set torch's generator, which belongs to the whole process, holds this.
+_SETTING = RLock()
 
 
 @contextmanager
-def preserve_model(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
-    """Run in evaluation mode with a forked RNG; restore both, also on exceptions.
+def preserve_random_state(model: nn.Module, *, seeding: bool = False) -> Iterator[None]:
+    """Leave torch's own generator as it was; no inference mode, where none could train.
 
-    torch's fused transformer layers are switched off too: they do not call the layers
-    they hold, so hooks would see nothing. Weights, buffers and gradients need no guard:
-    passes compute on detached weights and copied buffers. With `dropout` the model trains,
-    except layers with running statistics.
+    Those who seed it wait for one another, in whatever thread. Others restore it only in the
+    main thread, and only if nobody is seeding: what threads of the caller drew meanwhile
+    would be drawn again.
     """
-    training = {module: module.training for module in model.modules()}
-    fused = torch.backends.mha.get_fastpath_enabled()
-    devices = {p.device.index or 0 for p in model.parameters() if p.is_cuda}
-    # Inside a caller's inference mode gradients could not be computed.
-    with (
-        torch.inference_mode(False),
-        torch.random.fork_rng(devices=sorted(devices)),
-        # In training mode some networks recompute activations; that only takes time here.
-        disable_recomputing(model),
-    ):
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)
-            for module in training:
-                module.training = dropout and not isinstance(module, _NormBase)
+    main = current_thread() is main_thread()
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+    held = (seeding or main) and _SETTING.acquire(blocking=seeding)
+    try:
+        with torch.inference_mode(False), fork_rng(devices=devices, enabled=held):
             yield
-        finally:
-            for module, mode in training.items():
-                module.training = mode
-            torch.backends.mha.set_fastpath_enabled(fused)
+    finally:
+        if held:
+            _SETTING.release()

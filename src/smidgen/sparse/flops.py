@@ -24,7 +24,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.shadow import set_modes, shadow_model, swap_tensors
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 
@@ -89,21 +90,20 @@ def count_step_flops(
 
 def _count_positions(network: SparseNetwork, inputs: Tensor) -> dict[str, int]:
     """How often each layer's weights are used for a batch."""
-    names = {layer: name for name, layer in network.layers.items()}
-    positions = dict.fromkeys(network.layers, 0)
+    shadow = cast(SparseNetwork, shadow_model(network))
+    set_modes(shadow)
+    names = {layer: name for name, layer in shadow.layers.items()}
+    positions = dict.fromkeys(names.values(), 0)
 
     def count(layer: nn.Module, _: object, outputs: Tensor) -> None:
         name = names[cast(GaussianLayer, layer)]
         # Rows of examples, tokens or pixels of a batch.
         positions[name] += outputs.numel() // network.layers[name].pattern.rows
 
-    handles = [layer.register_forward_hook(count) for layer in names]
-    try:
-        with preserve_model(network), torch.no_grad():
-            network(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for layer in names:
+        layer.register_forward_hook(count)
+    with preserve_random_state(network), torch.no_grad(), swap_tensors(shadow, {}):
+        shadow(inputs)
     return positions
 
 

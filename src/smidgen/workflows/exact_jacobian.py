@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from smidgen.outputs.problem import SettledProblem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -65,10 +65,11 @@ def _differentiate(
         leaf.requires_grad_()
     pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in blocks}
     hessians = []
-    with preserve_model(problem.model), torch.enable_grad():
+    problem = problem.on_shadow()
+    with preserve_random_state(problem.model), torch.enable_grad():
         for batch in batches:
             cast_batch = tree_map_only(Tensor, cast, batch)
-            outputs = problem.outputs_with(tensors, cast_batch).flatten(0, -2)
+            outputs = problem.outputs(cast_batch, tensors).flatten(0, -2)
             _, kept = problem.read(batch, outputs.detach())
             hessians.append(_hessians(problem, outputs.detach()[kept]))
             for row in outputs[kept]:

@@ -31,7 +31,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.prediction import point_outputs, predict_batches
 from smidgen.report.names import label_method
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
 
@@ -68,7 +68,7 @@ def read_examples(
     problem: Problem, batches: Iterable[Batch], *, progress: bool = True
 ) -> Examples:
     """Read all batches once and run the model on them; leave out rows labelled −100."""
-    with preserve_model(problem.model):
+    with preserve_random_state(problem.model):
         data = list(batches)
     outputs, targets = point_outputs(problem, data, progress=progress)
     rows = torch.ones(len(outputs), dtype=torch.bool)

@@ -32,7 +32,6 @@ from smidgen.fit import laplace
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
-from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -149,8 +148,7 @@ def verify(
     unsettled, batches = as_problem(model), list(batches)
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
-    with preserve_model(unsettled.model):
-        problem, _, _ = unsettled.settle(batches)
+    problem, _, _ = unsettled.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 import smidgen
 from smidgen.curvature.operators import JOINT, STRUCTURES
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.problem import model_outputs
 from smidgen.weights.blocks import find_blocks
 from tests.support.cases import (
     SELECTORS,
@@ -36,6 +37,9 @@ def recorded_weights(case, model, batch, posterior, samples):
     seen = []
 
     def forward(net, own):
+        if not seen:
+            # One that never runs the model it is given would be refused.
+            model_outputs(net, own)
         now = dict(net.named_parameters())
         moved = {n: now[n].detach() - p for n, p in trained.items()}
         seen.append({b.layer.name: torch.empty(b.size).double() for b in chosen})

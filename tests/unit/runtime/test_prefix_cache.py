@@ -9,7 +9,6 @@ from torch import nn
 import smidgen
 from smidgen.outputs.problem import model_outputs
 from smidgen.posterior.sampling import sampled_outputs
-from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.prefix_cache import PrefixCache
 from tests.support.cases import SELECTORS, Case, Shared, mlp, vectors
 
@@ -30,9 +29,9 @@ def replaced(model, subset, seed):
 def test_outputs_are_those_of_plain_passes(case, selector, unchanged):
     model, batch = case.make()
     subset = SELECTORS[selector](model)
-    problem = case.problem(model)
-    memo = PrefixCache(model, subset.parts)
-    with unchanged(model), preserve_model(model), torch.no_grad():
+    problem = case.problem(model).on_shadow()
+    memo = PrefixCache(problem.model, subset.parts)
+    with unchanged(model), torch.no_grad():
         for seed in range(4):
             weights = replaced(model, subset, seed)
             plain = problem.outputs(batch, weights)
@@ -58,8 +57,8 @@ def counted(model):
 def test_maps_below_the_lowest_change_run_once():
     model, batch = Case("mlp", mlp, 3, vectors).make()
     calls = counted(model)
-    memo = PrefixCache(model, ["2.bias"])
-    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    problem = smidgen.Problem(model, smidgen.Categorical(3)).on_shadow()
+    memo = PrefixCache(problem.model, ["2.bias"])
     subset = smidgen.select.named(model, ["2.bias"])
     with torch.no_grad():
         for seed in range(5):
@@ -75,8 +74,8 @@ def test_maps_below_the_lowest_change_run_once():
 def test_a_module_that_runs_several_times_is_remembered_run_by_run():
     model, batch = Case("shared", Shared, 3, vectors).make()
     calls = counted(model)
-    memo = PrefixCache(model, ["leave.weight"])
-    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    problem = smidgen.Problem(model, smidgen.Categorical(3)).on_shadow()
+    memo = PrefixCache(problem.model, ["leave.weight"])
     outputs = []
     with torch.no_grad():
         for seed in range(3):
@@ -104,8 +103,8 @@ class AddsInPlace(nn.Module):
 def test_an_output_that_was_written_to_is_computed_again():
     torch.manual_seed(0)
     model, x = AddsInPlace(), torch.randn(4, 3)
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
-    memo = PrefixCache(model, ["second.weight"])
+    problem = smidgen.Problem(model, smidgen.Categorical(2)).on_shadow()
+    memo = PrefixCache(problem.model, ["second.weight"])
     with torch.no_grad():
         plain = problem.outputs(x)
         for _ in range(3):
@@ -227,8 +226,8 @@ def test_modules_with_hooks_are_run_every_time():
     model, batch = Case("mlp", mlp, 3, vectors).make()
     seen = []
     model[0].register_forward_hook(lambda *_: seen.append(1))
-    memo = PrefixCache(model, ["4.weight"])
-    problem = smidgen.Problem(model, smidgen.Categorical(3))
+    problem = smidgen.Problem(model, smidgen.Categorical(3)).on_shadow()
+    memo = PrefixCache(problem.model, ["4.weight"])
     with torch.no_grad():
         for _ in range(3):
             with memo.passing():

@@ -25,7 +25,7 @@ from smidgen.fit.bayestune.step import Langevin, StepSettings
 from smidgen.fit.data_size import count_training_data
 from smidgen.fit.training_run import TrainingRun, check_save_every
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.runtime.guard import fingerprint, preserve_model
+from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
@@ -176,8 +176,12 @@ def langevin(
     problem = as_problem(model)
     moving, free = _find_moving(problem.model, subset, settings.head)
     loader = ResumableLoader(batches)
-    with loader.seeded(seed), preserve_model(problem.model), torch.enable_grad():
-        problem, _, _ = problem.settle(batches)
+    with (
+        loader.seeded(seed),
+        preserve_random_state(problem.model, seeding=True),
+        torch.enable_grad(),
+    ):
+        problem, _, _ = problem.on_shadow().settle(batches)
         check_width(problem.model, settings.head, problem.likelihood.outputs)
         num_data = _count_data(problem, batches, settings)
         torch.manual_seed(seed)

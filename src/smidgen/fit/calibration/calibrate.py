@@ -15,7 +15,7 @@ from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior, SampleCalibration
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -71,7 +71,7 @@ def calibrate(
         named.refuse_for_draws()
         count = posterior.samples if samples is None else samples
         # Around the loader too, which may draw from torch's own generator.
-        with preserve_model(problem.model):
+        with preserve_random_state(problem.model):
             outputs = held_out(problem, posterior, tracked, samples=count, seed=seed)
         calibrated = calibrate_from_outputs(posterior, outputs)
         # Of the point alone there are two outputs, and no draw.

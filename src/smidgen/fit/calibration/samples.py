@@ -22,7 +22,7 @@ from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
 from smidgen.posterior.sampling import sampled_outputs
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 
 _Kind = TypeVar("_Kind", bound=Posterior)
@@ -75,10 +75,10 @@ def held_out(
 ) -> HeldOut:
     """Run the labelled examples under draws of the weights and under the point estimate."""
     outputs, points, targets = [], [], []
-    base = replace(problem, model=posterior.point_model(problem.model))
+    base = replace(problem, model=posterior.point_model(problem.model)).on_shadow()
     runs = sampled_outputs(problem, posterior, validation, samples=samples, seed=seed)
     for batch, drawn in runs:
-        with preserve_model(base.model), torch.no_grad():
+        with preserve_random_state(base.model), torch.no_grad():
             point = base.outputs(batch).flatten(0, -2).double().cpu()
         labels, labelled = base.read(batch, point)
         if labels is None:

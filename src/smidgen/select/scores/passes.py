@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from smidgen.curvature.accumulate import Accumulator, accumulate, find_mixing_layers
 from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
-from smidgen.runtime.guard import preserve_model
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -36,7 +36,7 @@ def score_layers(
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})
     blocks = find_blocks(problem.model, whole)
-    with preserve_model(problem.model):
+    with preserve_random_state(problem.model):
         tracked = track(batches, "scoring", show=progress)
         settled, first, all_batches = problem.settle(tracked)
         mixing = find_mixing_layers(settled, first, blocks)

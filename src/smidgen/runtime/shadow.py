@@ -1,0 +1,372 @@
+"""Shadows: copies of a model that share its weights, for passes that leave it alone.
+
+Modes, hooks, drawn weights and patched forwards go into a shadow, never into the caller's
+model, so several threads may work with one model while the caller runs it too. A shadow
+belongs to one call in one thread, and is made anew for each: one that was kept could miss
+a change of the model.
+
+Every module is copied once, without its weights. What else a module holds is shared, unless
+modules of the same model are in it (bound methods, partials, closures, containers, and
+objects that hold one themselves): that is rebuilt around their shadows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from copyreg import _slotnames  # type: ignore[attr-defined]
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
+
+from smidgen.errors import DataError, StructureError
+from smidgen.runtime.guard import RECOMPUTES
+
+# Marks the root of a shadow; true once a forward was seen to run it.
+_MARK = "_smidgen_shadow"
+# Values of these types hold no module.
+_ATOMS = frozenset(
+    (bool, int, float, complex, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)
+)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_LISTS = (nn.ModuleList, nn.ModuleDict)
+
+
+def shadow_model(model: nn.Module) -> nn.Module:
+    """Copy a model's structure and share its weights, detached; modes stay as they are."""
+    shadow: nn.Module = shadow_values(model, model)[0]
+    return shadow
+
+
+def shadow_values(model: nn.Module, *values: Any) -> tuple[Any, ...]:
+    """Rebuild values that hold modules of a model around the modules of one shadow."""
+    # In a caller's inference mode nothing made could take part in autograd.
+    with torch.inference_mode(False):
+        return _Shadowing(model).rebuild_all(values)
+
+
+def is_shadow(model: nn.Module) -> bool:
+    """Whether a model was made here, so that passes may change it."""
+    return _MARK in vars(model)
+
+
+@contextmanager
+def require_runs(shadow: nn.Module, is_used: Callable[[], bool]) -> Iterator[None]:
+    """Refuse a first pass that runs something else; `is_used` finds out if no hook sees a run."""
+    if vars(shadow)[_MARK]:
+        yield
+        return
+    runs: list[bool] = []
+    called = [shadow, *shadow.children()]
+    # Lists and dicts of modules are never called themselves.
+    called += [m for part in called if isinstance(part, _LISTS) for m in part.children()]
+    handles = [m.register_forward_pre_hook(lambda *_: runs.append(True)) for m in called]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not runs and not is_used():
+        raise DataError(
+            "forward must run the model it is given, got one that runs another, perhaps the "
+            "original by a name of its own: passes go to a copy that shares its weights. "
+            "Write forward=lambda model, batch: ... and use that model."
+        )
+    vars(shadow)[_MARK] = True
+
+
+def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
+    """Put a shadow into evaluation mode, and have it run every layer it holds.
+
+    With `dropout` it trains, except layers with running statistics.
+    """
+    for module in shadow.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            _set_scripted_mode(module, dropout)
+            continue
+        attributes = vars(module)
+        attributes["training"] = dropout and not isinstance(module, _NormBase)
+        # Recomputing activations only takes time here, and runs layers twice.
+        if attributes.get(RECOMPUTES) is True:
+            attributes[RECOMPUTES] = False
+        # torch's fused transformer layers do not call the layers they hold, so hooks would
+        # see nothing. The process-wide switch would also slow the caller's own passes.
+        if isinstance(module, nn.TransformerEncoder):
+            attributes["use_nested_tensor"] = False
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            attributes["activation_relu_or_gelu"] = 0
+        elif isinstance(module, nn.MultiheadAttention) and not dropout:
+            # Training mode is all that rules the fused pass out; without dropout it
+            # computes the same as evaluation.
+            attributes.update(training=True, dropout=0.0)
+
+
+@contextmanager
+def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put other tensors, by name, in the place of a shadow's while the context lasts.
+
+    Tied weights are replaced wherever they are. Buffers that are not named are copied: a
+    pass that counts in one must not count in the caller's, nor in the next pass.
+    """
+    swaps = {id(_find_tensor(shadow, name)): value for name, value in replaced.items()}
+    undo: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in shadow.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                swaps.setdefault(id(buffer), buffer.clone())
+                undo.append((module._buffers, name, buffer))
+        if replaced:
+            for name, parameter in module._parameters.items():
+                if id(parameter) in swaps:
+                    undo.append((module._parameters, name, parameter))
+    try:
+        for held, name, before in undo:
+            held[name] = swaps[id(before)]
+        yield
+    finally:
+        for held, name, before in undo:
+            held[name] = before
+
+
+def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
+    path, _, leaf = name.rpartition(".")
+    module = model.get_submodule(path)
+    if leaf in module._parameters:
+        return module._parameters[leaf]
+    return module._buffers[leaf]
+
+
+def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
+    # One that was frozen has no mode any more.
+    if hasattr(module, "training"):
+        module.training = dropout and "Norm" not in module.original_name
+
+
+class _Eager(nn.Module):
+    """Takes the place of what torch.compile made: hooks and other weights need no graph."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._orig_mod(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["_orig_mod"], name)
+
+
+class _Shadowing:
+    """Makes one shadow: every module, parameter and value of the model once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadows: dict[int, nn.Module] = {}
+        self.tensors: dict[int, Tensor] = {}
+        # With the values themselves, so that no other object gets their ids.
+        self.rebuilt: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        modules = _list_modules(model)
+        _refuse_cached_parametrizations(modules)
+        for module in modules:
+            self.shadows[id(module)] = _make_empty(module)
+            self._detach_parameters(module)
+        for module in modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                self._fill(module)
+        vars(self.shadows[id(model)])[_MARK] = False
+
+    def _detach_parameters(self, module: nn.Module) -> None:
+        for parameter in module._parameters.values():
+            # Quantised weights, which need no gradient, would lose their state.
+            if parameter is not None and parameter.requires_grad:
+                key = id(parameter)
+                if key not in self.tensors:
+                    self.tensors[key] = parameter.detach()
+
+    def _fill(self, module: nn.Module) -> None:
+        shadow = self.shadows[id(module)]
+        attributes = dict(vars(module))
+        if isinstance(shadow, _Eager):
+            attributes = {n: v for n, v in attributes.items() if n in _OF_EVERY_MODULE}
+        for name, value in attributes.items():
+            if type(value) in _ATOMS:
+                continue
+            if name not in _OF_EVERY_MODULE:
+                attributes[name] = self.rebuild(value)
+            elif not value:
+                # Empty, as most hooks: a shadow gets its own, for hooks of ours.
+                attributes[name] = type(value)()
+            elif isinstance(value, dict):
+                kept = list(value.items())
+                attributes[name] = type(value)((n, self.rebuild(held)) for n, held in kept)
+            else:
+                attributes[name] = copy(value)
+        # A module compiled in place runs as it is written.
+        attributes.pop("_compiled_call_impl", None)
+        vars(shadow).update(attributes)
+        for name in _slotnames(type(shadow)):
+            if hasattr(module, name):
+                object.__setattr__(shadow, name, self.rebuild(getattr(module, name)))
+        if isinstance(shadow, nn.RNNBase):
+            _renew_flat_weights(shadow)
+
+    def rebuild_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Rebuild several values."""
+        return tuple(map(self.rebuild, values))
+
+    def rebuild(self, value: Any, *, within: bool = True) -> Any:
+        """Rebuild a value around the shadows of what it holds; return itself if it holds none."""
+        # `within`: objects of other classes are looked into, but not those that they hold,
+        # lest a module that knows its trainer make us walk through all data.
+        if type(value) in _ATOMS:
+            return value
+        if isinstance(value, nn.Module):
+            return self.shadows.get(id(value), value)
+        if isinstance(value, Tensor):
+            return self.tensors.get(id(value), value)
+        key = id(value), within
+        if key not in self.rebuilt:
+            # What holds itself finds itself here.
+            self.rebuilt[key] = value, value
+            self.rebuilt[key] = value, self._rebuild(value, within)
+        return self.rebuilt[key][1]
+
+    def _rebuild(self, value: Any, within: bool) -> Any:
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._rebuild_items(value, within)
+        if isinstance(value, dict):
+            return self._rebuild_entries(value, within)
+        if isinstance(value, MethodType):
+            parts = value.__func__, value.__self__
+            return self._remake(parts, within, value, MethodType)
+        if isinstance(value, partial):
+            return self._rebuild_partial(value, within)
+        if isinstance(value, FunctionType):
+            return self._rebuild_function(value, within)
+        if isinstance(value, CellType):
+            return self._rebuild_cell(value, within)
+        if type(value) is ref:
+            return self._remake((value(),), within, value, ref)
+        if (
+            within
+            and hasattr(value, "__dict__")
+            and not isinstance(value, (type, ModuleType))
+        ):
+            return self._rebuild_object(value)
+        return value
+
+    def _remake(self, parts: tuple[Any, ...], within: bool, value: Any, make: Any) -> Any:
+        """Make a value from its parts again if one of them is another now."""
+        others = [self.rebuild(part, within=within) for part in parts]
+        same = all(other is part for other, part in zip(others, parts, strict=True))
+        return value if same else make(*others)
+
+    def _rebuild_items(self, value: Any, within: bool) -> Any:
+        items, make = tuple(value), getattr(type(value), "_make", type(value))
+        if all(type(item) in _ATOMS for item in items):
+            return value
+        return self._remake(items, within, value, lambda *others: make(others))
+
+    def _rebuild_entries(self, value: dict[Any, Any], within: bool) -> Any:
+        # At once: another thread may add to it.
+        keys, items = zip(*tuple(value.items()), strict=True) if value else ((), ())
+
+        def make(*others: Any) -> Any:
+            other = copy(value)
+            other.update(zip(keys, others, strict=True))
+            return other
+
+        if all(type(item) in _ATOMS for item in items):
+            return value
+        return self._remake(items, within, value, make)
+
+    def _rebuild_partial(self, value: partial[Any], within: bool) -> Any:
+        def make(function: Any, args: Any, keywords: Any, attributes: Any) -> Any:
+            other = partial(function, *args, **keywords)
+            vars(other).update(attributes)
+            return other
+
+        parts = value.func, value.args, value.keywords, vars(value)
+        return self._remake(parts, within, value, make)
+
+    def _rebuild_function(self, value: FunctionType, within: bool) -> Any:
+        def make(defaults: Any, keywords: Any, *cells: CellType) -> Any:
+            closure = cells if cells else None
+            code, names = value.__code__, value.__globals__
+            other = FunctionType(code, names, value.__name__, defaults, closure)
+            other.__kwdefaults__ = keywords
+            vars(other).update(vars(value))
+            return other
+
+        parts = value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ())
+        return self._remake(parts, within, value, make)
+
+    def _rebuild_cell(self, cell: CellType, within: bool) -> CellType:
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not set yet
+            return cell
+        remade: CellType = self._remake((held,), within, cell, CellType)
+        return remade
+
+    def _rebuild_object(self, value: Any) -> Any:
+        attributes = dict(vars(value))
+        others = {n: self.rebuild(held, within=False) for n, held in attributes.items()}
+        if all(others[name] is held for name, held in attributes.items()):
+            return value
+        try:
+            other = copy(value)
+            vars(other).update(others)
+        except (TypeError, AttributeError):
+            return value
+        return other
+
+
+def _list_modules(model: nn.Module) -> list[nn.Module]:
+    """List every module once; those inside a scripted one belong to that."""
+    listed: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in listed:
+            listed[id(module)] = module
+            if not isinstance(module, torch.jit.ScriptModule):
+                waiting += [
+                    part for part in list(module._modules.values()) if part is not None
+                ]
+    return list(listed.values())
+
+
+def _make_empty(module: nn.Module) -> nn.Module:
+    if isinstance(module, torch.jit.ScriptModule):
+        # It cannot be copied without its weights.
+        return deepcopy(module)
+    kind = type(module)
+    if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+        kind = _Eager
+    shadow: nn.Module = object.__new__(kind)
+    return shadow
+
+
+def _refuse_cached_parametrizations(modules: Iterable[nn.Module]) -> None:
+    # That cache goes by the ids of modules, which those of short-lived shadows reuse.
+    if parametrize._cache_enabled and any(
+        "parametrizations" in m._modules for m in modules
+    ):
+        raise StructureError(
+            "a parametrized model must be used outside torch.nn.utils.parametrize.cached(): "
+            "its cache would give weights of another pass. Leave that context first."
+        )
+
+
+def _renew_flat_weights(shadow: nn.RNNBase) -> None:
+    """Let a recurrent layer notice when its weights are replaced."""
+    # They are kept in a second list, compared by weak references with those in use.
+    weights = [getattr(shadow, name, None) for name in shadow._flat_weights_names]
+    references = [None if weight is None else ref(weight) for weight in weights]
+    vars(shadow).update(_flat_weights=weights, _flat_weight_refs=references)

@@ -113,14 +113,22 @@ def confidence_and_correct(
 ) -> tuple[Tensor, Tensor]:
     """Compute each answer's probability and whether it is right: (B,), of labels (B, C)."""
     predictive, targets = drop_unlabelled(predictive, targets)
+    confidence = confidence_of_answers(verb, predictive)
     if isinstance(predictive, CategoricalPredictive):
         right = predictive.predicted == _class_numbers(predictive, targets)
-        return predictive.confidence, right.double()
-    if isinstance(predictive, BernoulliPredictive):
+    else:
         labels = _yes_or_no(predictive, targets)
+        right = (predictive.probs.double() >= 0.5) == (labels == 1)
+    return confidence, right.double()
+
+
+def confidence_of_answers(verb: str, predictive: Predictive) -> Tensor:
+    """Compute the probability of each answer: (B,), of labels (B, C)."""
+    if isinstance(predictive, CategoricalPredictive):
+        return predictive.confidence
+    if isinstance(predictive, BernoulliPredictive):
         probs = predictive.probs.double()
-        right = (probs >= 0.5) == (labels == 1)
-        return probs.maximum(1 - probs), right.double()
+        return probs.maximum(1 - probs)
     allowed = "categorical or bernoulli"
     raise ArgumentError(_wrong_kind(verb, predictive, allowed, "Use nll"))
 

@@ -117,6 +117,7 @@ def confidence_and_correct(
     if isinstance(predictive, CategoricalPredictive):
         right = predictive.predicted == _class_numbers(predictive, targets)
     else:
+        assert isinstance(predictive, BernoulliPredictive)
         labels = _yes_or_no(predictive, targets)
         right = (predictive.probs.double() >= 0.5) == (labels == 1)
     return confidence, right.double()

@@ -264,12 +264,15 @@ def _differences(
     for name in method.shifted:
         if name in baseline.shifted and several and len(method.shifted[name]) > 1:
             differences[f"detection.{name}"] = evaluate.paired_auroc_difference(
-                *((m.predictive.entropy, m.shifted[name].entropy) for m in (method, baseline))
+                *(
+                    (m.predictive.entropy, m.shifted[name].entropy)
+                    for m in (method, baseline)
+                )
             )
     if disagreement is not None:
         values = torch.tensor(disagreement, dtype=torch.float64)
         differences["disagreement"] = evaluate.paired_rank_difference(
-            *(p.entropy for p in pair), values
+            method.predictive.entropy, baseline.predictive.entropy, values
         )
     names = {"method": method.name, "baseline": baseline.name}
     return [

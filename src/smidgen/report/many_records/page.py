@@ -269,8 +269,8 @@ def _draw_figures(
 ) -> dict[str, Any]:
     intervals = []
     for score, text in (
-        ("nll", "NLL"),
-        (fields.SQUARED_CALIBRATION, "squared calibration error"),
+        ("nll", "test NLL less that of"),
+        (fields.SQUARED_CALIBRATION, "squared calibration error −"),
     ):
         gaps = {m: table.difference(m, baseline, score, data) for m in methods}
         known = {m: gap for m, gap in gaps.items() if gap is not None}
@@ -280,7 +280,7 @@ def _draw_figures(
                 table.labels,
                 styles,
                 aside=(fields.MAP, "constant"),
-                xlabel=f"test {text} less that of {table.labels[baseline]}",
+                xlabel=f"{text} {table.labels[baseline]}",
                 name=f"{name}-{score}",
             )
             intervals.append(svg)

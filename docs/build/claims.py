@@ -66,7 +66,8 @@ def _recipe_gap(first: str, second: str) -> str:
         f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
         f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; sample "
         f"ECE {_interval(found['ece'])}, with what chance adds to each. 95 % intervals over "
-        f"{found['nll'].count} pairs of task and seed, tasks counting alike; seeds of a task share test rows, all or some."
+        f"{found['nll'].count} pairs of task and seed, tasks counting alike; seeds of "
+        "a task share test rows, all or some."
     )
 
 

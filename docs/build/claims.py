@@ -8,6 +8,7 @@ from typing import get_args
 
 from docs.build.committed import note_missing, read_table, recipe_records
 
+from smidgen.report.fields import SQUARED_CALIBRATION
 from smidgen.report.formats import format_nll, format_signed
 from smidgen.report.many_records.aggregate import (
     RecordTable,
@@ -63,9 +64,10 @@ def _recipe_gap(first: str, second: str) -> str:
     found = {score: average_groups(own) for score, own in gaps.items()}
     return (
         f"Test NLL of “{first}” less that of “{second}”: {_interval(found['nll'])}, "
-        f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; ECE "
-        f"{_interval(found['ece'])}. 95 % intervals over {found['nll'].count} pairs of "
-        "task and seed, tasks counting alike; seeds of a task share test rows, all or some."
+        f"by task {', '.join(f'{task} {format_signed(value)}' for task, value in means)}; sample "
+        f"ECE {_interval(found['ece'])}, with what chance adds to each. 95 % intervals over "
+        f"{found['nll'].count} pairs of task and seed, tasks counting alike; seeds of "
+        "a task share test rows, all or some."
     )
 
 
@@ -90,17 +92,18 @@ def table2() -> str:
     left = [f"“{across.labels[m]}”" for m in across.methods if m not in whole]
     more = f"; not yet done on every split: {', '.join(left)}" if left else ""
     lines = [
-        f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and ECE less "
-        "those of temperature scaling, with 95 % intervals, bold where zero is "
-        f"outside{more}:",
+        f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and squared "
+        "calibration error (its estimate has no bias, unlike a difference of ECEs) less "
+        f"those of temperature scaling, with 95 % intervals, bold where zero is outside{more}:",
         "",
-        f"| | {' | '.join(across.data)} | NLL − temperature | ECE − temperature |",
+        f"| | {' | '.join(across.data)} | NLL − temperature "
+        "| squared calibration error − temperature |",
         "|---" * (len(across.data) + 3) + "|",
     ]
     for method in whole:
         means = (across.values(data, method, "nll") for data in across.data)
         cells = [format_nll(mean(each)) for each in means]
-        for score in ("nll", "ece_equal_mass"):
+        for score in ("nll", SQUARED_CALIBRATION):
             gap = across.difference(method, "temperature", score)
             cells.append("" if gap is None else _marked(gap, _interval(gap)))
         lines.append(f"| {across.labels[method]} | {' | '.join(cells)} |")

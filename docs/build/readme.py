@@ -12,6 +12,7 @@ from statistics import mean
 from docs.build import claims, ssvi_tables, tuning_tables
 from docs.build.committed import RESULTS, ROOT, read_packed, recipe_records
 
+from smidgen.report.fields import read_floor
 from smidgen.report.formats import format_count, format_nll, format_rate, format_ratio
 from smidgen.report.many_records.aggregate import average_groups
 from smidgen.report.one_record.tables import score_rows
@@ -33,11 +34,11 @@ def demo() -> str:
         f"`make demo`: MiniLM fine-tuned on {sizes['train']:,} movie-review sentences, "
         f"{sizes['test']:,} test sentences, seed {record.seed}.",
         "",
-        "| | accuracy | NLL | ECE | floats stored | time / forward |",
+        "| | accuracy | NLL | ECE (by chance) | floats stored | time / forward |",
         "|---|---|---|---|---|---|",
     ]
     for row in score_rows(record):
-        cells = {cell.score: cell.text for cell in row.cells}
+        cells = {cell.score: cell.plain_text for cell in row.cells}
         scores = ("accuracy", "nll", "ece_equal_mass", "floats", "relative_seconds")
         texts = [cells[score] for score in scores]
         lines.append(f"| {row.label} | {' | '.join(texts)} |")
@@ -241,7 +242,7 @@ def swag() -> str:
         f"{config['steps']} steps, K = {config['rank']} and {config['samples']} samples: "
         "fewer than the paper's 2,000 steps and 50 samples.",
         "",
-        "| | weights | floats | NLL | ECE | time / forward |",
+        "| | weights | floats | NLL | ECE (by chance) | time / forward |",
         "|---|---|---|---|---|---|",
     ]
     for kind, record in found.items():
@@ -252,11 +253,13 @@ def swag() -> str:
             label = method["label"] if plain else f"{kind}: {method['label']}"
             scores = method["scores"]
             slower = method.get("relative_seconds")
+            floor = read_floor(method, "ece_equal_mass")
+            by_chance = "–" if floor is None else format_rate(floor)
             cells = [
                 format_count(method.get("weights") or 0),
                 format_count(method["floats"]),
                 format_nll(scores["nll"]["value"]),
-                format_rate(scores["ece_equal_mass"]["value"]),
+                f"{format_rate(scores['ece_equal_mass']['value'])} ({by_chance})",
                 "" if slower is None else format_ratio(slower),
             ]
             lines.append(f"| {label} | {' | '.join(cells)} |")

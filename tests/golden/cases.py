@@ -1059,6 +1059,7 @@ def metrics():
         told = {"binning": binning}
         error = evaluate.expected_calibration_error
         found[f"ece {binning}"] = error(first.confidence, right, **told)
+        found[f"floor {binning}"] = evaluate.calibration_floor(first.confidence, **told)
         found[f"ece {binning} of ten"] = error(first.confidence, right, bins=10, **told)
         reliability = evaluate.reliability_curve(first.confidence, right, **told)
         found[f"reliability {binning}"] = [
@@ -1085,8 +1086,10 @@ def intervals():
         told = {"binning": binning, **few_draws}
         error = evaluate.bootstrap_calibration_error
         found[f"ece {binning}"] = error(first.confidence, right, **told)
-        paired = evaluate.paired_calibration_difference(first, second, targets, **told)
-        found[f"paired ece {binning}"] = paired
+        paired = evaluate.paired_calibration_difference(
+            first, second, targets, binning=binning
+        )
+        found[f"paired squared calibration {binning}"] = paired
     given = {
         "classes": (first, targets),
         "labels": (yes, labels),

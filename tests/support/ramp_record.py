@@ -55,8 +55,13 @@ def make_ramp_record(**changes: Any) -> Record:
         "ramp": {
             "points": points,
             "chosen": chosen,
-            "map": {"nll": 0.5804, "ece": 0.1337},
-            "temperature": {"nll": 0.4526, "ece": 0.1029, "temperature": 2.104},
+            "map": {"nll": 0.5804, "ece": 0.1337, "ece_floor": 0.0831},
+            "temperature": {
+                "nll": 0.4526,
+                "ece": 0.1029,
+                "ece_floor": 0.0912,
+                "temperature": 2.104,
+            },
             "best": BEST,
         },
         "norms": _norms(base.results["subset"]["maps"]),
@@ -120,6 +125,7 @@ def _points(
                 "temperature": float(generator.uniform(1.5, 2.1)),
                 "nll": float(0.451 + 0.0012 * generator.random()),
                 "ece": float(0.1 + 0.02 * generator.random()),
+                "ece_floor": float(0.09 + 0.001 * generator.random()),
             }
         )
 

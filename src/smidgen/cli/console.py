@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,14 +16,18 @@ from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
+if TYPE_CHECKING:
+    from smidgen.report.one_record.tables import Row
+
 out = Console(highlight=False)
+_CALIBRATION = "ece_equal_mass"
 _HEADINGS = {
     "fraction": "weights",
     "accuracy": "accuracy",
     "nll": "NLL",
     "rmse": "RMSE",
     "coverage": "coverage",
-    "ece_equal_mass": "ECE",
+    _CALIBRATION: "ECE",
     "floats": "floats stored",
     "relative_seconds": "time / forward",
 }
@@ -76,13 +80,30 @@ def show_record(record: Record) -> None:
         table.add_column(narrow, justify="right", no_wrap=sized)
     for row in rows:
         cells = [row.cells[index] for index in shown]
-        texts = [f"[bold]{c.text}[/bold]" if c.best else c.text for c in cells]
+        texts = [c.text if sized else c.plain_text for c in cells]
+        texts = [
+            f"[bold]{text}[/bold]" if cell.best else text
+            for cell, text in zip(cells, texts, strict=True)
+        ]
         table.add_row(escape(row.label), *[row.size] * sized, *texts)
     out.print()
     out.print(table)
+    for line in _describe_floors(rows, sized):
+        out.print(f"[dim]{line}[/dim]")
     out.print()
     for line in verdict(record):
         out.print(f"• {escape(line)}")
+
+
+def _describe_floors(rows: Sequence[Row], sized: bool) -> list[str]:
+    """Say what chance alone gives: in brackets, or here if the table has no room."""
+    cells = [cell for row in rows for cell in row.cells if cell.score == _CALIBRATION]
+    floors = sorted(c.floor.text for c in cells if c.floor and c.floor.value is not None)
+    if not floors:
+        return []
+    ends = " to ".join(dict.fromkeys((floors[0], floors[-1])))
+    what = f"An ECE of {ends} is what" if sized else "In brackets: the ECE that"
+    return [f"{what} a perfectly calibrated model would show on as many rows, by chance."]
 
 
 def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:

@@ -304,9 +304,11 @@ def _score(
         predictive = predict_batches(posterior, posterior.network, batches, samples=samples)
         summary = evaluate.summarise(predictive, arrays.labels)
         scores[name] = {score: interval.to_dict() for score, interval in summary.items()}
+        error = summary["ece_equal_mass"]
+        assert isinstance(error, evaluate.CalibrationError)
         out.print(
             f"  {name}: accuracy {summary['accuracy'].value:.1%}, NLL "
-            f"{summary['nll'].value:.4f}, ECE {summary['ece_equal_mass'].value:.3f}"
+            f"{summary['nll'].value:.4f}, ECE {error.value:.3f} ({error.floor:.3f} by chance)"
         )
     return scores
 

@@ -1,17 +1,18 @@
 """Scores of predictions: functions of (predictive or tensors, targets)."""
 
-from smidgen.evaluate.association import rank_correlation
+from smidgen.evaluate.association import paired_rank_difference, rank_correlation
 from smidgen.evaluate.calibration import (
     BINNINGS,
+    CalibrationError,
     ReliabilityCurve,
     RiskCoverage,
     bootstrap_calibration_error,
+    calibration_floor,
     expected_calibration_error,
-    paired_calibration_difference,
     reliability_curve,
     risk_coverage,
 )
-from smidgen.evaluate.detection import auroc, bootstrap_auroc
+from smidgen.evaluate.detection import auroc, bootstrap_auroc, paired_auroc_difference
 from smidgen.evaluate.intervals import (
     Interval,
     bootstrap,
@@ -19,10 +20,15 @@ from smidgen.evaluate.intervals import (
     paired_difference,
 )
 from smidgen.evaluate.scores import brier, correct, covered, nll, squared_error
+from smidgen.evaluate.squared_calibration import (
+    paired_calibration_difference,
+    squared_calibration_error,
+)
 from smidgen.evaluate.summary import summarise
 
 __all__ = [
     "BINNINGS",
+    "CalibrationError",
     "Interval",
     "ReliabilityCurve",
     "RiskCoverage",
@@ -32,15 +38,19 @@ __all__ = [
     "bootstrap_calibration_error",
     "bootstrap_mean",
     "brier",
+    "calibration_floor",
     "correct",
     "covered",
     "expected_calibration_error",
     "nll",
+    "paired_auroc_difference",
     "paired_calibration_difference",
     "paired_difference",
+    "paired_rank_difference",
     "rank_correlation",
     "reliability_curve",
     "risk_coverage",
+    "squared_calibration_error",
     "squared_error",
     "summarise",
 ]

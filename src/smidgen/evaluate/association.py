@@ -32,14 +32,7 @@ def rank_correlation(
     Raises:
         DataError: If all values of one side are equal.
     """
-    a, b = checks.as_vector("a", a), checks.as_vector("b", b)
-    checks.require_same_length("b", b, "a", a)
-    for name, values in (("a", a), ("b", b)):
-        if (values == values[0]).all():
-            raise DataError(
-                f"{name} must hold at least two different values, got {len(values)} "
-                f"times {float(values[0])}. Measure more varied examples."
-            )
+    a, b = _as_varied(a=a, b=b)
     return bootstrap(
         lambda rows: float(correlations(average_ranks(a[rows]), average_ranks(b[rows]))),
         len(a),
@@ -47,6 +40,56 @@ def rank_correlation(
         level=level,
         seed=seed,
     )
+
+
+def paired_rank_difference(
+    first: Tensor,
+    second: Tensor,
+    values: Tensor,
+    *,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Compute how much better the first follows the values than the second, by rank.
+
+    Args:
+        first: One measurement of each example, (B,).
+        second: Another of the same examples, (B,); its correlation is subtracted.
+        values: What both should follow, (B,).
+        draws: How many times to redraw the examples.
+        level: The fraction of redraws inside the interval.
+        seed: Of the redraws.
+
+    Returns:
+        The difference of the two `rank_correlation` with its bootstrap interval.
+    """
+    first, second, values = _as_varied(first=first, second=second, values=values)
+
+    def gap(rows: Tensor) -> float:
+        truth = average_ranks(values[rows])
+        ours, theirs = (
+            float(correlations(average_ranks(side[rows]), truth))
+            for side in (first, second)
+        )
+        return ours - theirs
+
+    return bootstrap(gap, len(values), draws=draws, level=level, seed=seed)
+
+
+def _as_varied(**measurements: Tensor) -> list[Tensor]:
+    """Return vectors of one length, each with at least two different values."""
+    (first, *_), found = measurements, []
+    for name, values in measurements.items():
+        values = checks.as_vector(name, values)
+        found.append(values)
+        checks.require_same_length(name, values, first, found[0])
+        if (values == values[0]).all():
+            raise DataError(
+                f"{name} must hold at least two different values, got {len(values)} "
+                f"times {float(values[0])}. Measure more varied examples."
+            )
+    return found
 
 
 def average_ranks(values: Tensor) -> Tensor:

@@ -6,11 +6,14 @@ label). Binning:
 
 - "equal-mass": near-equal counts by rank of confidence, ties in order of index.
 - "equal-width": [k/bins, (k+1)/bins), the last bin with its right end, 1.
+
+Few answers in a bin are seldom right exactly as often as they say, so that the error of a
+perfectly calibrated model is above zero too. Its expectation, for the same confidences, is
+the *floor*: what chance alone gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +23,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError
 from smidgen.evaluate import checks, scores
 from smidgen.evaluate.intervals import Interval, percentile_interval, redraw
+from smidgen.outputs.chance import expected_gap
 from smidgen.outputs.predictive import Predictive
 
 BINNINGS = ("equal-mass", "equal-width")
@@ -37,6 +41,13 @@ class ReliabilityCurve:
     def to_dict(self) -> dict[str, list[Any]]:
         """Give the three lists by name, ready for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class CalibrationError(Interval):
+    """A calibration error with its interval, and what chance alone would give."""
+
+    floor: float
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,37 @@ def expected_calibration_error(
     return float(_error(_bin(confidence[None], correct[None], bins, binning)))
 
 
+def calibration_floor(
+    confidence: Predictive | Tensor,
+    targets: Tensor | None = None,
+    *,
+    bins: int = 20,
+    binning: str = "equal-mass",
+) -> float:
+    """Compute the calibration error that a perfectly calibrated model is expected to show.
+
+    Exact, for answers that are right with the probability that they say, each by itself.
+
+    Args:
+        confidence: Probability of each predicted class, (B,), or label, (B, C); or a
+            categorical or Bernoulli predictive.
+        targets: With a predictive, its targets: examples labelled −100 are left out.
+        bins: How many bins.
+        binning: "equal-mass" or "equal-width".
+
+    Returns:
+        The expected error, in [0, 1].
+    """
+    if isinstance(confidence, Predictive):
+        if targets is not None:
+            confidence, _ = scores.drop_unlabelled(confidence, targets)
+        confidence = scores.confidence_of_answers("calibration_floor", confidence)
+    confidence = checks.as_vector("confidence", confidence.flatten())
+    index = find_bins(confidence[None], bins, binning)[0]
+    gaps = [expected_gap(confidence[index == place]) for place in range(bins)]
+    return sum(gaps) / len(confidence)
+
+
 def bootstrap_calibration_error(
     confidence: Tensor,
     correct: Tensor,
@@ -90,12 +132,13 @@ def bootstrap_calibration_error(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval:
-    """Compute the calibration error and a bootstrap interval around it.
+) -> CalibrationError:
+    """Compute the calibration error, a bootstrap interval around it, and its floor.
 
     Redrawing adds noise to each bin and so raises the error: the plain percentiles of a
     well calibrated model lie above its own error. The redraws are therefore shifted so
-    that their mean is the error.
+    that their mean is the error. The interval covers the error that other examples, as
+    many, would show, and so what chance adds to it too.
 
     Args:
         confidence: Probability of each predicted class, (B,), or label, (B, C).
@@ -108,60 +151,19 @@ def bootstrap_calibration_error(
         seed: Of the redraws.
 
     Returns:
-        The error with its interval, cut at 0.
+        The error with its interval, cut at 0, and its floor.
     """
     confidence, correct = checks.as_confidences(confidence, correct)
 
     def error(rows: Tensor) -> Tensor:
         return _error(_bin(confidence[rows], correct[rows], bins, binning))
 
-    value, shifted = _redraw_shifted(error, len(confidence), draws, seed)
-    return percentile_interval(value, shifted.clamp_min(0), level)
-
-
-def paired_calibration_difference(
-    first: Predictive,
-    second: Predictive,
-    targets: Tensor,
-    *,
-    bins: int = 20,
-    binning: str = "equal-mass",
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Compute the difference of two calibration errors on the *same* examples.
-
-    Redraws are shifted as in `bootstrap_calibration_error`.
-
-    Args:
-        first: One prediction, categorical or Bernoulli.
-        second: The other, of the same examples; its error is subtracted.
-        targets: Their classes, (B,), or labels, (B, C).
-        bins: How many bins.
-        binning: "equal-mass" or "equal-width".
-        draws: How many times to redraw the examples.
-        level: The fraction of redraws inside the interval.
-        seed: Of the redraws.
-
-    Returns:
-        The difference with its interval.
-    """
-    verb = "paired_calibration_difference"
-    sides = [
-        checks.as_confidences(*scores.confidence_and_correct(verb, predictive, targets))
-        for predictive in (first, second)
-    ]
-
-    def gap(rows: Tensor) -> Tensor:
-        ours, theirs = (
-            _error(_bin(confidence[rows], correct[rows], bins, binning))
-            for confidence, correct in sides
-        )
-        return ours - theirs
-
-    value, shifted = _redraw_shifted(gap, len(sides[0][0]), draws, seed)
-    return percentile_interval(value, shifted, level)
+    value = float(error(torch.arange(len(confidence))[None]))
+    drawn = redraw(error, len(confidence), draws=draws, seed=seed)
+    shifted = (drawn - drawn.mean() + value).clamp_min(0)
+    interval = percentile_interval(value, shifted, level)
+    floor = calibration_floor(confidence, bins=bins, binning=binning)
+    return CalibrationError(**interval.to_dict(), floor=floor)
 
 
 def reliability_curve(
@@ -219,20 +221,8 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     return RiskCoverage(coverage[shown].tolist(), risk[shown].tolist(), float(area))
 
 
-def _redraw_shifted(
-    statistics: Callable[[Tensor], Tensor], n: int, draws: int, seed: int
-) -> tuple[float, Tensor]:
-    """Compute a statistic of n examples, and redraws shifted to have it as their mean."""
-    value = float(statistics(torch.arange(n)[None]))
-    drawn = redraw(statistics, n, draws=draws, seed=seed)
-    return value, drawn - drawn.mean() + value
-
-
-def _bin(
-    confidence: Tensor, correct: Tensor, bins: int, binning: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum counts, confidence and correctness in each bin of each redraw, (K, bins)."""
-    confidence, correct = confidence.flatten(1), correct.flatten(1)
+def find_bins(confidence: Tensor, bins: int, binning: str) -> Tensor:
+    """Find the bin of each confidence, row by row, (K, N)."""
     checks.require_at_least_one("bins", bins)
     if binning not in BINNINGS:
         allowed = ", ".join(BINNINGS)
@@ -243,10 +233,17 @@ def _bin(
         n = confidence.shape[-1]
         order = confidence.argsort(dim=-1, stable=True)
         by_rank = (torch.arange(n) * bins // n).expand_as(order)
-        index = torch.empty_like(order).scatter(-1, order, by_rank)
-    else:
-        inner = torch.arange(1, bins, dtype=torch.float64) / bins
-        index = torch.bucketize(confidence, inner, right=True)
+        return torch.empty_like(order).scatter(-1, order, by_rank)
+    inner = torch.arange(1, bins, dtype=torch.float64) / bins
+    return torch.bucketize(confidence, inner, right=True)
+
+
+def _bin(
+    confidence: Tensor, correct: Tensor, bins: int, binning: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum counts, confidence and correctness in each bin of each redraw, (K, bins)."""
+    confidence, correct = confidence.flatten(1), correct.flatten(1)
+    index = find_bins(confidence, bins, binning)
     empty = confidence.new_zeros(*confidence.shape[:-1], bins)
     count = empty.scatter_add(-1, index, torch.ones_like(confidence))
     sure = empty.scatter_add(-1, index, confidence)

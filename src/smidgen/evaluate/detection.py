@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import sqrt
+from statistics import NormalDist
+
 import torch
 from torch import Tensor
 
+from smidgen.errors import DataError
 from smidgen.evaluate import checks
 from smidgen.evaluate.intervals import Interval, percentile_interval
 
@@ -19,13 +23,9 @@ def auroc(inside_scores: Tensor, outside_scores: Tensor) -> float:
     Returns:
         The area under the ROC curve: 0.5 is chance, 1 is perfect.
     """
-    inside = checks.as_vector("inside_scores", inside_scores).sort().values
+    inside = checks.as_vector("inside_scores", inside_scores)
     outside = checks.as_vector("outside_scores", outside_scores)
-    # Twice the wins, in whole numbers: one for each inside score below, half for ties.
-    below = torch.searchsorted(inside, outside)
-    below_or_tied = torch.searchsorted(inside, outside, right=True)
-    wins = int((below + below_or_tied).sum())
-    return wins / (2 * len(inside) * len(outside))
+    return int(_count_below(outside, inside).sum()) / (2 * len(inside) * len(outside))
 
 
 def bootstrap_auroc(
@@ -57,3 +57,54 @@ def bootstrap_auroc(
 
     areas = [auroc(resample(inside_scores), resample(outside_scores)) for _ in range(draws)]
     return percentile_interval(value, torch.tensor(areas, dtype=torch.float64), level)
+
+
+def paired_auroc_difference(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    *,
+    level: float = 0.95,
+) -> Interval:
+    """Compute the difference of two `auroc` on the *same* examples.
+
+    Its variance is that of DeLong et al. (1988): how often each inside example is below the
+    outside ones, and each outside example above the inside ones, by the first uncertainty
+    less that by the second.
+
+    Args:
+        first: One uncertainty, of familiar examples (B,) and of shifted ones (B',).
+        second: The other, of the same examples; its area is subtracted.
+        level: The probability of the interval.
+
+    Returns:
+        The difference with its interval.
+
+    Raises:
+        DataError: If there are fewer than two examples on a side.
+    """
+    checks.require_fraction("level", level)
+    sides = [
+        (checks.as_vector("inside_scores", a), checks.as_vector("outside_scores", b))
+        for a, b in (first, second)
+    ]
+    for name, ours, theirs in zip(("inside_scores", "outside_scores"), *sides, strict=True):
+        checks.require_same_length(f"second {name}", theirs, f"first {name}", ours)
+        if len(ours) < 2:
+            raise DataError(f"{name} must be two or more, got {len(ours)}. Pass more data.")
+    variance = 0.0
+    for mine, other in ((0, 1), (1, 0)):
+        # How much of the other side lies below each example, (B,) or (B',).
+        ours, theirs = (
+            _count_below(side[mine], side[other]) / (2 * len(side[other])) for side in sides
+        )
+        variance += float((ours - theirs).var()) / len(ours)
+    value = auroc(*first) - auroc(*second)
+    half = NormalDist().inv_cdf((1 + level) / 2) * sqrt(variance)
+    return Interval(value, value - half, value + half)
+
+
+def _count_below(values: Tensor, others: Tensor) -> Tensor:
+    """Count, for each value, twice the others below it and once those that equal it."""
+    others = others.sort().values
+    below = torch.searchsorted(others, values)
+    return below + torch.searchsorted(others, values, right=True)

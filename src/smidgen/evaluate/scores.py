@@ -110,14 +110,23 @@ def confidence_and_correct(
 ) -> tuple[Tensor, Tensor]:
     """Compute each answer's probability and whether it is right: (B,), of labels (B, C)."""
     predictive, targets = drop_unlabelled(predictive, targets)
+    confidence = confidence_of_answers(verb, predictive)
     if isinstance(predictive, CategoricalPredictive):
         right = predictive.predicted == _class_numbers(predictive, targets)
-        return predictive.confidence, right.double()
-    if isinstance(predictive, BernoulliPredictive):
+    else:
+        assert isinstance(predictive, BernoulliPredictive)
         labels = _yes_or_no(predictive, targets)
-        both = predictive.log_probs.double()
+        both = predictive.log_probs
         right = (both[..., 1] >= both[..., 0]) == (labels == 1)
-        return both.max(-1).values.exp(), right.double()
+    return confidence, right.double()
+
+
+def confidence_of_answers(verb: str, predictive: Predictive) -> Tensor:
+    """Compute the probability of each answer: (B,), of labels (B, C)."""
+    if isinstance(predictive, CategoricalPredictive):
+        return predictive.confidence
+    if isinstance(predictive, BernoulliPredictive):
+        return predictive.log_probs.double().max(-1).values.exp()
     allowed = "categorical or bernoulli"
     raise ArgumentError(_wrong_kind(verb, predictive, allowed, "Use nll"))
 

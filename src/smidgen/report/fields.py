@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from smidgen.errors import DataError
+from smidgen.outputs.chance import expected_gap
 from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 
 MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
 _ECE = ("ece_equal_mass", "ece")
+CALIBRATION = (*_ECE, "ece_equal_width")
+"""Sample calibration errors: chance adds to each, so its floor is shown beside it."""
+SQUARED_CALIBRATION = "squared_calibration"
+"""The score by which calibration is compared: its estimate has no bias."""
 
 MethodFields = Mapping[str, Any]
 """A method of a record: its name, scores, settings and curves."""
@@ -71,6 +78,39 @@ def read_score(method: MethodFields | None, name: str) -> Estimate | None:
 def find_calibration_score(method: MethodFields | None) -> str | None:
     """Name the calibration error that a method was scored by, if any."""
     return next((name for name in _ECE if read_score(method, name)), None)
+
+
+def read_floor(method: MethodFields | None, name: str) -> float | None:
+    """Read what chance alone gives for a calibration error, if it is known."""
+    method = method or {}
+    stored = (read_score(method, name) or {}).get("floor")
+    curve = method.get("reliability")
+    if stored is not None or name != _ECE[0] or not curve:
+        return stored
+    # Older records hold no floor, but ten bins of as many answers each; the error has
+    # twenty, so each bin is halved.
+    halves = [
+        torch.full((size,), float(confidence), dtype=torch.float64)
+        for confidence, count in zip(curve["confidence"], curve["count"], strict=True)
+        for size in (int(count) // 2, int(count) - int(count) // 2)
+    ]
+    return sum(map(expected_gap, halves)) / max(1, sum(map(len, halves)))
+
+
+def read_squared_calibration(method: MethodFields) -> float | None:
+    """Estimate the squared calibration error, without bias, from the reliability curve."""
+    curve = method.get("reliability")
+    if not curve:
+        return None
+    rows = zip(curve["confidence"], curve["accuracy"], curve["count"], strict=True)
+    # The variance of a mean of n answers is a(1 − a)/(n − 1): less it, a square has no bias.
+    terms = [
+        (count, (accuracy - confidence) ** 2 - accuracy * (1 - accuracy) / (count - 1))
+        for confidence, accuracy, count in rows
+        if count > 1
+    ]
+    answers = sum(count for count, _ in terms)
+    return sum(count * term for count, term in terms) / answers if answers else None
 
 
 def is_regression(record: Record) -> bool:

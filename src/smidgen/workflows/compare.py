@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,12 @@ from torch import nn
 
 from smidgen import report
 from smidgen.curvature.operators import STRUCTURES
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.base import Posterior
+from smidgen.report import fields
 from smidgen.report.names import FAMILIES, label_method
 from smidgen.report.one_record import tables
 from smidgen.runtime.record import BASELINES, Record
@@ -55,9 +57,10 @@ class Comparison(Record):
         return report.write(self, path)
 
     def __str__(self) -> str:
-        headings = ("", *(column.heading for column in tables.list_columns(self)))
+        headings = ("", *(column.plain_heading for column in tables.list_columns(self)))
         rows = [
-            (row.label, *(c.text for c in row.cells)) for row in report.score_rows(self)
+            (row.label, *(cell.plain_text for cell in row.cells))
+            for row in report.score_rows(self)
         ]
         lines = [*report.verdict(self), *self.results.get("notes", ())]
         return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
@@ -116,7 +119,27 @@ def compare(
             "calibrated, and no validation data were given."
         ]
     results |= _describe(network, named, len(targets))
-    return Comparison("evaluate", {**(config or {}), **_settings(named)}, results)
+    record = Comparison("evaluate", {**(config or {}), **_settings(named)}, results)
+    _warn_if_worse(record)
+    return record
+
+
+def _warn_if_worse(record: Record) -> None:
+    """Say which posteriors have a clearly higher NLL than temperature scaling."""
+    scaling = fields.name_scaling(record)
+    worse = [
+        f"{gap['method']} (by {gap['value']:.4f}, {gap['low']:.4f} to {gap['high']:.4f})"
+        for gap in record.results["differences"]
+        if (gap["baseline"], gap["score"]) == (BASELINES[1], "nll") and gap["low"] > 0
+    ]
+    if worse:
+        warnings.warn(
+            f"worse than {scaling} on these test data, in NLL: {', '.join(worse)}. "
+            f"{scaling.capitalize()} is enough here, or calibrate the posterior on more "
+            "validation data.",
+            SmidgenWarning,
+            stacklevel=3,
+        )
 
 
 def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:

@@ -203,7 +203,7 @@ def score_methods(
             for method in methods
             for baseline in baselines
             if method.name not in ("map", baseline.name)
-            for difference in _differences(method, baseline, targets)
+            for difference in _differences(method, baseline, targets, disagreement)
         ],
     }
 
@@ -243,13 +243,34 @@ def _score(
     return row
 
 
-def _differences(method: Method, baseline: Method, targets: Tensor) -> list[dict[str, Any]]:
+def _differences(
+    method: Method,
+    baseline: Method,
+    targets: Tensor,
+    disagreement: Sequence[float] | None,
+) -> list[dict[str, Any]]:
+    """Compare two methods on the same rows, score by score, with intervals."""
     pair = (method.predictive, baseline.predictive)
-    nll = evaluate.paired_difference(*(evaluate.nll(p, targets) for p in pair))
-    differences = {"nll": nll}
-    if not any(isinstance(p, GaussianPredictive) for p in pair):
-        differences["ece_equal_mass"] = evaluate.paired_calibration_difference(
-            *pair, targets, draws=_DRAWS
+    losses = [evaluate.nll(p, targets) for p in pair]
+    differences = {"nll": evaluate.paired_difference(*losses)}
+    # One row has no spread, so only the NLL has something to say of it.
+    several = len(losses[0]) > 1
+    if several and not any(isinstance(p, GaussianPredictive) for p in pair):
+        differences["squared_calibration"] = evaluate.paired_calibration_difference(
+            *pair, targets
+        )
+    for name in method.shifted:
+        if name in baseline.shifted and several and len(method.shifted[name]) > 1:
+            differences[f"detection.{name}"] = evaluate.paired_auroc_difference(
+                *(
+                    (m.predictive.entropy, m.shifted[name].entropy)
+                    for m in (method, baseline)
+                )
+            )
+    if disagreement is not None:
+        values = torch.tensor(disagreement, dtype=torch.float64)
+        differences["disagreement"] = evaluate.paired_rank_difference(
+            method.predictive.entropy, baseline.predictive.entropy, values
         )
     names = {"method": method.name, "baseline": baseline.name}
     return [

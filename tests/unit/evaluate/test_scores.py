@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import FrozenInstanceError
 from math import exp, log, pi, sqrt
 
@@ -369,6 +370,53 @@ class TestCalibration:
         assert set(risks) == {"coverage", "risk", "area"}
 
 
+class TestFloor:
+    @pytest.mark.parametrize("binning", evaluate.BINNINGS)
+    @pytest.mark.parametrize("n", [40, 277])
+    def test_is_the_mean_error_of_calibrated_answers(self, n, binning):
+        source, runs = generator(20), 2000
+        confidence = 0.5 + 0.5 * torch.rand(n, generator=source, dtype=torch.float64) ** 2
+        floor = evaluate.calibration_floor(confidence, binning=binning)
+        answers = torch.rand(runs, n, generator=source, dtype=torch.float64) < confidence
+        errors = vector(
+            *(
+                evaluate.expected_calibration_error(confidence, row, binning=binning)
+                for row in answers.double()
+            )
+        )
+        assert abs(errors.mean() - floor) < Z * errors.std() / sqrt(runs)
+
+    def test_stands_beside_the_error_and_its_interval(self, classes, labels):
+        for predictive, targets in (classes, labels):
+            found = evaluate.summarise(predictive, targets, draws=20)
+            for binning in evaluate.BINNINGS:
+                error = found["ece_" + binning.replace("-", "_")]
+                floor = evaluate.calibration_floor(predictive, targets, binning=binning)
+                assert error.to_dict()["floor"] == floor > 0
+
+    def test_falls_with_more_examples_and_is_cheap(self):
+        floors = []
+        for n in (277, 408, 2000):
+            confidence, _ = sure_and_right(n)
+            floors.append(evaluate.calibration_floor(confidence))
+        assert floors == sorted(floors, reverse=True)
+        assert floors[0] / floors[2] == pytest.approx(sqrt(2000 / 277), rel=0.1)
+        started = time.perf_counter()
+        evaluate.calibration_floor(confidence)
+        assert time.perf_counter() - started < 0.5  # about 7 ms, on a busy machine too
+
+    def test_rows_without_a_label_are_left_out(self, classes):
+        predictive, targets = classes
+        padded = targets.clone()
+        padded[:100] = -100
+        found = evaluate.calibration_floor(predictive, padded)
+        assert found == evaluate.calibration_floor(predictive.confidence[100:])
+
+    def test_numbers_have_no_floor(self, numbers):
+        with pytest.raises(ArgumentError, match="bernoulli for calibration_floor"):
+            evaluate.calibration_floor(*numbers)
+
+
 class TestRiskCoverage:
     def test_a_known_case(self):
         confidence, correct = vector(0.5, 0.9, 0.8, 0.7), vector(0, 1, 0, 1)
@@ -435,6 +483,47 @@ class TestDetection:
         assert evaluate.auroc(vector(1, 1), vector(1, 1, 1)) == 0.5
         # Against 2: one win and one tie; against 0: none.
         assert evaluate.auroc(vector(1, 2), vector(2, 0)) == 1.5 / 4
+
+    def test_a_paired_difference_is_that_of_the_areas(self):
+        source = generator(21)
+        inside = torch.randn(120, generator=source, dtype=torch.float64)
+        outside = torch.randn(90, generator=source, dtype=torch.float64) + 0.5
+        first = (inside, outside)
+        second = tuple(x + 0.3 * torch.randn(len(x), generator=source) for x in first)
+        found = evaluate.paired_auroc_difference(first, second)
+        assert found.value == evaluate.auroc(*first) - evaluate.auroc(*second)
+        swapped = evaluate.paired_auroc_difference(second, first)
+        assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+        # DeLong's variance, pair by pair.
+        wins = [(b[None] > a[:, None]).double() for a, b in (first, second)]
+        gap = wins[0] - wins[1]
+        variance = gap.mean(1).var() / 120 + gap.mean(0).var() / 90
+        half = stats.norm.ppf(0.975) * sqrt(variance)
+        assert found.high - found.value == pytest.approx(half)
+        apart = evaluate.bootstrap_auroc(*first)
+        assert apart.high - apart.low > 2 * (found.high - found.low)
+
+    def test_a_paired_difference_covers_none_where_there_is_none(self):
+        source, runs, covered = generator(22), 300, 0
+        for _ in range(runs):
+            shared = torch.randn(150, generator=source, dtype=torch.float64)
+            shared[:70] += 0.7
+            first, second = (
+                shared + 0.5 * torch.randn(150, generator=source, dtype=torch.float64)
+                for _ in range(2)
+            )
+            found = evaluate.paired_auroc_difference(
+                (first[70:], first[:70]), (second[70:], second[:70])
+            )
+            covered += found.low <= 0 <= found.high
+        assert abs(covered / runs - 0.95) < Z * sqrt(0.95 * 0.05 / runs)
+
+    def test_a_paired_difference_needs_the_same_examples(self):
+        two, three = vector(1, 2), vector(1, 2, 3)
+        with pytest.raises(DataError, match="second outside_scores must be as long as"):
+            evaluate.paired_auroc_difference((two, two), (two, three))
+        with pytest.raises(DataError, match="inside_scores must be two or more, got 1"):
+            evaluate.paired_auroc_difference((vector(1), two), (vector(1), two))
 
     def test_wrong_scores_are_refused(self):
         with pytest.raises(DataError, match=r"outside_scores must be a vector of one"):
@@ -572,7 +661,8 @@ class TestCalibrationInterval:
             seed=0,
         ).numpy()
         low, high = np.quantile(slow - slow.mean() + found.value, [0.1, 0.9])
-        expected = {"value": found.value, "low": low, "high": high}
+        floor = evaluate.calibration_floor(confidence, bins=6, binning=binning)
+        expected = {"value": found.value, "low": low, "high": high, "floor": floor}
         assert found.to_dict() == pytest.approx(expected)
         assert found.value == evaluate.expected_calibration_error(
             confidence, correct, bins=6, binning=binning
@@ -617,6 +707,23 @@ class TestAssociation:
         assert found.value == pytest.approx(stats.spearmanr(a, b).statistic)
         assert -1 <= found.low < found.value < found.high <= 1
         assert found.low > 0.3
+
+    def test_a_paired_difference_is_that_of_the_correlations(self):
+        source = generator(23)
+        values = torch.randn(200, generator=source, dtype=torch.float64)
+        first, second = (
+            values + spread * torch.randn(200, generator=source, dtype=torch.float64)
+            for spread in (0.5, 2.0)
+        )
+        found = evaluate.paired_rank_difference(first, second, values, draws=200)
+        ours, theirs = (
+            evaluate.rank_correlation(side, values, draws=1).value
+            for side in (first, second)
+        )
+        assert found.value == pytest.approx(ours - theirs)
+        assert 0 < found.low < found.value < found.high
+        with pytest.raises(DataError, match=r"values must be as long as first \(200\)"):
+            evaluate.paired_rank_difference(first, second, values[:3])
 
     def test_ranks_share_the_average(self):
         assert average_ranks(vector(3, 1, 3, 0)).tolist() == [3.5, 2, 3.5, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -187,3 +188,30 @@ def test_posteriors_of_one_name_are_told_apart(beside):
     assert names[2:] == ["last-layer", "last-layer-2"]
     with pytest.raises(ArgumentError, match="must be one posterior or more, got none"):
         smidgen.compare(problem, [], test)
+
+
+def test_a_posterior_worse_than_temperature_is_said_in_python_too(beside):
+    kind, problem, plain, _, validation, test = beside
+    # Hardly any prior: far from the trained weights; or far too sure of every class.
+    wide = replace(plain[0], precision=1e-6)
+    if kind == "categorical":
+        wide = replace(plain[0], temperature=0.05)
+    scaling = "fitted noise" if kind == "gaussian" else "temperature scaling"
+    with pytest.warns(smidgen.SmidgenWarning, match=f"^worse than {scaling} on these"):
+        record = smidgen.compare(problem, wide, test, validation=validation, progress=False)
+    assert f"Last layer is worse than {scaling}, its NLL is clearly higher" in str(record)
+    assert "Bayes helped" not in str(record)
+
+
+def test_a_comparison_holds_every_difference_and_what_chance_gives(beside):
+    kind, problem, _, tuned, _, test = beside
+    far = {"far": [5 * torch.ones(5, 4).double()]}
+    record = smidgen.compare(problem, tuned[0], test, shifted=far, progress=False)
+    scores = {gap["score"] for gap in record.results["differences"]}
+    classes = kind != "gaussian"
+    wanted = {"nll", "detection.far", *["squared_calibration"] * classes}
+    assert scores == wanted
+    assert ("(by chance)" in str(record)) is classes
+    for row in record.results["methods"] if classes else ():
+        assert 0 < row["scores"]["ece_equal_mass"]["floor"] < 0.5
+        assert 0 < row["scores"]["ece_equal_width"]["floor"] < 0.5

@@ -124,6 +124,11 @@ class RecordTable:
     def value(self, pair: DataSeed, method: str, score: str) -> float | None:
         """Read one number of a method on a data set and seed."""
         entry = self.entries.get((*pair, method), {})
+        if score == fields.SQUARED_CALIBRATION:
+            return fields.read_squared_calibration(entry)
+        name, _, part = score.partition(".")
+        if part == "floor":
+            return fields.read_floor(entry, name)
         estimate = fields.read_score(entry, score)
         value = entry.get(score) if estimate is None else estimate["value"]
         return None if value is None else float(value)

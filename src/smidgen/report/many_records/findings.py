@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from smidgen.outputs.likelihood import is_extreme
 from smidgen.report import fields
 from smidgen.report.formats import format_nll, format_signed, format_significant
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
 from smidgen.report.many_records.trials import describe_edges
+from smidgen.report.wording import ALIKE, HIGHER, LOWER
 
 # What readers ask of such records: how the first of a pair does against the second.
 _PAIRS = (
@@ -58,8 +60,9 @@ _MOST_NAMED = 6
 def findings(table: RecordTable, baseline: str) -> list[str]:
     """Say what the numbers show, and how surely: of each data set and of each question."""
     lines = [_describe_lowest(table, data, baseline) for data in table.data]
-    lines += _count_better(table, baseline, "nll", "NLL")
-    lines += _count_better(table, baseline, "ece_equal_mass", "ECE")
+    lines += _count_sides(table, baseline, "nll", "NLL")
+    calibration = "squared calibration error"
+    lines += _count_sides(table, baseline, fields.SQUARED_CALIBRATION, calibration)
     for first, second in _PAIRS:
         if {first, second} <= set(table.methods):
             gap = table.difference(first, second, "nll")
@@ -86,12 +89,12 @@ def _describe_lowest(table: RecordTable, data: str, baseline: str) -> str:
         few = {1: "one pair allows", 2: "two pairs allow"}[gap.count]
         difference = f"difference to {other} {format_signed(gap.value)}"
         return f"{opening} ({difference}; {few} no verdict)."
-    clearly = "clearly" if gap.below_zero else "not clearly"
-    return f"{opening}, {clearly} below {other} ({_describe_gap(gap)})."
+    side = f"{LOWER} than" if gap.below_zero else f"which {ALIKE} from"
+    return f"{opening}, {side} that of {other} ({_describe_gap(gap)})."
 
 
-def _count_better(table: RecordTable, baseline: str, score: str, text: str) -> list[str]:
-    """Count the methods that clearly beat the baseline over all data, and name them."""
+def _count_sides(table: RecordTable, baseline: str, score: str, text: str) -> list[str]:
+    """Count and name the methods that lie clearly to a side of the baseline over all data."""
     gaps = {
         method: gap
         for method in table.methods
@@ -100,32 +103,36 @@ def _count_better(table: RecordTable, baseline: str, score: str, text: str) -> l
     }
     if not gaps:
         return []
-    better = sorted((m for m in gaps if gaps[m].below_zero), key=lambda m: gaps[m].value)
-    worse = [m for m in gaps if gaps[m].above_zero]
-    named = ", ".join(_quote(table, m) for m in better[:_MOST_NAMED])
-    more = " and others" if len(better) > _MOST_NAMED else ""
+    ordered = sorted(gaps, key=lambda m: gaps[m].value)
+    lower = [m for m in ordered if gaps[m].below_zero]
+    higher = [m for m in reversed(ordered) if gaps[m].above_zero]
     several = [data for data in table.data if len(table.seeds(data)) > 1]
     where = "all data"
     if len(several) not in (0, len(table.data)):
         have = _agree(len(several), "has", "have")
         where = f"{', '.join(several)}, which {have} enough seeds"
     methods = _agree(len(gaps), "method", "methods")
-    are, are_worse = (_agree(len(group), "is", "are") for group in (better, worse))
+    has, has_higher = (_agree(len(group), "has", "have") for group in (lower, higher))
+    alike = len(gaps) - len(lower) - len(higher)
     return [
-        f"Over {where}, {len(better)} of {len(gaps)} {methods} {are} clearly better in "
-        f"{text} than {_quote(table, baseline)}{': ' if better else ''}{named}{more}; "
-        f"{len(worse)} {are_worse} clearly worse. Of so many comparisons, one in twenty "
-        "would seem clear by chance."
+        f"Over {where}, {len(lower)} of {len(gaps)} {methods} {has} a {LOWER} {text} than "
+        f"{_quote(table, baseline)}{_name_some(table, lower)}; {len(higher)} {has_higher} a "
+        f"{HIGHER} one{_name_some(table, higher)}; {alike} {ALIKE}. Of so many comparisons, "
+        "one in twenty would seem clear by chance."
     ]
 
 
+def _name_some(table: RecordTable, methods: Sequence[str]) -> str:
+    named = ", ".join(_quote(table, m) for m in methods[:_MOST_NAMED])
+    more = " and others" if len(methods) > _MOST_NAMED else ""
+    return f": {named}{more}" if methods else ""
+
+
 def _compare_pair(table: RecordTable, first: str, second: str, gap: SeedMean) -> str:
-    verb = "cannot be told apart from"
-    if gap.below_zero:
-        verb = "is clearly better than"
-    elif gap.above_zero:
-        verb = "is clearly worse than"
-    claim = f"{_quote(table, first)} {verb} {_quote(table, second)} in NLL"
+    verb = f"{ALIKE} in NLL from"
+    if gap.below_zero or gap.above_zero:
+        verb = f"has a {LOWER if gap.below_zero else HIGHER} NLL than"
+    claim = f"{_quote(table, first)} {verb} {_quote(table, second)}"
     return f"{claim} ({_describe_gap(gap)}).{_compare_by_data(table, first, second)}"
 
 
@@ -136,11 +143,11 @@ def _compare_by_data(table: RecordTable, first: str, second: str) -> str:
     if len(known) < 2:
         return ""
     sides = {
-        "clearly better on": [data for data, gap in known.items() if gap.below_zero],
-        "clearly worse on": [data for data, gap in known.items() if gap.above_zero],
+        LOWER: [data for data, gap in known.items() if gap.below_zero],
+        HIGHER: [data for data, gap in known.items() if gap.above_zero],
     }
-    parts = [f"{side} {', '.join(names)}" for side, names in sides.items() if names]
-    return f" Data set by data set: {' and '.join(parts) or 'no clear difference on any'}."
+    parts = [f"{side} on {', '.join(names)}" for side, names in sides.items() if names]
+    return f" Data set by data set: {' and '.join(parts) or f'{ALIKE} on any'}."
 
 
 def _list_worse_than_constant(table: RecordTable) -> list[str]:

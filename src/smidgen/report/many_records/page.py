@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from math import pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,15 @@ from smidgen.report.many_records.trials import describe_trial, lay_out_trials
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record.figures import draw_reliability
 from smidgen.report.one_record.page import embed_json, environment, refuse_unknown_layout
-from smidgen.report.one_record.tables import FLOATS, FRACTION, NLL, RMSE, Column, TableCell
+from smidgen.report.one_record.tables import (
+    FLOATS,
+    FRACTION,
+    NLL,
+    RMSE,
+    Column,
+    TableCell,
+    add_floor,
+)
 from smidgen.report.ramp.page import BY_NORM, draw_norm_groups
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
@@ -63,7 +70,6 @@ _SIZES = ("fraction", "trained", "floats", "stored_bytes", "stored_ratio")
 # The papers' ECE has bins of equal width, so ours of that kind is shown beside it only.
 _PAPER_ECE = "ece_equal_width"
 _PAPER_SCORES = {"nll": "nll", _PAPER_ECE: "ece"}
-_ECE_BINS = 20
 _CALIBRATED = ("map", "temperature", "sparse-kfac", "full", "ensemble-temperature")
 
 
@@ -173,7 +179,7 @@ def _describe_data(
         "few": len(table.seeds(data)) < FEWEST,
         "columns": columns,
         "best": best,
-        "chance": _expect_ece(table, data, baseline),
+        "calibration": [c for c in columns if c.score in fields.CALIBRATION],
         "paper": published,
         "rows": [
             {
@@ -225,7 +231,9 @@ def _make_score_cell(
     if column.score in _SIZES and values and min(values) < max(values):
         ends = (column.format(min(values)), column.format(max(values)))
         return TableCell(column.score, " – ".join(ends))
-    return _make_cell(column, table.mean(data, method, column.score))
+    cell = _make_cell(column, table.mean(data, method, column.score))
+    floor = table.mean(data, method, f"{column.score}.floor")
+    return add_floor(cell, column, floor.value if floor else None)
 
 
 def _make_cell(column: Column, mean: SeedMean | None) -> TableCell:
@@ -251,17 +259,6 @@ def _count_notes(table: RecordTable) -> dict[str, int]:
     return dict(Counter(chain.from_iterable(notes)).most_common())
 
 
-def _expect_ece(table: RecordTable, data: str, baseline: str) -> str:
-    """Say the ECE that chance alone gives a perfectly calibrated predictor."""
-    accuracy = table.mean(data, baseline, "accuracy")
-    sizes = [part["test"] for part in table.parts(data, "data") if part.get("test")]
-    if accuracy is None or not sizes or not table.mean(data, baseline, "ece_equal_mass"):
-        return ""
-    variance = accuracy.value * (1 - accuracy.value)
-    # The mean |accuracy − confidence| in a bin of n/B rows.
-    return format_rate(sqrt(2 / pi * variance * _ECE_BINS / min(sizes)))
-
-
 def _draw_figures(
     table: RecordTable,
     data: str,
@@ -271,7 +268,10 @@ def _draw_figures(
     name: str,
 ) -> dict[str, Any]:
     intervals = []
-    for score, text in (("nll", "NLL"), ("ece_equal_mass", "ECE")):
+    for score, text in (
+        ("nll", "test NLL less that of"),
+        (fields.SQUARED_CALIBRATION, "squared calibration error −"),
+    ):
         gaps = {m: table.difference(m, baseline, score, data) for m in methods}
         known = {m: gap for m, gap in gaps.items() if gap is not None}
         if known:
@@ -280,7 +280,7 @@ def _draw_figures(
                 table.labels,
                 styles,
                 aside=(fields.MAP, "constant"),
-                xlabel=f"test {text} less that of {table.labels[baseline]}",
+                xlabel=f"{text} {table.labels[baseline]}",
                 name=f"{name}-{score}",
             )
             intervals.append(svg)

@@ -86,6 +86,7 @@ def _render(record: Record) -> str:
         best=tables.find_best(record),
         scaling=fields.name_scaling(record),
         regression=fields.is_regression(record),
+        calibration=fields.CALIBRATION,
         notes=fields.read_part(record, "notes") or (),
         reliability=_draw_reliability(record, styles),
         risk_coverage=_draw_risk_coverage(record, styles),

@@ -30,6 +30,12 @@ class Column:
     better: str
     format: Callable[[float], str]
 
+    @property
+    def plain_heading(self) -> str:
+        """The heading for a terminal."""
+        has_floor = self.score in fields.CALIBRATION
+        return f"{self.heading} (by chance)" if has_floor else self.heading
+
 
 @dataclass(frozen=True)
 class TableCell:
@@ -41,6 +47,12 @@ class TableCell:
     bounds: tuple[TableCell, ...] = ()  # the ends of its interval, or its standard error
     best: bool = False
     count: TableCell | None = None  # a count that is shown beneath it
+    floor: TableCell | None = None  # what chance alone gives
+
+    @property
+    def plain_text(self) -> str:
+        """The number for a terminal, with what chance alone gives in brackets."""
+        return self.text if self.floor is None else f"{self.text} ({self.floor.text})"
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,11 @@ def _read(method: MethodFields, column: Column) -> Estimate | float | None:
 def _make_row(method: MethodFields, best: str | None, columns: Sequence[Column]) -> Row:
     name = method["name"]
     cells = [
-        make_cell(column, _read(method, column), best=column is NLL and name == best)
+        add_floor(
+            make_cell(column, _read(method, column), best=column is NLL and name == best),
+            column,
+            fields.read_floor(method, column.score),
+        )
         for column in columns
     ]
     settings = [
@@ -218,3 +234,11 @@ def make_cell(
         text = column.format(estimate[end]).removesuffix(f"{THIN}%")
         bounds.append(TableCell(f"{column.score}.{end}", text, estimate[end]))
     return TableCell(column.score, column.format(value), value, tuple(bounds), best)
+
+
+def add_floor(cell: TableCell, column: Column, floor: float | None) -> TableCell:
+    """Put what chance alone gives beside a calibration error."""
+    if column.score not in fields.CALIBRATION or cell.value is None:
+        return cell
+    beside = make_cell(replace(column, score=f"{column.score}.floor"), floor)
+    return replace(cell, floor=beside)

@@ -1,6 +1,12 @@
-"""The verdict: whether Bayes helped, in three lines of plain words."""
+"""The verdict: whether Bayes helped, in three lines of plain words.
+
+Only what lies beyond temperature scaling is called help. Every score is said to be clearly
+lower, clearly higher, or not to be told apart, by the interval of its paired difference.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from smidgen.report import fields
 from smidgen.report.fields import Estimate, MethodFields
@@ -13,6 +19,7 @@ from smidgen.report.formats import (
     format_signed,
 )
 from smidgen.report.one_record.tuned import KIND, TUNED, tuned_verdict
+from smidgen.report.wording import ALIKE, HIGHER, LOWER, name_side
 from smidgen.runtime.record import Record
 
 LEADS = (
@@ -55,41 +62,60 @@ def _judge(record: Record, method: MethodFields, baseline: str) -> str:
     if numbers is None:
         unknown = ", so whether it would have been enough is unknown"
         return f"not measured{unknown if baseline == fields.TEMPERATURE else ''}."
-    gap = fields.read_difference(record, method["name"], baseline, "nll")
-    if gap is None:
+    side = find_side(record, method["name"], baseline, "nll")
+    if side is None:
         return f"no paired interval was recorded, so no gain is claimed. {numbers}"
     if baseline == fields.TEMPERATURE:
-        return _judge_against_scaling(record, method, gap, numbers)
-    if gap["high"] < 0:
-        return f"Bayes helped, {fields.read_label(method)} is clearly better. {numbers}"
-    if gap["low"] > 0:
-        return f"Bayes did harm, {fields.read_label(method)} is clearly worse. {numbers}"
-    return f"Bayes made no clear difference. {numbers}"
+        return _judge_against_scaling(record, method, side, numbers)
+    label, scaling = fields.read_label(method), fields.name_scaling(record)
+    if side == HIGHER:
+        return f"Bayes did harm, the NLL of {label} is clearly higher. {numbers}"
+    if side == ALIKE:
+        return f"Bayes made no clear difference, the NLLs cannot be told apart. {numbers}"
+    # Temperature scaling alone may do as much: only what lies beyond is due to Bayes.
+    beyond = find_side(record, method["name"], fields.TEMPERATURE, "nll")
+    claim = {
+        LOWER: f"Bayes helped, also beyond {scaling}: the NLL of {label} is clearly lower",
+        ALIKE: f"the NLL of {label} is clearly lower, but no more than {scaling} brings",
+        HIGHER: f"the NLL of {label} is clearly lower, but {scaling} alone brings more",
+        None: f"the NLL of {label} is clearly lower, whether {scaling} would do is unknown",
+    }[beyond]
+    return f"{claim}. {numbers}"
 
 
 def _judge_against_scaling(
-    record: Record, method: MethodFields, gap: Estimate, numbers: str
+    record: Record, method: MethodFields, side: str, numbers: str
 ) -> str:
-    if gap["high"] < 0:
-        return f"clearly better. {numbers}"
-    finding = "clearly worse" if gap["low"] > 0 else "no clear gain"
-    better = _clearly_better(record, fields.TEMPERATURE)
+    ours, scaling = fields.read_label(method), fields.name_scaling(record)
+    if side == LOWER:
+        return (
+            f"Bayes helped beyond {scaling}, the NLL of {ours} is clearly lower. {numbers}"
+        )
+    finding = f"{ours} is no better than {scaling}, the NLLs cannot be told apart"
+    if side == HIGHER:
+        finding = f"{ours} is worse than {scaling}, its NLL is clearly higher"
+    better = _clearly_lower(record, fields.TEMPERATURE)
     if not better:
-        return f"{finding}, {fields.name_scaling(record)} is enough on this data. {numbers}"
+        return f"{finding}: {scaling} is enough on this data. {numbers}"
     if fields.read_part(record, "ramp"):
         # Test data pick no other scheme, they only count those that would be better.
         names = ", ".join(map(fields.read_label, better))
         return (
             f"{finding} for the scheme that validation data chose. {numbers} Clearly "
-            f"better on test data, each taken by itself: {names}."
+            f"lower on test data, each taken by itself: {names}."
         )
-    ours, other = fields.read_label(method), fields.read_label(better[0])
-    opening = f"{ours} is {finding}" if gap["low"] > 0 else f"{finding} from {ours}"
+    other = fields.read_label(better[0])
     others = _compare_numbers(record, better[0], fields.TEMPERATURE)
-    return f"{opening}, but {other} is clearly better. {numbers} {other}: {others}"
+    return f"{finding}, but that of {other} is clearly lower. {numbers} {other}: {others}"
 
 
-def _clearly_better(record: Record, baseline: str) -> list[MethodFields]:
+def find_side(record: Record, method: str, baseline: str, score: str) -> str | None:
+    """Say on which side of a baseline a method lies by its paired difference, if known."""
+    gap = fields.read_difference(record, method, baseline, score)
+    return None if gap is None else name_side(gap["low"], gap["high"])
+
+
+def _clearly_lower(record: Record, baseline: str) -> list[MethodFields]:
     """List methods whose paired NLL difference lies wholly below zero, best first."""
     gaps = [
         (gap["value"], method["name"], method)
@@ -114,9 +140,13 @@ def _compare_numbers(record: Record, method: MethodFields, baseline: str) -> str
     ours, theirs = (fields.read_score(m, name) for m in (method, other))
     if ours and theirs:
         text += f", ECE {format_rate(ours['value'])} against {format_rate(theirs['value'])}"
-        gap = fields.read_difference(record, method["name"], baseline, name)
-        if gap and gap["low"] <= 0 <= gap["high"]:
-            text += ", which may be chance"
+        floors = [fields.read_floor(m, name) for m in (method, other)]
+        known = [format_rate(floor) for floor in floors if floor is not None]
+        if len(known) == len(floors):
+            text += f" ({' and '.join(dict.fromkeys(known))} by chance alone)"
+        # The bias of a sample error does not cancel in a difference, so this decides.
+        side = find_side(record, method["name"], baseline, fields.SQUARED_CALIBRATION)
+        text += f", {side}" if side else ""
     return f"{text}."
 
 
@@ -143,14 +173,14 @@ def _describe_cost(record: Record, method: MethodFields) -> str:
     baseline = fields.find_method(record, fields.TEMPERATURE)
     if baseline is not None:
         lines += [
-            *_compare_detection(method, baseline, fields.name_scaling(record)),
-            *_compare_disagreement(method, baseline),
+            *_compare_detection(record, method, baseline),
+            *_compare_disagreement(record, method, baseline),
         ]
     return " ".join(lines)
 
 
 def _compare_detection(
-    method: MethodFields, baseline: MethodFields, scaling: str
+    record: Record, method: MethodFields, baseline: MethodFields
 ) -> list[str]:
     ours, theirs = method.get("detection") or {}, baseline.get("detection") or {}
     shared = [name for name in ours if ours[name] and theirs.get(name)]
@@ -160,24 +190,41 @@ def _compare_detection(
         format_rate(sum(sets[name]["value"] for name in shared) / len(shared))
         for sets in (ours, theirs)
     ]
-    higher = sum(_is_above(ours[name], theirs[name]) for name in shared) or "none"
-    sets = "1 shifted set" if len(shared) == 1 else f"{len(shared)} shifted sets"
-    return [
-        f"Mean AUROC over {sets}: {means[0]} against {means[1]} for {scaling}, clearly "
-        f"higher on {higher}."
-    ]
+    sides, how = _compare_pairs(
+        record, method, {f"detection.{name}": (ours[name], theirs[name]) for name in shared}
+    )
+    opening = f"{means[0]} against {means[1]} for {fields.name_scaling(record)}"
+    if len(shared) == 1:
+        return [f"AUROC on the shifted set: {opening}, {sides[0]}{how}."]
+    counts = ", ".join(
+        f"{side} on {sides.count(side) or 'none'}" for side in (HIGHER, LOWER, ALIKE)
+    )
+    return [f"Mean AUROC over {len(shared)} shifted sets: {opening}, {counts}{how}."]
 
 
-def _compare_disagreement(method: MethodFields, baseline: MethodFields) -> list[str]:
+def _compare_disagreement(
+    record: Record, method: MethodFields, baseline: MethodFields
+) -> list[str]:
     ours, theirs = method.get("disagreement"), baseline.get("disagreement")
     if not ours or not theirs:
         return []
     values = f"{format_rate(ours['value'])} against {format_rate(theirs['value'])}"
-    clearly = "clearly" if _is_above(ours, theirs) else "not clearly"
-    return [f"Human disagreement: {values}, {clearly} higher."]
+    (side,), how = _compare_pairs(record, method, {"disagreement": (ours, theirs)})
+    return [f"Human disagreement: {values}, {side}{how}."]
 
 
-def _is_above(ours: Estimate, theirs: Estimate) -> bool:
-    """Say whether one interval lies wholly above another."""
-    both = fields.has_bounds(ours) and fields.has_bounds(theirs)
-    return both and ours["low"] > theirs["high"]
+def _compare_pairs(
+    record: Record, method: MethodFields, pairs: Mapping[str, tuple[Estimate, Estimate]]
+) -> tuple[list[str], str]:
+    """Say the side of each score to that of temperature scaling, and how it was found."""
+    sides, how = [], ""
+    for score, (ours, theirs) in pairs.items():
+        side = find_side(record, method["name"], fields.TEMPERATURE, score)
+        if side is None:
+            # Without a paired difference, two intervals apart from each other are clear.
+            how = " (by two intervals, not by a paired one)"
+            side = ALIKE
+            if fields.has_bounds(ours) and fields.has_bounds(theirs):
+                side = name_side(ours["low"] - theirs["high"], ours["high"] - theirs["low"])
+        sides.append(side)
+    return sides, how

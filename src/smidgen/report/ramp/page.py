@@ -50,6 +50,7 @@ _POINT = (
     Column("temperature", "T", "", format_significant),
     Column("nll", "NLL", "↓", format_nll),
     Column("ece", "ECE", "↓", format_rate),
+    Column("ece_floor", "ECE by chance", "", format_rate),
 )
 
 
@@ -70,6 +71,7 @@ def describe_ramp(record: Record, styles: Styles) -> dict[str, Any] | None:
         "count": len(ramp["points"]),
         "labels": labels,
         "limit": record.config.get("most_stochastic"),
+        "floor": _find_floor(ramp),
         "precisions": record.config.get("method") != "swag",
         "repeats": 1 + max((p["repeat"] for p in ramp["points"]), default=0),
         "allocation": _lay_out_budget(ramp, locate_layers([e["name"] for e in norms])),
@@ -85,6 +87,12 @@ def describe_ramp(record: Record, styles: Styles) -> dict[str, Any] | None:
             for phase, value in seconds.items()
         ],
     }
+
+
+def _find_floor(ramp: Mapping[str, Any]) -> str:
+    """Say the ECE that chance gives temperature scaling on validation data, if known."""
+    floor = (ramp.get(fields.TEMPERATURE) or {}).get("ece_floor")
+    return "" if floor is None else format_rate(floor)
 
 
 def _draw_curves(ramp: Mapping[str, Any], styles: Styles) -> dict[str, list[Markup]]:

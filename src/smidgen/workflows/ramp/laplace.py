@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from smidgen import fit, select
 from smidgen.curvature.kronecker import Approximation
 from smidgen.errors import ArgumentError
-from smidgen.evaluate import expected_calibration_error
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import checked_grid, score_precisions
 from smidgen.outputs.predictive import Predictive
@@ -42,6 +41,7 @@ from smidgen.workflows.ramp.points import (
     make_record,
     require_classifier,
     require_schemes,
+    score_calibration,
 )
 from smidgen.workflows.ramp.schemes import (
     SCHEMES,
@@ -296,7 +296,7 @@ class _Scorer:
             precision=float(self.table.precisions[best]),
             temperature=temperature,
             nll=float(nlls[best]),
-            ece=expected_calibration_error(predictive, self.table.targets),
+            **score_calibration(predictive, self.table.targets),
             blocks=candidate.blocks,
         )
 

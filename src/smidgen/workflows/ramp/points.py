@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
-from smidgen.evaluate import expected_calibration_error
+from smidgen.evaluate import calibration_floor, expected_calibration_error
 from smidgen.outputs.likelihood import Categorical, Likelihood
+from smidgen.outputs.predictive import Predictive
 from smidgen.runtime.record import Record
 from smidgen.select.modules import operator_norm
 from smidgen.weights.affine import AffineLayer, require_coverage
@@ -34,6 +35,7 @@ class Point:
     temperature: float
     nll: float
     ece: float
+    ece_floor: float  # what chance alone gives
 
     def to_dict(self) -> dict[str, Any]:
         """List the point's values, as a record holds them."""
@@ -57,10 +59,10 @@ class PointEstimate:
     """Validation scores of the model itself, and of its logits over a temperature."""
 
     nll: float
-    ece: float
     temperature: float
     scaled_nll: float
-    scaled_ece: float
+    calibration: Mapping[str, float]
+    scaled_calibration: Mapping[str, float]
 
     @classmethod
     def from_outputs(
@@ -74,10 +76,18 @@ class PointEstimate:
     ) -> PointEstimate:
         """Add the calibration errors of a classifier's outputs (N, C) to known NLLs."""
         errors = [
-            expected_calibration_error(predict_from_outputs(None, outputs, scale), targets)
+            score_calibration(predict_from_outputs(None, outputs, scale), targets)
             for scale in (1.0, temperature)
         ]
-        return cls(nll, errors[0], temperature, scaled_nll, errors[1])
+        return cls(nll, temperature, scaled_nll, *errors)
+
+
+def score_calibration(predictive: Predictive, targets: Tensor) -> dict[str, float]:
+    """Compute the calibration error of a point, and what chance alone gives."""
+    return {
+        "ece": expected_calibration_error(predictive, targets),
+        "ece_floor": calibration_floor(predictive, targets),
+    }
 
 
 def require_schemes(schemes: Sequence[str], known: Sequence[str]) -> None:
@@ -152,13 +162,13 @@ def make_record(
     seed: int,
 ) -> Record:
     """Put the record of a ramping study together."""
-    scaled = {"nll": estimate.scaled_nll, "ece": estimate.scaled_ece}
+    scaled = {"nll": estimate.scaled_nll, **estimate.scaled_calibration}
     results = {
         **score_methods(methods, targets),
         "ramp": {
             "points": [point.to_dict() for point in points],
             "chosen": {scheme: points.index(point) for scheme, point in chosen.items()},
-            "map": {"nll": estimate.nll, "ece": estimate.ece},
+            "map": {"nll": estimate.nll, **estimate.calibration},
             "temperature": {**scaled, "temperature": estimate.temperature},
             "best": best,
         },

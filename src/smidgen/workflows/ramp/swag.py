@@ -21,7 +21,6 @@ from torch import nn
 
 from smidgen import fit, select
 from smidgen.errors import ArgumentError, StoreError
-from smidgen.evaluate import expected_calibration_error
 from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs, held_out
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior import store
@@ -44,6 +43,7 @@ from smidgen.workflows.ramp.points import (
     make_record,
     require_classifier,
     require_schemes,
+    score_calibration,
 )
 from smidgen.workflows.ramp.schemes import order_layers
 
@@ -211,7 +211,8 @@ def _score(
         temperature=posterior.temperature,
         nll=calibration.chosen_nll,
         nll_untempered=calibration.nll,
-        ece=expected_calibration_error(predictive, drawn.targets),
+        repeat=0,
+        **score_calibration(predictive, drawn.targets),
         seconds=seconds,
     )
 

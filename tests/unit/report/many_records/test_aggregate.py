@@ -8,12 +8,14 @@ from dataclasses import replace
 from statistics import fmean, variance
 
 import pytest
+import torch
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 
+from smidgen import evaluate
 from smidgen.cli import main
 from smidgen.errors import DataError
-from smidgen.report import About, render_many
+from smidgen.report import About, fields, render_many
 from smidgen.report.many_records.aggregate import average_groups, average_seeds, gather
 from smidgen.report.many_records.figures import draw_intervals, join_ramps
 from smidgen.report.many_records.findings import findings
@@ -109,7 +111,9 @@ def test_a_data_set_of_one_seed_takes_no_interval_from_the_others():
     found = across.difference("dense", "dense-vi", "nll")
     assert (found.count, found.value) == (3, pytest.approx(-0.3))
     (line,) = (each for each in findings(across, "dense-vi") if "Over many" in each)
-    assert line.startswith("Over many, which has enough seeds, 1 of 1 method is clearly")
+    assert line.startswith(
+        "Over many, which has enough seeds, 1 of 1 method has a clearly lower"
+    )
 
 
 def test_words_agree_with_their_numbers():
@@ -122,10 +126,11 @@ def test_words_agree_with_their_numbers():
         for methods in [[plain(name, side * gap) for name, side in others.items()]]
     ]
     text = " ".join(findings(gather(records), "map"))
-    assert (
-        "Over one, two, which have enough seeds, 1 of 3 methods is clearly better" in text
+    opening = (
+        "Over one, two, which have enough seeds, 1 of 3 methods has a clearly lower NLL"
     )
-    assert "; 2 are clearly worse" in text
+    assert f"{opening} than “map”: “dense”; 2 have a clearly higher one: " in text
+    assert "“constant”, “sparse”; 0 cannot be told apart." in text
 
 
 def test_a_mean_over_fewer_seeds_is_not_the_lowest():
@@ -233,7 +238,7 @@ def test_one_seed_claims_nothing():
     assert across.best(DATA[0], "temperature") is None
     text = " ".join(findings(across, "temperature"))
     assert "one pair allows no verdict" in text
-    assert "clearly better than" not in text.replace("clearly better in NLL than", "")
+    assert "clearly" not in text
 
 
 def test_a_lead_that_may_be_chance_is_not_marked():
@@ -301,9 +306,13 @@ def test_findings_are_of_the_numbers():
     across = gather(make_study_records())
     lines = findings(across, "temperature")
     assert any(line.startswith("SST-2: the lowest mean NLL is") for line in lines)
-    assert any("“Sparse kfac” is clearly better than “Ensemble" in line for line in lines)
+    assert any(
+        "“Sparse kfac” has a clearly lower NLL than “Ensemble" in line for line in lines
+    )
     levels = findings(gather(make_level_records()), "map")
-    assert any("“Laplace magnitude” is clearly better than" in line for line in levels)
+    assert any(
+        "“Laplace magnitude” has a clearly lower NLL than" in line for line in levels
+    )
 
 
 def test_a_mean_that_one_data_set_makes_is_said_to_be_so():
@@ -316,9 +325,91 @@ def test_a_mean_that_one_data_set_makes_is_said_to_be_so():
         for seed, gap in enumerate(own)
     ]
     lines = findings(gather(records), "full")
-    (line,) = (each for each in lines if each.startswith("“sparse-kfac” is"))
-    assert "clearly better than “full”" in line
-    assert line.endswith("Data set by data set: clearly better on one.")
+    (line,) = (each for each in lines if each.startswith("“sparse-kfac” "))
+    assert "has a clearly lower NLL than “full”" in line
+    assert line.endswith("Data set by data set: clearly lower on one.")
+
+
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        (1, "“sparse-kfac” has a clearly higher NLL than “full”"),
+        (-1, "“sparse-kfac” has a clearly lower NLL than “full”"),
+        (0, "“sparse-kfac” cannot be told apart in NLL from “full”"),
+    ],
+)
+def test_findings_say_both_directions_in_the_same_words(side, words):
+    values = [side + noise for noise in (-0.1, 0.02, 0.09)]
+    records = [
+        record("X", seed, "c", {"methods": [plain("sparse-kfac", v), plain("full", 0.0)]})
+        for seed, v in enumerate(values)
+    ]
+    lines = findings(gather(records), "full")
+    assert any(line.startswith(words) for line in lines)
+    lowest = {
+        1: "NLL is 0.0000, of “full”, the baseline itself",
+        -1: "of “sparse-kfac”, clearly lower than that of “full”",
+        0: "of “full”, the baseline itself",
+    }[side]
+    assert lowest in lines[0]
+    middle = findings(gather(records), "sparse-kfac")[0]
+    if side == 0:
+        assert "of “full”, which cannot be told apart from that of “sparse-kfac”" in middle
+
+
+def made(confidence, accuracy, count):
+    curve = {"confidence": confidence, "accuracy": accuracy, "count": count}
+    ece = {"ece_equal_mass": {"value": 0.05}, "nll": {"value": 0.5}}
+    return {"name": "full", "label": "full", "scores": ece, "reliability": curve}
+
+
+def test_an_older_record_has_the_floor_of_its_bins():
+    """Ten bins of a curve come within a few percent of the twenty of the error."""
+    generator = torch.Generator().manual_seed(0)
+    for n in (277, 2000):
+        confidence = 0.5 + 0.5 * torch.rand(n, generator=generator).double().sqrt()
+        correct = (torch.rand(n, generator=generator) < confidence).double()
+        curve = evaluate.reliability_curve(confidence, correct, bins=10)
+        method = made(**curve.to_dict())
+        assert fields.read_floor(method, "ece_equal_mass") == pytest.approx(
+            evaluate.calibration_floor(confidence), rel=0.03
+        )
+        # Of bins of equal width nothing is known, and a record's own floor comes first.
+        assert fields.read_floor(method, "ece_equal_width") is None
+        method["scores"]["ece_equal_mass"]["floor"] = 0.5
+        assert fields.read_floor(method, "ece_equal_mass") == 0.5
+        squared = evaluate.squared_calibration_error(confidence, correct, bins=10).value
+        assert fields.read_squared_calibration(method) == pytest.approx(squared, abs=3e-4)
+
+
+def test_calibration_is_compared_without_what_chance_adds():
+    """A calibrated method against one that is off by 0.1, on few rows: no bias."""
+    generator = torch.Generator().manual_seed(1)
+    records = []
+    for seed in range(200):
+        confidence = 0.6 + 0.3 * torch.rand(200, generator=generator).double()
+        right = torch.rand(200, generator=generator).double() < confidence
+        curves = [
+            evaluate.reliability_curve(said, right.double(), bins=10).to_dict()
+            for said in (confidence, confidence + 0.1)
+        ]
+        methods = [
+            {**made(**curve), "name": name, "label": name}
+            for name, curve in zip(("full", "map"), curves, strict=True)
+        ]
+        records.append(record("X", seed, "c", {"methods": methods}))
+    across = gather(records)
+    gap = across.difference("map", "full", "squared_calibration")
+    assert gap.low < 0.1**2 < gap.high
+    assert gap.value == pytest.approx(0.1**2, abs=0.002)
+    assert across.mean("X", "full", "squared_calibration").value == pytest.approx(
+        0, abs=1e-3
+    )
+    lines = findings(across, "full")
+    assert any("clearly higher one: “map”" in line for line in lines)
+    page = render_many(records[:3])
+    assert "by chance <span" in page
+    assert "squared calibration error" in page
 
 
 def test_the_page_shows_published_figures_as_such():

@@ -84,6 +84,8 @@ def test_every_number_of_the_record_is_on_the_page(record: Record, page: Page) -
             expected[method["name"], score] = one["value"]
             expected[method["name"], f"{score}.low"] = one["low"]
             expected[method["name"], f"{score}.high"] = one["high"]
+            if "floor" in one:
+                expected[method["name"], f"{score}.floor"] = one["floor"]
         for score in ("floats", "relative_seconds", "precision", "temperature"):
             if score in method:
                 expected[method["name"], score] = method[score]
@@ -93,7 +95,7 @@ def test_every_number_of_the_record_is_on_the_page(record: Record, page: Page) -
 
 def test_page_has_every_section_and_the_verdict(text: str, page: Page) -> None:
     assert page.sections == SECTIONS
-    assert "Clearly better." in text
+    assert "Bayes helped beyond temperature scaling, the NLL of Sparse-KFAC is" in text
     assert page.texts["h1"].strip() == "Sentiment of film reviews, MiniLM"
 
 
@@ -257,21 +259,94 @@ def test_verdict_is_three_lines_from_the_numbers(record: Record) -> None:
         "Against temperature scaling",
         "Cost",
     ]
-    assert "Bayes helped, Sparse-KFAC is clearly better" in lines[0]
+    assert (
+        "Bayes helped, also beyond temperature scaling: the NLL of Sparse-KFAC" in lines[0]
+    )
     assert "NLL 0.3819 against 0.5204" in lines[0]
-    assert "ECE 0.031 against 0.107" in lines[0]
-    assert "clearly better" in lines[1]
+    ece = "ECE 0.031 against 0.107 (0.021 and 0.018 by chance alone), clearly lower."
+    assert ece in lines[0]
+    assert "the NLL of Sparse-KFAC is clearly lower. " in lines[1]
     assert "−0.0203 to −0.0061" in lines[1]
+    ece = "ECE 0.031 against 0.054 (0.021 and 0.019 by chance alone), cannot be told apart."
+    assert ece in lines[1]
     assert "170,352 floats stored and 2.31× the time" in lines[2]
-    assert "Mean AUROC over 4 shifted sets: 0.721 against 0.697" in lines[2]
-    assert "Human disagreement: 0.270 against 0.230" in lines[2]
+    assert (
+        "Mean AUROC over 4 shifted sets: 0.721 against 0.697 for temperature scaling, "
+        "clearly higher on 2, clearly lower on 1, cannot be told apart on 1."
+    ) in lines[2]
+    assert "Human disagreement: 0.270 against 0.230, clearly lower." in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("gap", "words"),
+    [(-0.05, "clearly lower"), (0.05, "clearly higher"), (0.0, "cannot be told apart")],
+)
+def test_every_score_of_the_verdict_has_both_directions_in_the_same_words(
+    gap: float, words: str
+) -> None:
+    scores = ("nll", "squared_calibration", "detection.tweets", "disagreement")
+    gaps = [difference("sparse-kfac", "temperature", score, gap, 0.01) for score in scores]
+    record = make_record(differences=gaps)
+    methods = [
+        {**method, "detection": {"tweets": method["detection"]["tweets"]}}
+        for method in record.results["methods"]
+    ]
+    _, scaling, cost = verdict(make_record(differences=gaps, methods=methods))
+    assert scaling.count(words) == 2
+    assert re.search(rf"AUROC on the shifted set: [^,]*, {words}\.", cost)
+    assert re.search(rf"Human disagreement: [^,]*, {words}\.", cost)
+    # Over several sets each direction is counted.
+    several = verdict(record)[2]
+    assert f"{words} on 1" in several or words == "cannot be told apart"
+
+
+def test_auroc_that_fell_is_said_to_be_lower_without_paired_differences_too() -> None:
+    """As the records before these differences were kept: by two intervals."""
+    record = make_record(differences=None)
+    methods = [dict(method) for method in record.results["methods"]]
+    for method, value in zip(methods, (0.6, 0.68, 0.6, 0.6), strict=True):
+        interval = {"value": value, "low": value - 0.02, "high": value + 0.02}
+        method["detection"] = {"tweets": interval, "news": interval}
+    line = verdict(make_record(differences=None, methods=methods))[2]
+    assert (
+        "clearly higher on none, clearly lower on 2, cannot be told apart on none" in line
+    )
+    assert "by two intervals, not by a paired one" in line
+
+
+@pytest.mark.parametrize(
+    ("gap", "against_map", "against_scaling"),
+    [
+        (-0.02, "Bayes helped, also beyond temperature", "Bayes helped beyond temperature"),
+        (
+            0.0,
+            "but no more than temperature scaling brings",
+            "Sparse-KFAC is no better than",
+        ),
+        (0.02, "but temperature scaling alone brings more", "Sparse-KFAC is worse than"),
+    ],
+)
+def test_what_temperature_scaling_does_too_is_not_called_help(
+    gap: float, against_map: str, against_scaling: str
+) -> None:
+    gaps = [
+        difference("sparse-kfac", "map", "nll", -0.1, 0.01),
+        difference("sparse-kfac", "temperature", "nll", gap, 0.01),
+    ]
+    first, second, _ = verdict(make_record(differences=gaps))
+    assert against_map in first
+    assert second.startswith(f"Against temperature scaling: {against_scaling}")
+    assert ("Bayes helped" in first) is (gap < 0)
+    alone = verdict(make_record(differences=gaps[:1]))[0]
+    assert "whether temperature scaling would do is unknown" in alone
 
 
 @pytest.mark.parametrize(("value", "half"), [(-0.0132, 0.02), (-0.01, 0.01), (0.02, 0.001)])
 def test_verdict_says_when_temperature_is_enough(value: float, half: float) -> None:
     line = verdict(with_gap(value, half))[1]
     assert "temperature scaling is enough on this data" in line
-    assert "clearly better" not in line
+    assert "clearly lower" not in line
+    assert ("is worse than" in line) is (value > 0)
 
 
 def test_verdict_names_another_method_that_is_clearly_better() -> None:
@@ -280,7 +355,8 @@ def test_verdict_names_another_method_that_is_clearly_better() -> None:
         difference("last-layer", "temperature", "nll", -0.02, 0.01),
     ]
     line = verdict(make_record(differences=gaps))[1]
-    assert "no clear gain from Sparse-KFAC, but Last layer is clearly better" in line
+    assert "Sparse-KFAC is no better than temperature scaling, the NLLs cannot" in line
+    assert "but that of Last layer is clearly lower." in line
     assert "enough" not in line
 
 
@@ -472,9 +548,10 @@ def test_a_regression_is_shown_by_nll_rmse_and_coverage() -> None:
     )
     assert [column.score for column in list_columns(record)] == ["nll", "rmse", "coverage"]
     first, second, cost = verdict(record)
-    assert first.startswith("Against the MAP: Bayes helped, Sparse-KFAC is clearly better")
+    assert "the NLL of Sparse-KFAC is clearly lower, but no more than fitted noise" in first
     assert "NLL 1.2000 against 1.5000" in first
-    assert second.startswith("Against fitted noise: no clear gain, fitted noise is enough")
+    assert second.startswith("Against fitted noise: Sparse-KFAC is no better than fitted")
+    assert "fitted noise is enough" in second
     assert "ECE" not in first + second + cost
     text = render(record)
     assert Page(text).numbers["sparse-kfac", "coverage"] == "0.953"
@@ -492,6 +569,9 @@ def test_labels_are_shown_by_nll_brier_ece_and_accuracy() -> None:
     assert shown == ["accuracy", "nll", "ece", "brier"]
     first, second, _ = verdict(record)
     assert "ECE 0.050 against 0.050" in first
-    assert second.startswith("Against temperature scaling: no clear gain")
-    numbers = Page(render(record)).numbers
+    assert "Sparse-KFAC is no better than temperature scaling" in second
+    text = render(record)
+    numbers = Page(text).numbers
+    # A record that does not hold what chance gives says so.
+    assert text.count("by chance –") == 3
     assert {("map", score) for score in shown} <= set(numbers)

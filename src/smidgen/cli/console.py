@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -83,15 +82,6 @@ def show_record(record: Record) -> None:
     out.print()
     for line in verdict(record):
         out.print(f"• {escape(line)}")
-
-
-def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
-    """Refuse to replace files that exist, unless that is allowed."""
-    for path in paths:
-        if path is not None and path.exists() and not overwrite:
-            raise StoreError(
-                f"{path} exists already. Give another file, or --overwrite to replace it."
-            )
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import find_model_folder
 from smidgen.integrations.text import TextTable
+from smidgen.runtime.claim import RUN_NOTE
 from smidgen.runtime.files import new_folder, refuse_taken
 
 # Everything save_pretrained of a model and a tokenizer may write.
@@ -43,6 +44,7 @@ _WRITTEN = (
     "merges.txt",
     "spiece.model",
     "sentencepiece*",
+    RUN_NOTE,
 )
 
 

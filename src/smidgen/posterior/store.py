@@ -21,6 +21,7 @@ from smidgen.outputs.likelihood import Categorical, describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
 from smidgen.posterior.registry import POSTERIORS
+from smidgen.runtime.claim import RUN_NOTE
 from smidgen.runtime.files import (
     HASH,
     hash_file,
@@ -127,7 +128,7 @@ def refuse_taken_posterior(folder: Path, *, overwrite: bool) -> None:
         folder,
         overwrite=overwrite,
         needed="*.safetensors",
-        written=(_CONFIG, _TENSORS, _OLD_TENSORS, _CARD),
+        written=(_CONFIG, _TENSORS, _OLD_TENSORS, _CARD, RUN_NOTE),
         what="posterior",
     )
 

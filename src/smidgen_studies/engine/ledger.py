@@ -24,10 +24,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
 from smidgen.runtime.packed_records import SUFFIX, pack_records, unpack_records
 from smidgen.runtime.record import Record
+from smidgen.runtime.writable import require_writable
 from smidgen_studies.engine.cell import Cell, FinishedCell
 
 
@@ -150,9 +150,16 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a file where the folder should be."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(f"--out must be a folder, got the file {self.folder}.")
+        """Refuse a folder that could not be written to."""
+        require_writable(self.folder, "--out", folder=True)
+
+    def sweep(self, cells: Iterable[Cell]) -> None:
+        """Remove what a run that was killed left of cells that are done."""
+        for cell in cells:
+            # One whose artifact was lost may be being done again.
+            if self.can_be_used(cell) and not self.is_running(cell):
+                self._failure_path(cell).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / "work" / cell.slug, ignore_errors=True)
 
     def _failure_path(self, cell: Cell) -> Path:
         return self.folder / "failed" / f"{cell.slug}.json"

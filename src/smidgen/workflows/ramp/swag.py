@@ -30,6 +30,7 @@ from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.files import write_text
 from smidgen.runtime.guard import quick_fingerprint
 from smidgen.runtime.record import Record
+from smidgen.runtime.writable import require_writable
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.origin import Origin
@@ -131,15 +132,18 @@ def swag_ramp(
     # the data. `train` is read many times, and must be shuffled.
     settings = settings or SwagRampSettings()
     unsettled = as_problem(model)
+    require_writable(folder, "folder", folder=True)
     candidates = list(_candidates(unsettled.model, settings))
     stored = _StoredPoints(Path(folder), _identity(unsettled, settings, config or {}))
     problem, _, _ = unsettled.settle(train)
     require_classifier(problem.likelihood)
     for scheme, level, subset in candidates:
+        checkpoint = stored.folder / f"{scheme}-{level:g}.checkpoint"
         if stored.has(scheme, level):
+            # A run that was killed just after it had stored the point may have left one.
+            checkpoint.unlink(missing_ok=True)
             continue
         started = time.perf_counter()
-        checkpoint = stored.folder / f"{scheme}-{level:g}.checkpoint"
         posterior = fit.swag(
             problem,
             train,

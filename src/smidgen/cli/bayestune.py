@@ -17,7 +17,7 @@ from smidgen.cli.options import text as texts
 from smidgen.cli.options.chain_table import show_chain
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
-from smidgen.runtime.claim import Output
+from smidgen.runtime.writing.claim import Output
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable

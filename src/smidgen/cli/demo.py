@@ -13,7 +13,7 @@ from smidgen.cli.console import Steps, out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, how_to_install
-from smidgen.runtime.writable import require_writable
+from smidgen.runtime.writing.writable import require_writable
 
 
 def demo(

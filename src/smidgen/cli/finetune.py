@@ -15,7 +15,7 @@ from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
 from smidgen.runtime.memory import count_bytes
-from smidgen.runtime.writable import require_space
+from smidgen.runtime.writing.writable import require_space
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable

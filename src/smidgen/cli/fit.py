@@ -19,7 +19,7 @@ from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
-from smidgen.runtime.writable import require_space
+from smidgen.runtime.writing.writable import require_space
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,

@@ -24,7 +24,7 @@ from smidgen.runtime.checkpoint import (
 )
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
-from smidgen.runtime.writable import require_writable
+from smidgen.runtime.writing.writable import require_writable
 from smidgen.types import Batch
 
 # Checkpoints with another number are refused: they hold other tensors.

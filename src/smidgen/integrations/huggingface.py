@@ -28,8 +28,8 @@ from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import find_model_folder
 from smidgen.integrations.text import TextTable
-from smidgen.runtime.claim import RUN_NOTE
 from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.writing.claim import RUN_NOTE
 
 # Everything save_pretrained of a model and a tokenizer may write.
 _WRITTEN = (

@@ -21,7 +21,6 @@ from smidgen.outputs.likelihood import Categorical, describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
 from smidgen.posterior.registry import POSTERIORS
-from smidgen.runtime.claim import RUN_NOTE
 from smidgen.runtime.files import (
     HASH,
     hash_file,
@@ -31,6 +30,7 @@ from smidgen.runtime.files import (
     refuse_taken,
 )
 from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.writing.claim import RUN_NOTE
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.weights.delta import Delta
 from smidgen.weights.subset import Subset

@@ -38,7 +38,7 @@ from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.base import Posterior
 from smidgen.runtime.memory import count_bytes, format_bytes
 from smidgen.runtime.record import Record
-from smidgen.runtime.writable import require_space
+from smidgen.runtime.writing.writable import require_space
 from smidgen.select.bayestune import DEFAULT_FRACTION, refuse_several_rules
 from smidgen.select.ranking import check_fraction
 from smidgen.weights.affine import coverage

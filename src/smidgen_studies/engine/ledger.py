@@ -27,7 +27,7 @@ from typing import Any
 from smidgen.runtime.files import write_text
 from smidgen.runtime.packed_records import SUFFIX, pack_records, unpack_records
 from smidgen.runtime.record import Record
-from smidgen.runtime.writable import require_writable
+from smidgen.runtime.writing.writable import require_writable
 from smidgen_studies.engine.cell import Cell, FinishedCell
 
 

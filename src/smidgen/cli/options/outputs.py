@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from smidgen.cli.console import out
-from smidgen.runtime.claim import Claim, Output, RefuseTaken, digest_path
+from smidgen.runtime.writing.claim import Claim, Output, RefuseTaken, digest_path
 
 # These do not shape what is written.
 _APART = ("overwrite",)

@@ -30,7 +30,7 @@ from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.files import write_text
 from smidgen.runtime.guard import quick_fingerprint
 from smidgen.runtime.record import Record
-from smidgen.runtime.writable import require_writable
+from smidgen.runtime.writing.writable import require_writable
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.origin import Origin

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
-from smidgen.runtime.writable import require_writable
+from smidgen.runtime.writing.writable import require_writable
 
 RUN_NOTE = "run.json"
 """The description of the run that made a folder, in the folder."""

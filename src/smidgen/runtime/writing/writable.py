@@ -110,9 +110,7 @@ def _require_parent(path: Path, ancestor: Path, name: str) -> None:
 
 
 def _try_writing(folder: Path) -> None:
-    """Make a folder with a file in it, and remove both."""
-    with (
-        tempfile.TemporaryDirectory(dir=folder, prefix=".smidgen-") as trial,
-        open(os.path.join(trial, "trial"), "wb", buffering=0) as file,
-    ):
+    """Write a file that has no name, so that nothing stays even if this is killed."""
+    with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"smidgen")
+        file.flush()

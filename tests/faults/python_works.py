@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
 from smidgen import fit
-from smidgen.runtime.files import write_tensor_file
+from smidgen.runtime.artifact import write_tensor_file
 
 CHECKPOINT, RESULT = Path("state.safetensors"), Path("result.safetensors")
 

@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from smidgen.errors import StoreError
-from smidgen.runtime.files import write_text
+from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
+from smidgen.runtime.files import sweep
 from smidgen.runtime.writing.writable import require_writable
 
 RUN_NOTE = "run.json"
@@ -85,7 +86,10 @@ class Claim:
         self.outputs, self.states = tuple(outputs), tuple(states)
         for output in self.outputs + self.states:
             require_writable(output.path, output.option, folder=output.folder)
+            sweep(output.path)
         self.note = outputs[0].path / RUN_NOTE if outputs and outputs[0].folder else None
+        if self.note is not None:
+            sweep(self.note)
         self.folder = hidden_beside(outputs[0].path) if outputs else None
         claimed = None if self.folder is None else _read(self.folder / RUN_NOTE)
         self.resumed = claimed == self.about
@@ -111,7 +115,7 @@ class Claim:
     def finish(self) -> None:
         """Say that all outputs are written; checkpoints are no longer needed."""
         if self.note is not None:
-            write_text(self.note, json.dumps(self.about, indent=1) + "\n")
+            write_sealed_json(self.note, self.about)
         self.finished = True
         self._clean()
 
@@ -144,7 +148,7 @@ class Claim:
             self.note.unlink(missing_ok=True)
         if self.folder is not None:
             self._made = [p for p in self.folder.parents if not p.exists()]
-            write_text(self.folder / RUN_NOTE, json.dumps(self.about, indent=1) + "\n")
+            write_sealed_json(self.folder / RUN_NOTE, self.about)
 
     def _clean(self) -> None:
         """Remove the checkpoints of a finished run, and the claim."""
@@ -230,10 +234,9 @@ def _find_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """Read a description; None if there is none, or not one of ours."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_sealed_json(path, what="description of a run", advice="Delete it.")
+    except StoreError:
         return None
-    return about if isinstance(about, dict) else None
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -55,7 +55,7 @@ def test_killed_work_ends_as_the_undisturbed(server, work, item):
         compare(read_results(folder), expected, f"{work} after {moments}")
 
 
-@pytest.mark.parametrize("late", (1, 2, 4, 7, 11))
+@pytest.mark.parametrize("late", [1, 2, 4, 7, 11])
 @pytest.mark.parametrize("work", TRAINED)
 def test_a_late_kill_repeats_no_training(server, work, late):
     """Also between the last output and the end, and between several outputs (R8)."""

@@ -83,7 +83,9 @@ def make_world(root):
         torch.manual_seed(1)
         saved(root / "map", BertForSequenceClassification(bert_config(num_labels=2)))
     for seed, (name, count) in enumerate([("train", 48), ("val", 32), ("test", 32)]):
-        lines = [f"{text}\t{('LABEL_0', 'LABEL_1')[label]}" for text, label in rows(count, seed)]
+        lines = [
+            f"{text}\t{('LABEL_0', 'LABEL_1')[label]}" for text, label in rows(count, seed)
+        ]
         (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(lines) + "\n")
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(96, 6)).astype(np.float32)

@@ -22,6 +22,7 @@ from smidgen.runtime.checkpoint import (
     with_prefix,
     write_checkpoint,
 )
+from smidgen.runtime.files import sweep
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
 from smidgen.runtime.writing.writable import require_writable
@@ -66,7 +67,9 @@ class TrainingRun:
             return
         self.description = {"checkpoint format": _FORMAT, **describe()}
         # A new one is written whole beside the last.
-        require_writable(self.path, "checkpoint", size=2 * size)
+        times = 1 if self.path.exists() else 2
+        require_writable(self.path, "checkpoint", size=times * size)
+        sweep(self.path)
 
     def resume(self) -> None:
         """Continue from the checkpoint if there is one; refuse one that does not fit."""

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from smidgen.cli.console import Interrupted, Steps, note, out, refuse_taken_files
+from smidgen.cli.console import Interrupted, Steps, note, out
+from smidgen.cli.options import outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,6 +153,7 @@ def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     epilog="Example: [bold]smidgen study report uci --out results --page uci.html[/bold]"
 )
 def report(
+    context: typer.Context,
     name: Name,
     folder: Folder = None,
     profile: Profile = None,
@@ -173,7 +175,8 @@ def report(
     from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 
     # The page beside the records belongs to the study, and is written anew each time.
-    refuse_taken_files(page, json_file, overwrite=overwrite)
+    written = outputs.files(page=page, json=json_file)
+    claim = outputs.open_run(context, written, overwrite=overwrite)
     study, ledger = _open(name, profile, folder)
     done = read_state(study.cells, ledger).done
     if not done:
@@ -197,6 +200,7 @@ def report(
         found=tuple(verdicts),
     )
     show_many(records, page or ledger.folder / f"{study.name}.html", json_file, about)
+    claim.finish()
 
 
 def _open(name: str, profile: str | None, folder: Path | None) -> tuple[Study, Ledger]:

@@ -296,7 +296,7 @@ def test_a_swag_posterior_is_fitted_predicts_and_is_evaluated(world, tmp_path, c
     assert found["method"] == "swag"
     assert found["learning_rate"] in (0.01, 0.1)
     assert found["floats"] == (4 + 2) * found["weights"]
-    assert not (tmp_path / "swag.checkpoint").exists()
+    assert not list(tmp_path.glob(".*"))
     columns = ("--text", "sentence", "--max-length", 12)
     data = ("--data", world / "test.tsv", "--json", tmp_path / "p.json")
     assert run("predict", world / "map", folder, *data, *columns) == 0
@@ -328,7 +328,7 @@ def test_an_interrupted_collection_goes_on(world, tmp_path, capsys, monkeypatch)
     monkeypatch.setattr("smidgen.posterior.swag.Snapshots.add", stops)
     monkeypatch.setattr("smidgen.workflows.fit_posterior.CHECKPOINT_EVERY", 4)
     assert fit_with(world, broken, **SWAG) == 130
-    assert (tmp_path / "broken.checkpoint").exists()
+    assert (tmp_path / ".broken.run" / "training").exists()
     assert fit_with(world, broken, **SWAG) == 0
     assert "Resuming from" in capsys.readouterr().out
     network, _ = load_classifier(world / "map")

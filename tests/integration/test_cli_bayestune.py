@@ -286,7 +286,7 @@ def test_regression_has_one_output_and_no_accuracy(world, capsys):
     )
 
 
-def test_an_interrupted_run_goes_on(world, monkeypatch):
+def test_an_interrupted_run_goes_on(world, monkeypatch, capsys):
     more = ("--posterior", "none", "--fraction", 0.05, "--epochs", 1)
     assert tune(world, "whole", *more) == 0
     state = world / "state"
@@ -309,7 +309,12 @@ def test_an_interrupted_run_goes_on(world, monkeypatch):
     assert tune(world, "whole", *again) == 1
     assert tune(world, "resumed", *again) == 0
     assert not list(state.iterdir())
-    assert tune(world, "resumed", *again) == 1
+    made = (world / "resumed" / "record.json").read_bytes()
+    capsys.readouterr()
+    assert tune(world, "resumed", *again) == 0
+    assert "is done already" in capsys.readouterr().out
+    assert (world / "resumed" / "record.json").read_bytes() == made
+    assert tune(world, "resumed", *again, "--seed", 1) == 1
     (state / "notes.txt").write_text("of no run")
     assert tune(world, "whole", *again) == 1
     assert (world / "whole" / "delta.safetensors").read_bytes() == before

@@ -160,7 +160,9 @@ def test_the_command_trains_saves_draws_and_reports(tmp_path, capsys):
     assert "Training 432 of 2,160 weights" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
     assert_usable(tmp_path / "net", found["scores"]["test"], images, labels)
-    run(*words, code=1)
+    run(*words)
+    assert "is done already" in capsys.readouterr().out
+    run(*words, "--seed", 1, code=1)
     assert "exists already" in capsys.readouterr().err
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
+from typer import Context, Option
 
-from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
+from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.chain_table import show_chain
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
+from smidgen.runtime.writing.claim import Output
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
@@ -58,11 +60,13 @@ Gain = Annotated[
     Option(help="Score to stop by; by default accuracy, or nll for regression."),
 ]
 State = Annotated[
-    Path | None, Option(help="Folder for checkpoints; pass it again to resume.")
+    Path | None,
+    Option(help="Folder for checkpoints; by default a hidden one beside --out."),
 ]
 
 
 def bayestune(
+    context: Context,
     model: texts.Model,
     train: texts.Train,
     val: Val = None,
@@ -101,14 +105,20 @@ def bayestune(
     options = locals()
     from smidgen.report import write
     from smidgen.workflows.bayestune import BayesTuneSettings, run_bayestune
-    from smidgen.workflows.tuned_folder import open_folder
+    from smidgen.workflows.tuned_folder import TunedFolder
 
     settings = BayesTuneSettings(
         **{f.name: options[f.name] for f in fields(BayesTuneSettings)}
     )
-    paths = open_folder(folder, overwrite=overwrite, checkpoint=checkpoint)
-    page = folder / "report.html"
-    refuse_taken_files(page, json_file, overwrite=paths.overwrite)
+    paths = TunedFolder(folder, overwrite, checkpoint, "--out", keep_states=True)
+    made = paths.list_outputs(posterior=posterior != "none", page=True)
+    run = outputs.open_run(
+        context,
+        (*made, *outputs.files(json=json_file)),
+        [Output("--checkpoint", path) for path in paths.states],
+        overwrite=overwrite,
+    )
+    paths = replace(paths, overwrite=run.overwrite, checkpoint=checkpoint or run.folder)
     columns = (text, text_pair, label)
     tables = _read_tables(train, val, columns, seed)
     # A hub's id is a name; a folder may be anywhere.
@@ -118,7 +128,8 @@ def bayestune(
     show = partial(_show, Steps())
     record = run_bayestune(model, *tables, paths, settings, config=config, show=show)
     write_json(json_file, record.results)
-    out.print(f"wrote {write(record, page)}")
+    out.print(f"wrote {write(record, paths.page)}")
+    run.finish()
 
 
 def _read_tables(

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smidgen.errors import StoreError
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -104,15 +103,6 @@ def _describe_floors(rows: Sequence[Row], sized: bool) -> list[str]:
     ends = " to ".join(dict.fromkeys((floors[0], floors[-1])))
     what = f"An ECE of {ends} is what" if sized else "In brackets: the ECE that"
     return [f"{what} a perfectly calibrated model would show on as many rows, by chance."]
-
-
-def refuse_taken_files(*paths: Path | None, overwrite: bool) -> None:
-    """Refuse to replace files that exist, unless that is allowed."""
-    for path in paths:
-        if path is not None and path.exists() and not overwrite:
-            raise StoreError(
-                f"{path} exists already. Give another file, or --overwrite to replace it."
-            )
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

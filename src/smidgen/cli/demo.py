@@ -7,14 +7,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Context, Option
 
-from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
+from smidgen.cli.console import Steps, out, show_record
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, how_to_install
+from smidgen.runtime.writing.writable import require_writable
 
 
 def demo(
+    context: Context,
     quick: Annotated[
         bool, Option("--quick", help="Use fewer sentences; takes about a minute.")
     ] = False,
@@ -36,7 +39,9 @@ def demo(
     """Calibrate a real transformer with about one percent of its weights stochastic."""
     if not 0 < percent <= 100:
         raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
-    refuse_taken_files(json_file, overwrite=overwrite)
+    # The folder's own files are replaced each time.
+    require_writable(folder, "--out", folder=True)
+    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
     _require_encoder()
     from smidgen.report import write
     from smidgen.workflows.demo import QUICK, DemoSettings, run_demo
@@ -47,6 +52,7 @@ def demo(
     if json_file is not None:
         record.save(json_file)
     page = write(record, folder / "report.html")
+    run.finish()
     show_record(record)
     out.print(f"\nThe whole story: {page}  (numbers: {folder / 'record.json'})")
 

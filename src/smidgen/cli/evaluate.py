@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Context, Option
 
 import smidgen
-from smidgen.cli.console import out, refuse_taken_files, show_record
+from smidgen.cli.console import out, show_record
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 
 
 def evaluate(
+    context: Context,
     model: texts.Model,
     posterior: texts.PosteriorFolder,
     test: Annotated[Path, Option(help="Labelled test data, which are only scored.")],
@@ -40,7 +42,8 @@ def evaluate(
     json_file: texts.Json = None,
 ) -> None:
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
-    refuse_taken_files(json_file, page, overwrite=overwrite)
+    written = outputs.files(json=json_file, report=page)
+    run = outputs.open_run(context, written, overwrite=overwrite)
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.find_label_names(network))
@@ -61,6 +64,7 @@ def evaluate(
         out.print(f"\nwrote {record.save(json_file)}")
     if page is not None:
         out.print(f"wrote {record.report(page)}")
+    run.finish()
 
 
 def _split_item(item: str) -> tuple[str, Path]:

@@ -7,18 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
-from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
+from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
+from smidgen.runtime.memory import count_bytes
+from smidgen.runtime.writing.writable import require_space
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
 
 
 def finetune(
+    context: Context,
     model: texts.Model,
     train: texts.Train,
     val: Annotated[Path, Option(help="Held-out data, to decide when to stop.")],
@@ -41,8 +45,9 @@ def finetune(
     from smidgen import fit
     from smidgen.integrations import huggingface
 
-    huggingface.refuse_taken_model(folder, overwrite=overwrite)
-    refuse_taken_files(json_file, overwrite=overwrite)
+    made = outputs.folder(folder, huggingface.refuse_taken_model)
+    written = (made, *outputs.files(json=json_file))
+    run = outputs.open_run(context, written, overwrite=overwrite)
     say = Steps()
     table = texts.read_table(train, text, text_pair, label)
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)
@@ -52,6 +57,7 @@ def finetune(
         model, labels=classes, seed=seed, device=device
     )
     huggingface.name_classes(network, table.label_names)
+    require_space(folder, "--out", count_bytes(network))
     loaders = [
         texts.make_batches(
             rows, tokenizer, batch_size, max_length, shuffle=rows is table, seed=seed
@@ -64,16 +70,18 @@ def finetune(
         loaders[0],
         validation=loaders[1],
         seed=seed,
+        checkpoint=run.place("training"),
         settings=fit.FinetuneSettings(
             epochs=epochs, learning_rate=learning_rate, patience=patience, stop_on=stop_on
         ),
     )
     show_history(result.history, result.best)
-    huggingface.save_model(result.model, tokenizer, folder, overwrite=overwrite)
+    huggingface.save_model(result.model, tokenizer, folder, overwrite=run.overwrite)
     say(f"Saved the model to {folder}")
     history = [asdict(epoch) for epoch in result.history]
     best = asdict(result.best)
     write_json(json_file, {"model": str(folder), "best": best, "history": history})
+    run.finish()
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:

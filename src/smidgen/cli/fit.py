@@ -9,8 +9,8 @@ import typer
 from typer import Option
 
 import smidgen
-from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
-from smidgen.cli.options import methods
+from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.curvature.kronecker import Approximation
@@ -19,10 +19,12 @@ from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import refuse_taken_posterior
+from smidgen.runtime.writing.writable import require_space
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
     fit_posterior,
+    stored_bytes,
     takes,
 )
 from smidgen.workflows.ramp.swag import SwagOptions
@@ -70,8 +72,9 @@ def fit(
 ) -> None:
     """Fit a posterior over a subset of the weights and calibrate it on held-out data."""
     methods.refuse_unused(method, context)
-    refuse_taken_posterior(folder, overwrite=overwrite)
-    refuse_taken_files(json_file, overwrite=overwrite)
+    made = outputs.folder(folder, refuse_taken_posterior)
+    written = (made, *outputs.files(json=json_file))
+    run = outputs.open_run(context, written, overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
     structure = selection.choose_structure(structure)
@@ -80,7 +83,7 @@ def fit(
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
         "swag": _swag_arguments(swag, seed),
     }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
-    choices = FitChoices(method, folder, *arguments, overwrite)
+    choices = FitChoices(method, folder, *arguments, run.place("training"), run.overwrite)
     say = Steps()
     network, tokenizer = texts.load_model(model, train, val, device=device)
     columns = (text, text_pair, label, texts.find_label_names(network))
@@ -90,11 +93,13 @@ def fit(
     subset = selection.choose(network, seen, say)
     if takes(method, "validation"):
         seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=seed)
+    require_space(folder, "--out", stored_bytes(network, subset, choices))
     say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
     posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     about = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
+    run.finish()
 
 
 def _laplace_arguments(

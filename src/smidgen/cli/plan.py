@@ -10,8 +10,8 @@ from rich.markup import escape
 from typer import Argument, Option
 
 import smidgen
-from smidgen.cli.console import out, refuse_taken_files, write_json
-from smidgen.cli.options import methods
+from smidgen.cli.console import out, write_json
+from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 
@@ -53,7 +53,7 @@ def plan(
     from smidgen.planning.plan import PlanSettings
 
     methods.refuse_unused(method, context)
-    refuse_taken_files(json_file, overwrite=overwrite)
+    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern)
     config = find_config_file(model)
@@ -79,3 +79,4 @@ def plan(
     )
     out.print(escape(str(plan)), soft_wrap=True)
     write_json(json_file, plan.to_dict())
+    run.finish()

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 from rich.markup import escape
 from rich.table import Table
-from typer import Option
+from typer import Context, Option
 
 import smidgen
-from smidgen.cli.console import out, refuse_taken_files, write_json
+from smidgen.cli.console import out, write_json
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError
 
@@ -19,6 +20,7 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 
 
 def predict(
+    context: Context,
     model: texts.Model,
     posterior: texts.PosteriorFolder,
     data: Annotated[Path, Option(help="Texts to predict; labels are not needed.")],
@@ -38,7 +40,7 @@ def predict(
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts: calibrated probabilities, and how uncertain each one is."""
-    refuse_taken_files(json_file, overwrite=overwrite)
+    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
@@ -63,6 +65,7 @@ def predict(
     ]
     _show_predictions(rows)
     write_json(json_file, {"predictions": rows})
+    run.finish()
 
 
 def _show_predictions(rows: list[dict[str, Any]]) -> None:

@@ -12,14 +12,15 @@ import typer
 from typer import Option
 
 import smidgen
-from smidgen.cli.console import Steps, out, refuse_taken_files, show_record
-from smidgen.cli.options import methods
+from smidgen.cli.console import Steps, out, show_record
+from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import read_choices, read_numbers
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
+from smidgen.runtime.writing.claim import Output
 from smidgen.workflows.ramp import laplace
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import (
@@ -155,11 +156,12 @@ def ramp(
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
     written = [folder / name for name in _WRITTEN[:2]]
-    refuse_taken_files(*written, json_file, overwrite=overwrite)
+    run = outputs.open_run(context, _outputs(folder, save, json_file), overwrite=overwrite)
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
         record = _ramp_swag(inputs, schemes, fractions, options, seed, folder)
         _show(record, written, json_file)
+        run.finish()
         return
     numbers = read_numbers("--percents", percents, 100, "1,3,10,100", percent=True)
     settings = laplace.RampSettings(
@@ -170,13 +172,26 @@ def ramp(
         approximation=approximation,
         seed=seed,
     )
-    if save is not None:
-        _check_save(save, settings, folder, overwrite)
+    if save not in (None, _BEST, *settings.schemes):
+        raise ArgumentError(
+            f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
+        )
     network, batches = inputs.load()
     study = laplace.ramp(network, *batches, settings, config=inputs.describe())
     _show(study.record, written, json_file)
     if save is not None:
-        _save(study, save, folder / _WRITTEN[2], overwrite)
+        _save(study, save, folder / _WRITTEN[2], run.overwrite)
+    run.finish()
+
+
+def _outputs(folder: Path, save: str | None, json_file: Path | None) -> tuple[Output, ...]:
+    """List what is written: into the folder, and beside it."""
+    saved: tuple[Output, ...] = ()
+    if save is not None:
+        path = folder / _WRITTEN[2]
+        saved = (outputs.folder(path, refuse_taken_posterior),)
+    within = outputs.inside(folder, *_WRITTEN[:2])
+    return (outputs.folder(folder), *within, *saved, *outputs.files(json=json_file))
 
 
 def _ramp_swag(
@@ -231,13 +246,3 @@ def _check_fraction(value: float) -> float:
             f"--most-stochastic must be in (0, 1], got {value:g}. Try 0.1, a tenth."
         )
     return value
-
-
-def _check_save(
-    save: str, settings: laplace.RampSettings, folder: Path, overwrite: bool
-) -> None:
-    if save not in (_BEST, *settings.schemes):
-        raise ArgumentError(
-            f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
-        )
-    refuse_taken_posterior(folder / _WRITTEN[2], overwrite=overwrite)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
-from smidgen.cli.console import out, refuse_taken_files, show_record, write_json
+from smidgen.cli.console import out, show_record, write_json
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def report(
+    context: Context,
     records: Annotated[
         list[Path],
         Argument(
@@ -35,15 +37,17 @@ def report(
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write
 
-    refuse_taken_files(page, json_file, overwrite=overwrite)
+    written = outputs.files(out=page, json=json_file)
+    run = outputs.open_run(context, written, overwrite=overwrite)
     loaded = _read(records)
     if len(loaded) > 1:
         show_many(loaded, page, json_file)
-        return
-    write(loaded[0], page)
-    show_record(loaded[0])
-    out.print(f"\nwrote {page}")
-    write_json(json_file, {"page": str(page), "verdict": verdict(loaded[0])})
+    else:
+        write(loaded[0], page)
+        show_record(loaded[0])
+        out.print(f"\nwrote {page}")
+        write_json(json_file, {"page": str(page), "verdict": verdict(loaded[0])})
+    run.finish()
 
 
 def show_many(

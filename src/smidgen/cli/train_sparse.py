@@ -7,9 +7,10 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
+from typer import Context, Option
 
-from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
+from smidgen.cli.console import Steps, out, write_json
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
@@ -96,12 +97,15 @@ BatchSize = Annotated[int, Option(help="Examples per batch.", min=1)]
 Samples = Annotated[int, Option(help="Weight samples to predict with.")]
 Checkpoint = Annotated[
     Path | None,
-    Option(help="Checkpoint file, written every epoch; pass it again to resume."),
+    Option(
+        help="Checkpoint file, written every epoch; by default a hidden one beside --out."
+    ),
 ]
 Picture = Annotated[Path | None, Option(help="Draw the connectivity to this SVG file.")]
 
 
 def train_sparse(
+    context: Context,
     train: Train,
     folder: Out,
     test: Test = None,
@@ -139,8 +143,10 @@ def train_sparse(
     options = dict(locals())
     from smidgen.posterior.store import refuse_taken_posterior, save
 
-    refuse_taken_posterior(folder, overwrite=overwrite)
-    refuse_taken_files(json_file, picture, overwrite=overwrite)
+    made = outputs.folder(folder, refuse_taken_posterior)
+    written = (made, *outputs.files(json=json_file, picture=picture))
+    states = outputs.files(checkpoint=checkpoint)
+    run = outputs.open_run(context, written, states, overwrite=overwrite)
     say = Steps()
     data, classes = _read_data(train, test, label, held_out, seed)
     plain = _describe_network(model, data["train"], classes, hidden, width)
@@ -150,18 +156,19 @@ def train_sparse(
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     if network.stochastic and temperature < 1:
         say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
-    posterior = _train(network, data, settings, batch_size, seed, checkpoint)
+    posterior = _train(
+        network, data, settings, batch_size, seed, checkpoint or run.place("training")
+    )
     scores = _score(posterior, data, samples)
     files = [path.name for path in train]
     notes = {**_describe(posterior, settings, files, count), "seed": seed}
-    save(replace(posterior, plain=plain, notes=notes), folder, overwrite=overwrite)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
+    save(replace(posterior, plain=plain, notes=notes), folder, overwrite=run.overwrite)
     say(f"Saved the network to {folder}")
     if picture is not None:
         _draw(posterior, plain, picture, say)
     results = {"network": str(folder), "scores": scores, **_list_course(posterior)}
     write_json(json_file, results)
+    run.finish()
 
 
 # What `SsviSettings` says of the network, which is made before it is trained.
@@ -203,7 +210,7 @@ def _train(
     settings: SsviSettings,
     batch_size: int,
     seed: int,
-    checkpoint: Path | None,
+    checkpoint: Path,
 ) -> SparsePosterior:
     """Train the network and print its epochs."""
     from smidgen import fit

@@ -11,11 +11,13 @@ from rich.markup import escape
 from typer import Option
 
 import smidgen
-from smidgen.cli.console import out, refuse_taken_files, write_json
+from smidgen.cli.console import out, write_json
+from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 
 
 def verify(
+    context: typer.Context,
     model: texts.Model,
     data: Annotated[Path, Option(help="Texts; only the first few are used.")],
     text: texts.Text = "text",
@@ -30,7 +32,7 @@ def verify(
     json_file: texts.Json = None,
 ) -> None:
     """Check a few weights of every layer against a slow, exact computation."""
-    refuse_taken_files(json_file, overwrite=overwrite)
+    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.find_label_names(network)
     table = texts.read_table(data, text, text_pair, label, names)
@@ -38,5 +40,6 @@ def verify(
     verification = smidgen.verify(network, islice(loader, batches))
     out.print(escape(str(verification)), soft_wrap=True)
     write_json(json_file, verification.to_dict())
+    run.finish()
     if not verification.agrees:
         raise typer.Exit(1)

@@ -41,6 +41,7 @@ from smidgen.runtime.checkpoint import (
 )
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
+from smidgen.runtime.memory import count_bytes
 from smidgen.types import Batch
 from smidgen.weights.delta import Delta, make_delta
 from smidgen.weights.head import Head, find_certain_head, find_head
@@ -158,8 +159,10 @@ def finetune(
         )
         tuning = _Tuning(weights, settings, length)
         stop_on = None if validation is None else criterion
+        # The weights now and at best, and Adam's two numbers for each.
+        size = 4 * (count_bytes(problem.model) if subset is None else 4 * subset.size)
         run = TrainingRun(
-            tuning, loader, lambda: tuning.describe(subset, stop_on, seed), checkpoint
+            tuning, loader, lambda: tuning.describe(subset, stop_on, seed), checkpoint, size
         )
         run.resume()
         tuning.run(run, validation, criterion, progress)

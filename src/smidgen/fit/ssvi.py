@@ -107,7 +107,11 @@ def ssvi(
         # Not the stream that drew a first active set from the same seed.
         network.generator.manual_seed(int(torch.randint(2**62, ())))
         training = _Training(network, problem, settings, length, num_data)
-        run = TrainingRun(training, loader, lambda: training.describe(seed), checkpoint)
+        # Beside its state Adam keeps two numbers for each value.
+        size = 3 * network.state_bytes()
+        run = TrainingRun(
+            training, loader, lambda: training.describe(seed), checkpoint, size
+        )
         run.resume()
         left = range(len(training.history) + 1, settings.epochs + 1)
         for number, epoch in run.epochs(left, length, "training", progress):

@@ -75,6 +75,11 @@ class SubsetAdamW(torch.optim.Optimizer):
         """What has been added to each chosen weight, (S,), in the subset's order."""
         return self._state()["difference"]
 
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The shape of all it remembers but the count of steps: that of the chosen weights."""
+        return (self.subset.size,)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the model, not of the touched parameters alone."""
         super().zero_grad(set_to_none)

@@ -78,7 +78,11 @@ def swag(
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)
-        run = TrainingRun(collecting, loader, lambda: collecting.describe(seed), checkpoint)
+        # Values, velocity, two moments and the deviations, in fp32 or more.
+        size = 4 * subset.size * (4 + settings.rank)
+        run = TrainingRun(
+            collecting, loader, lambda: collecting.describe(seed), checkpoint, size
+        )
         torch.manual_seed(seed)
         run.resume()
         while collecting.trying:

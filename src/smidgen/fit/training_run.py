@@ -22,8 +22,10 @@ from smidgen.runtime.checkpoint import (
     with_prefix,
     write_checkpoint,
 )
+from smidgen.runtime.files import sweep
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import track
+from smidgen.runtime.writing.writable import require_writable
 from smidgen.types import Batch
 
 # Checkpoints with another number are refused: they hold other tensors.
@@ -46,7 +48,8 @@ class TrainingRun:
     """A training over epochs or steps.
 
     `describe` says what is trained, in JSON values: a checkpoint of another training is
-    refused. `checkpoint` is the file to save to and to resume from; None for neither.
+    refused. `checkpoint` is the file to save to and to resume from; None for neither. `size`
+    is about how many bytes it will have.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class TrainingRun:
         batches: ResumableLoader,
         describe: Callable[[], Mapping[str, Any]],
         checkpoint: str | Path | None,
+        size: int = 0,
     ) -> None:
         self.learner, self.batches = learner, batches
         self.path = None if checkpoint is None else Path(checkpoint)
@@ -62,10 +66,10 @@ class TrainingRun:
         if self.path is None:
             return
         self.description = {"checkpoint format": _FORMAT, **describe()}
-        if self.path.is_dir():
-            raise StoreError(
-                f"checkpoint must be a file, got the folder {self.path}. Name a file in it."
-            )
+        # A new one is written whole beside the last.
+        times = 1 if self.path.exists() else 2
+        require_writable(self.path, "checkpoint", size=times * size)
+        sweep(self.path)
 
     def resume(self) -> None:
         """Continue from the checkpoint if there is one; refuse one that does not fit."""

@@ -29,6 +29,7 @@ from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import find_model_folder
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.writing.claim import RUN_NOTE
 
 # Everything save_pretrained of a model and a tokenizer may write.
 _WRITTEN = (
@@ -43,6 +44,7 @@ _WRITTEN = (
     "merges.txt",
     "spiece.model",
     "sentencepiece*",
+    RUN_NOTE,
 )
 
 

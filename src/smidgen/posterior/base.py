@@ -92,8 +92,8 @@ class Posterior(ABC):
     """The name of its fit, its row in the registry and what a folder calls it."""
     linearised: ClassVar[bool] = False
     """Whether it predicts through the linearised model, or else by draws."""
-    packed_types: ClassVar[Mapping[str, type | tuple[type, ...]]] = {}
-    """The settings that `pack` always writes, and their types."""
+    packed_types: ClassVar[Mapping[str, Any]] = {}
+    """The settings that `pack` writes, and the types of their JSON values."""
 
     def __post_init__(self) -> None:
         check_subset(self.subset)

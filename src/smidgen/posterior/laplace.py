@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from smidgen.posterior.base import (
     check_positive,
 )
 from smidgen.posterior.output_covariance import CovarianceTerm
+from smidgen.runtime.artifact import require_finite
 from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.blocks import LayerBlock, find_blocks
 
@@ -50,7 +51,12 @@ class LaplacePosterior(Posterior):
     calibration: Calibration | None = field(default=None)
     method = "laplace"
     linearised = True
-    packed_types = {"structure": str, "approximation": str, "precision": (float, dict)}
+    packed_types = {
+        "structure": str,
+        "approximation": Literal["expand", "reduce"],
+        "precision": float | dict[str, float],
+        "log_likelihood": float | None,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,7 +221,12 @@ class LaplacePosterior(Posterior):
     def unpack(
         cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
-        """Put together what `pack` split, checking every shape."""
+        """Put together what `pack` split, checking every shape and number."""
+        if config["structure"] not in STRUCTURES:
+            raise StoreError(
+                f"structure must be one of {', '.join(STRUCTURES)}, got "
+                f"{config['structure'][:40]!r}"
+            )
         kind = STRUCTURES[config["structure"]]
         blocks = find_blocks(problem.model, common["subset"])
         spans = {JOINT: blocks} if kind.joint else {b.layer.name: (b,) for b in blocks}
@@ -267,11 +278,17 @@ def _unpack_operator(
     """Read one operator of some layers, checking the shape of its parts."""
     size = sum(block.size for block in span)
     shapes = kind.shapes(span[0].row_count, span[0].column_count, size)
-    parts = []
+    parts: list[Tensor] = []
     for part, shape in zip(fields(kind), shapes, strict=True):
         key = f"{part.name}/{name}"
-        if key not in tensors or tuple(tensors[key].shape) != shape:
-            got = tuple(tensors[key].shape) if key in tensors else "nothing"
-            raise StoreError(f"{key} must have shape {shape}, got {got}.")
-        parts.append(tensors[key].to(device))
+        stored = tensors[key]
+        if tuple(stored.shape) != shape:
+            raise StoreError(f"{key} must have shape {shape}, got {tuple(stored.shape)}")
+        if not stored.is_floating_point() or (parts and stored.dtype != parts[0].dtype):
+            raise StoreError(f"{key} must have the other parts' type, got {stored.dtype}")
+        require_finite(key, stored)
+        # All but eigenvectors are curvatures.
+        if not part.name.endswith("vectors") and bool((stored < 0).any()):
+            raise StoreError(f"{key} must be 0 or more, got {float(stored.min()):.3g}")
+        parts.append(stored.to(device))
     return kind(*parts)

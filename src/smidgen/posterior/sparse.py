@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
+from smidgen.runtime.reading import make_from_json
 from smidgen.sparse.architectures import PlainNetwork
+from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import assemble_network
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.rewire import ActiveSetChange
@@ -55,7 +57,12 @@ class SparsePosterior(Posterior):
     subset: Subset = field(init=False)
     fingerprint: str = field(init=False, default="")
     method = "ssvi"
-    packed_types = {"budget": str, "maps": dict}
+    packed_types = {
+        "model": dict | None,
+        "about": dict,
+        "budget": Budget,
+        "maps": dict[str, dict[str, Any]],
+    }
 
     def __post_init__(self) -> None:
         origin = Origin(self.method, {"density": self.network.density})
@@ -142,11 +149,11 @@ class SparsePosterior(Posterior):
             generator=torch.Generator().manual_seed(0),
         )
         restore_rest(network, tensors, config)
-        plain = config.get("model")
+        plain = config["model"]
         return cls(
             network=network.eval(),
-            plain=None if plain is None else PlainNetwork(**plain),
-            notes=config.get("about") or {},
+            plain=None if plain is None else make_from_json(PlainNetwork, plain),
+            notes=config["about"],
             **common,
         )
 

@@ -1,51 +1,56 @@
 """`save` and `load`: posteriors in folders, subsets and deltas in single files.
 
 The folder of a posterior holds `config.json`, `posterior.safetensors` and a `README.md`
-card, and no pickle. A save is whole or not at all. A load checks the schema, the file's
-hash, all shapes, all index bounds and, where it matters, the hash of the base model's weights.
+card, and no pickle. A save is whole or not at all. A load checks the digest over all that
+the folder says (`runtime.artifact`), then the schema, every type, shape, index and number and,
+where it matters, the hash of the base model's weights.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, overload
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from smidgen.errors import ArgumentError, SmidgenError, StoreError
-from smidgen.outputs.likelihood import Categorical, describe, from_description
+from smidgen.outputs.likelihood import describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
 from smidgen.posterior.registry import POSTERIORS
-from smidgen.runtime.files import (
-    HASH,
-    hash_file,
-    new_folder,
-    read_config,
-    read_tensors,
-    refuse_taken,
+from smidgen.runtime.artifact import (
+    MALFORMED,
+    Taken,
+    fill_folder,
+    find_keys,
+    read_folder,
+    reading,
+    require_schema,
 )
+from smidgen.runtime.files import new_folder, recover, refuse_taken
 from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.memory import available_bytes, format_bytes
+from smidgen.runtime.reading import convert_json, make_from_json
+from smidgen.runtime.writing.claim import RUN_NOTE
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.weights.delta import Delta
 from smidgen.weights.subset import Subset
 
-_SCHEMA = 2
+_SCHEMA = 3
 _CONFIG, _TENSORS, _CARD = "config.json", "posterior.safetensors", "README.md"
-# SSVI's folders of schema 1 named their tensors differently.
-_OLD_SCHEMA, _OLD_TENSORS = 1, "sparse.safetensors"
-_TYPES: dict[str, type | tuple[type, ...]] = {
+# The settings of every kind, and their types.
+_TYPES: dict[str, Any] = {
+    "method": str,
     "temperature": float,
     "num_data": int,
     "likelihood": dict,
     "fingerprint": str,
     "subset": dict,
-    HASH: str,
+    "tuning": dict | None,
 }
+_ADVICE = "Save the posterior again."
 # What the header of a file says is in it.
 _FILES: dict[str, type[Delta] | type[Subset]] = {
     "smidgen-delta": Delta,
@@ -75,6 +80,8 @@ def save(
         refuse_taken_posterior(path, overwrite=overwrite)
         with new_folder(path) as work:
             _write(thing, work)
+            # Somebody may have written there meanwhile.
+            refuse_taken_posterior(path, overwrite=overwrite)
         return path
     if not isinstance(thing, Delta | Subset):
         raise ArgumentError(
@@ -127,18 +134,14 @@ def refuse_taken_posterior(folder: Path, *, overwrite: bool) -> None:
         folder,
         overwrite=overwrite,
         needed="*.safetensors",
-        written=(_CONFIG, _TENSORS, _OLD_TENSORS, _CARD),
+        written=(_CONFIG, _TENSORS, _CARD, RUN_NOTE),
         what="posterior",
     )
 
 
 def _kind_of_file(path: Path) -> type[Delta] | type[Subset] | None:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-    except (OSError, SafetensorError):
-        return None
-    return next((kind for name, kind in _FILES.items() if name in header), None)
+    keys = find_keys(path)
+    return next((kind for name, kind in _FILES.items() if name in keys), None)
 
 
 def _write(posterior: Posterior, folder: Path) -> None:
@@ -149,8 +152,6 @@ def _write(posterior: Posterior, folder: Path) -> None:
         tensors = {**indices, **tensors}
     if "fingerprint" in stored:
         settings["fingerprint"] = posterior.fingerprint
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(plain, str(folder / _TENSORS), metadata={"format": "smidgen"})
     calibration = posterior.calibration
     config = {
         "schema": _SCHEMA,
@@ -158,12 +159,10 @@ def _write(posterior: Posterior, folder: Path) -> None:
         "temperature": posterior.temperature,
         "likelihood": describe(posterior.likelihood),
         "num_data": posterior.num_data,
-        HASH: hash_file(folder / _TENSORS),
         "tuning": None if calibration is None else asdict(calibration),
         **settings,
     }
-    text = json.dumps(config, indent=1, allow_nan=False)
-    (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+    fill_folder(folder / _CONFIG, folder / _TENSORS, config, tensors)
     (folder / _CARD).write_text(posterior.card(), encoding="utf-8")
 
 
@@ -173,49 +172,63 @@ def _stored_fields(kind: type[Posterior]) -> set[str]:
 
 
 def _load_posterior(folder: Path, model: nn.Module | Problem | None) -> Posterior:
-    old = (folder / _OLD_TENSORS).exists()
-    config = _read_config(folder / _CONFIG, old=old)
-    path = folder / (_OLD_TENSORS if old else _TENSORS)
-    tensors = read_tensors(path, config, what="posterior")
+    recover(folder)
+    made_by = "Make one with smidgen.save or 'smidgen fit'."
+    advice = _ADVICE if folder.is_dir() else made_by
+    path = folder / _CONFIG
+    stored, config = read_folder(
+        path, folder / _TENSORS, what="saved posterior", advice=advice
+    )
+    require_schema(folder, config.pop("schema", None), _SCHEMA, "posterior")
+    with reading(path, "posterior's config", _ADVICE):
+        kind = _check_config(config)
     try:
-        problem = _find_problem(config, model)
-        kind = POSTERIORS[config["method"]].posterior
+        tensors = Taken(stored)
+        problem = _find_problem(config, tensors, model)
         common = _unpack_common(kind, tensors, config, problem)
-        return kind.unpack(tensors, config, problem, common)
+        posterior = kind.unpack(tensors, config, problem, common)
+        tensors.refuse_rest()
     except StoreError as error:
-        raise StoreError(f"{folder}: {error}") from error
-    except (SmidgenError, SafetensorError) as error:
-        raise StoreError(f"{folder} does not fit this model: {error}") from error
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder} cannot be loaded: {_end(error)}") from error
+    except SmidgenError as error:
+        raise StoreError(f"{folder} does not fit this model: {_end(error)}") from error
+    except MALFORMED as error:
         raise StoreError(
-            f"{folder / _CONFIG} was edited or is incomplete: {error!r}. Save it again."
+            f"{folder} does not hold what a posterior holds ({error!r:.200}). {_ADVICE}"
         ) from error
+    return posterior
 
 
-def _read_config(path: Path, *, old: bool) -> dict[str, Any]:
-    schema, origin = _OLD_SCHEMA if old else _SCHEMA, "smidgen.save or 'smidgen fit'"
-    config = read_config(path, schema=schema, what="posterior", made_by=origin)
-    method = str(config.get("method"))
-    if method not in POSTERIORS:
+def _check_config(config: dict[str, Any]) -> type[Posterior]:
+    """Find the kind of a posterior, and check the type of each of its settings."""
+    method = config.get("method")
+    if not isinstance(method, str) or method not in POSTERIORS:
         raise StoreError(
-            f"{path} must have 'method' one of {', '.join(POSTERIORS)}, got {method!r}. "
-            "Use the version that wrote it."
+            f"'method' must be one of {', '.join(POSTERIORS)}, got {str(method)[:40]!r}"
         )
     kind = POSTERIORS[method].posterior
     derived = {"subset", "fingerprint"} - _stored_fields(kind)
-    types = {n: t for n, t in _TYPES.items() if not old and n not in derived}
-    for name, allowed in {**types, **kind.packed_types}.items():
-        if not isinstance(config.get(name), allowed):
-            options = allowed if isinstance(allowed, tuple) else (allowed,)
-            raise StoreError(
-                f"{path} must have {name!r} of type "
-                f"{' or '.join(option.__name__ for option in options)}, got "
-                f"{config.get(name)!r}. Save the posterior again."
-            )
-    return config
+    types = {n: t for n, t in _TYPES.items() if n not in derived}
+    types |= kind.packed_types
+    for name in sorted(types.keys() ^ config.keys()):
+        fault = "is missing" if name in types else "is unknown"
+        raise StoreError(f"the setting {name[:80]!r} {fault}")
+    for name, wanted in types.items():
+        config[name] = convert_json(config[name], wanted, name)
+    if config["num_data"] < 0:
+        raise StoreError(f"'num_data' must be 0 or more, got {config['num_data']}")
+    return kind
 
 
-def _find_problem(config: dict[str, Any], model: nn.Module | Problem | None) -> Problem:
+def _end(error: Exception) -> str:
+    """A message that ends with a stop, and with what to do if it does not say."""
+    said = str(error).rstrip(".")
+    return f"{said}." if ". " in said else f"{said}. {_ADVICE}"
+
+
+def _find_problem(
+    config: dict[str, Any], tensors: Taken, model: nn.Module | Problem | None
+) -> Problem:
     """The model a posterior belongs to: the caller's, or as its folder describes it."""
     if model is not None:
         return as_problem(model)
@@ -224,21 +237,32 @@ def _find_problem(config: dict[str, Any], model: nn.Module | Problem | None) -> 
             "model must be given: the folder does not say how its model is built. Pass "
             "the model that the posterior was fitted to."
         )
-    return Problem(PlainNetwork(**config["model"]).build())
+    plain = make_from_json(PlainNetwork, config["model"])
+    if len(plain.hidden) > len(tensors):
+        raise StoreError("its network has more layers than it has tensors")
+    with torch.device("meta"):
+        size = sum(value.nbytes for value in plain.build().state_dict().values())
+    free = available_bytes()
+    if free is not None and size > free:
+        raise StoreError(
+            f"its network takes {format_bytes(size)}, and {format_bytes(free)} are free. "
+            "Load it on a larger machine."
+        )
+    return Problem(plain.build())
 
 
 def _unpack_common(
     kind: type[Posterior],
-    tensors: dict[str, Tensor],
+    tensors: Taken,
     config: dict[str, Any],
     problem: Problem,
 ) -> dict[str, Any]:
     """What every posterior has, by the name of its argument."""
     common = {
-        "likelihood": _unpack_likelihood(config, problem),
-        "num_data": config.get("num_data", 0),
-        "temperature": config.get("temperature", 1.0),
-        "calibration": _unpack_calibration(kind, config.get("tuning")),
+        "likelihood": from_description(config["likelihood"]),
+        "num_data": config["num_data"],
+        "temperature": config["temperature"],
+        "calibration": _unpack_calibration(kind, config["tuning"]),
     }
     stored = _stored_fields(kind)
     if "fingerprint" in stored:
@@ -255,26 +279,11 @@ def _unpack_common(
     return common
 
 
-def _unpack_likelihood(config: dict[str, Any], problem: Problem) -> Any:
-    """What the outputs mean; the first sparse folders did not say."""
-    if config.get("likelihood") is not None:
-        return from_description(config["likelihood"])
-    if problem.likelihood is not None:
-        return problem.likelihood
-    if config.get("model") is not None:
-        return Categorical(config["model"]["classes"])
-    raise StoreError(
-        "it does not say what its outputs mean. Pass smidgen.Problem(model, likelihood) "
-        "for the model."
-    )
-
-
 def _unpack_calibration(
     kind: type[Posterior], stored: dict[str, Any] | None
 ) -> Calibration | SampleCalibration | None:
     if stored is None:
         return None
-    values: dict[str, Any] = {
-        n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()
-    }
-    return Calibration(**values) if kind.linearised else SampleCalibration(**values)
+    if kind.linearised:
+        return make_from_json(Calibration, stored)
+    return make_from_json(SampleCalibration, stored)

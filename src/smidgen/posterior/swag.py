@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
+from smidgen.runtime.artifact import require_like
 from smidgen.runtime.guard import require_fingerprint
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
@@ -59,7 +60,12 @@ class SwagPosterior(Posterior):
     rates: tuple[tuple[float, float], ...] = ()
     calibration: SampleCalibration | None = field(default=None)
     method = "swag"
-    packed_types = {"snapshots": int, "rates": list}
+    packed_types = {
+        "covariance": CovarianceKind,
+        "snapshots": int,
+        "learning_rate": float | None,
+        "rates": tuple[tuple[float, float | None], ...],
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +84,8 @@ class SwagPosterior(Posterior):
                     f"{name} must be finite, got NaN or infinity: SGD diverged. Lower the "
                     "learning rate."
                 )
+        if self.variance is not None and bool((self.variance < 0).any()):
+            raise ArgumentError("variance must be 0 or more.")
         if self.deviations is not None and (self.variance is None or rank < 2):
             raise ArgumentError(
                 f"deviations need a variance beside them and 2 columns or more, got {rank}."
@@ -162,6 +170,8 @@ class SwagPosterior(Posterior):
         """Split the moments into tensors, and how they came about into settings."""
         parts = {f"swag/{name}": getattr(self, name) for name in _PARTS}
         return {name: part for name, part in parts.items() if part is not None}, {
+            # So that a tensor that is lost is missed.
+            "covariance": self.covariance,
             "snapshots": self.snapshots,
             "learning_rate": self.learning_rate,
             # JSON has no infinity: a rate that diverged has no NLL.
@@ -173,11 +183,17 @@ class SwagPosterior(Posterior):
         cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
         """Put together what `pack` split; the posterior checks every shape."""
-        if "swag/mean" not in tensors:
-            raise StoreError("swag/mean is missing from the stored tensors.")
-        parts: dict[str, Any] = {name: tensors.get(f"swag/{name}") for name in _PARTS}
-        for name, part in parts.items():
-            parts[name] = None if part is None else part.to(problem.device)
+        kind = config["covariance"]
+        parts: dict[str, Any] = dict.fromkeys(_PARTS)
+        for name in _PARTS[: 1 + COVARIANCE_KINDS[::-1].index(kind)]:
+            stored = tensors[f"swag/{name}"]
+            if not stored.is_floating_point() or stored.dtype != tensors["swag/mean"].dtype:
+                raise StoreError(
+                    f"swag/{name} must be of the mean's type, got {stored.dtype}"
+                )
+            parts[name] = stored.to(problem.device)
+        if config["snapshots"] < LEAST_SNAPSHOTS[kind]:
+            raise StoreError(f"snapshots must be more than {config['snapshots']}")
         rates = ((rate, inf if nll is None else nll) for rate, nll in config["rates"])
         return cls(
             **parts,
@@ -265,6 +281,6 @@ class Snapshots:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state."""
         self.count = int(state["count"])
-        self.mean.copy_(state["mean"])
-        self.squares.copy_(state["squares"])
-        self.deviations.copy_(state["columns"])
+        moments = {"mean": self.mean, "squares": self.squares, "columns": self.deviations}
+        for name, moment in moments.items():
+            moment.copy_(require_like(name, state[name], moment))

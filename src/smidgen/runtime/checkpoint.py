@@ -12,9 +12,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from smidgen.errors import StoreError
-from smidgen.runtime.files import read_tensor_file, write_tensor_file
+from smidgen.runtime.artifact import (
+    read_tensor_file,
+    reading,
+    require_finite,
+    write_tensor_file,
+)
 
 _KEY = "smidgen-checkpoint"
+# The only tensors that may hold NaN or infinity: scores of a rate that diverged and of epochs
+# without validation data, and what an optimiser remembers of gradients too large to square.
+_UNBOUNDED = frozenset({"scores", "history", "traces", "optimiser", "widths"})
 
 
 def write_checkpoint(
@@ -30,7 +38,9 @@ def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Ten
     if not path.exists():
         return None
     advice = "Delete it to start anew."
-    tensors, stored = read_tensor_file(path, key=_KEY, what="checkpoint", advice=advice)
+    tensors, stored = read_tensor_file(
+        path, key=_KEY, what="checkpoint file", advice=advice
+    )
     current = json.loads(json.dumps(dict(about)))
     names = [n for n in {**current, **stored} if stored.get(n) != current.get(n)]
     if names:
@@ -39,6 +49,10 @@ def read_checkpoint(path: str | Path, about: Mapping[str, Any]) -> dict[str, Ten
             f"{stored.get(names[0])!r}, here {current.get(names[0])!r}. Delete it, or name "
             "another file."
         )
+    with reading(path, "checkpoint file", advice):
+        for name, tensor in tensors.items():
+            if not _UNBOUNDED.intersection(name.split("/")):
+                require_finite(name, tensor)
     return tensors
 
 
@@ -55,9 +69,17 @@ def pack_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
 
 def unpack_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Restore the state of `pack_optimiser` in an optimiser made in the same way."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split("/")
+        # A count of steps, or one number for each entry that the optimiser moves.
+        moved = getattr(optimiser, "state_shape", parameters[int(number)].shape)
+        shape = () if name == "step" else tuple(moved)
+        if tuple(value.shape) != shape:
+            raise StoreError(
+                f"the optimiser's {key} must have shape {shape}, got {tuple(value.shape)}"
+            )
         states.setdefault(int(number), {})[name] = value
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": states, "param_groups": groups})

@@ -1,52 +1,67 @@
-"""Files and folders: written whole or not at all, hashed, and read with clear refusals.
+"""Files and folders: written whole or not at all, through a kill and through power loss.
 
-Everything is written to a temporary path beside the target, then renamed.
+Everything is written beside its target, synced to the disk and then renamed; an existing
+folder is exchanged with the new one in a single step where the system can do that. What a
+killed save leaves behind is swept, or put back, by the next one of the same target.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import ctypes
+import errno
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
-from torch import Tensor
 
 from smidgen.errors import StoreError
 
-HASH = "tensors_sha256"
-"""Key of the tensors' hash in a saved folder's config."""
+# What a save leaves if it is killed: .smidgen-TARGET-HOST-PID-RANDOM, of a fixed length, so
+# that any name the file system takes can be written.
+_PREFIX = ".smidgen"
+_LIVE: set[str] = set()
+"""Names that saves of this process are using now."""
+_OLD_SECONDS = 86_400.0
+_ADVICE = {
+    errno.ENOSPC: "Free some space, or name another place",
+    errno.EDQUOT: "Free some space, or name another place",
+    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), or name another place",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.EACCES: "Name a place where you may write",
+    errno.EPERM: "Name a place where you may write",
+    errno.EROFS: "Name a place where you may write",
+    errno.ENOTEMPTY: "Something was written there meanwhile: name another folder",
+}
+_RENAME_EXCHANGE, _HERE = 2, -100  # of linux/fs.h and fcntl.h
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
     """Write or replace a whole file, making its folder if need be."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with explain_write_errors(path):
+        # A link is written through, as by any editor; a device would be replaced by a file.
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if target.exists() and not target.is_file():
+            raise StoreError(f"{path} must be a file, or not exist. Name another.")
+        _make_folder(target.parent)
+        sweep(target)
+        with _leftover(target) as temporary:
+            # The kernel takes off what the umask says.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o666), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        sync(target.parent)
     return path
-
-
-def _umask() -> int:
-    """Read the permissions that new files lack; it can only be read by setting it."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -54,59 +69,58 @@ def write_text(path: str | Path, text: str) -> Path:
     return write_bytes(path, text.encode("utf-8", errors="replace"))
 
 
-def write_tensor_file(
-    path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, key: str
-) -> Path:
-    """Write tensors and a JSON header, stored under `key`, to one safetensors file."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return write_bytes(path, save(plain, metadata={key: json.dumps(dict(header))}))
-
-
-def read_tensor_file(
-    path: str | Path, *, key: str, what: str, advice: str
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensor_file` wrote; errors say what was expected and what to do."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {})[key])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise StoreError(f"{path} is not a {what} file ({error}). {advice}") from error
-    return tensors, dict(header)
-
-
-def require_schema(path: str | Path, stored: object, known: int, what: str) -> None:
-    """Refuse what another version of smidgen wrote."""
-    if stored != known:
-        raise StoreError(
-            f"{path} has {what} schema {stored}, this smidgen reads {known}. Use the "
-            "version that wrote it."
-        )
-
-
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, which replaces `folder` if nothing fails.
 
-    An existing folder is moved aside first, and moved back if anything fails before the new
-    one is in place. Call `refuse_taken` first.
+    Call `refuse_taken` first.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    new, old = work / "new", work / "old"
-    try:
-        new.mkdir()
-        yield new
-        for path in new.rglob("*"):
-            # Some writers make files that only their owner may read.
-            os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~_umask())
-        if folder.exists():
-            os.rename(folder, old)
-        os.rename(new, folder)
-    finally:
-        if old.exists() and not folder.exists():
-            os.rename(old, folder)
-        shutil.rmtree(work, ignore_errors=True)
+    with explain_write_errors(folder):
+        _make_folder(folder.parent)
+        sweep(folder)
+        with _leftover(folder) as work:
+            new, old = work / "new", work / "old"
+            try:
+                work.mkdir()
+                new.mkdir()
+                yield new
+                _open_to_others(work, new)
+                sync_tree(new)
+                if os.path.exists(folder) and not _exchange(new, folder):
+                    os.rename(folder, old)
+                if os.path.exists(new) and not os.path.exists(folder):
+                    os.rename(new, folder)
+                sync(folder.parent)
+            finally:
+                if os.path.exists(old) and not os.path.exists(folder):
+                    os.rename(old, folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Have everything under a folder on the disk before anything relies on it."""
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
+
+
+def recover(folder: Path) -> None:
+    """Put back a folder that a killed save had moved aside, if it is missing."""
+    if not os.path.exists(folder):
+        sweep(folder)
+
+
+def sweep(target: Path) -> None:
+    """Remove what killed saves of a target left; put back what they had moved aside."""
+    start = _name_start(target)
+    with suppress(OSError):
+        names = [n for n in os.listdir(target.parent) if n.startswith(start)]
+        for name in sorted(names):
+            left = target.parent / name
+            if not _is_abandoned(left):
+                continue
+            if os.path.isdir(left / "old") and not os.path.exists(target):
+                os.rename(left / "old", target)
+                sync(target.parent)
+            _remove(left)
 
 
 def refuse_taken(
@@ -114,6 +128,7 @@ def refuse_taken(
 ) -> None:
     """Refuse a target that holds anything but an earlier save to be replaced."""
     # `needed` matches a file that every save has, `written` all files a save may have.
+    recover(folder)
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or folder.is_symlink():
@@ -135,35 +150,140 @@ def refuse_taken(
         )
 
 
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_config(path: Path, *, schema: int, what: str, made_by: str) -> dict[str, Any]:
-    """Read the JSON config of a saved folder, refusing another schema."""
+@contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn the system's errors on writing into one sentence with the path and a remedy."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        stored = config["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "Check the path, or name another place")
+        said = (error.strerror or str(error)).lower()
+        raise StoreError(f"{path} cannot be written: {said}. {advice}.") from error
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
         raise StoreError(
-            f"{path.parent} is not a saved {what} ({error}). Make one with {made_by}."
+            f"{str(path)!r} cannot be written: a name holds no null character. Choose "
+            "another name."
         ) from error
-    require_schema(path.parent, stored, schema, what)
-    return dict(config)
 
 
-def read_tensors(path: Path, config: dict[str, Any], *, what: str) -> dict[str, Tensor]:
-    """Read the tensors of a saved folder if they match the hash in its config."""
+def _name_start(target: Path) -> str:
+    return f"{_PREFIX}-{sha256(os.fsencode(target.name)).hexdigest()[:12]}-"
+
+
+@contextmanager
+def _leftover(target: Path) -> Iterator[Path]:
+    """Yield a new name beside a target; whatever has it in the end is removed."""
+    name = f"{_name_start(target)}{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    _LIVE.add(name)
     try:
-        intact = hash_file(path) == config[HASH]
-        tensors = load_file(str(path)) if intact else {}
-    except (OSError, KeyError, SafetensorError) as error:
-        raise StoreError(f"{path} cannot be read ({error}). Save it again.") from error
-    if not intact:
-        raise StoreError(
-            f"{path} was truncated or edited: its hash is not the one beside it. Save the "
-            f"{what} again."
-        )
-    return tensors
+        yield target.parent / name
+    finally:
+        left = target.parent / name
+        # What was moved aside and could not be put back is kept, for the next save or load.
+        if os.path.exists(target) or not os.path.exists(left / "old"):
+            _remove(left)
+        _LIVE.discard(name)
+
+
+@cache
+def _host() -> str:
+    """Tell this machine and its set of process numbers from others that share a disk."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return sha256(f"{os.uname().nodename}|{space}".encode()).hexdigest()[:8]
+
+
+def _is_abandoned(left: Path) -> bool:
+    """Tell whether the save that used a name is over: its process is gone, or it is old."""
+    try:
+        *_, host, number, _ = left.name.split("-")
+        process, age = int(number), time.time() - left.lstat().st_mtime
+    except (OSError, ValueError):
+        return False
+    if left.name in _LIVE:
+        return False
+    if host != _host() or process < 1:
+        return age > _OLD_SECONDS
+    if process == os.getpid():
+        return True  # An earlier process had the same number.
+    return not _is_running(process) or age > _OLD_SECONDS
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # It belongs to somebody else.
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each entered in the one above on the disk."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        sync(each.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the system write a file, or the list of a folder's files, to the disk."""
+    if path.is_symlink():
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # A folder that may be written and not listed.
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some file systems cannot sync folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
+    finally:
+        os.close(handle)
+
+
+def _exchange(new: Path, folder: Path) -> bool:
+    """Swap two folders in one step; False where the system cannot."""
+    call = _find_exchange()
+    if call is None:
+        return False
+    paths = os.fsencode(new), os.fsencode(folder)
+    return call(_HERE, paths[0], _HERE, paths[1], _RENAME_EXCHANGE) == 0
+
+
+@cache
+def _find_exchange() -> ctypes._NamedFuncPointer | None:
+    """Find Linux's renameat2."""
+    with suppress(OSError, AttributeError, TypeError):
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+        number, name = ctypes.c_int, ctypes.c_char_p
+        call.argtypes = [number, name, number, name, ctypes.c_uint]
+        return call
+    return None
+
+
+def _open_to_others(work: Path, new: Path) -> None:
+    """Give files the permissions that new ones get: some writers let only their owner read."""
+    probe = work / "probe"
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    modes = {False: probe.stat().st_mode, True: work.stat().st_mode}
+    probe.unlink()
+    for path in new.rglob("*"):
+        mode = stat.S_IMODE(modes[path.is_dir()])
+        if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) != mode:
+            os.chmod(path, mode)

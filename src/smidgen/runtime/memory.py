@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from smidgen.errors import ArgumentError
 
@@ -43,6 +44,11 @@ def available_bytes(device: torch.device | str = "cpu") -> int | None:
         return None
     limits = (_system_bytes(), *map(_group_bytes, _group_folders()))
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def count_bytes(model: nn.Module) -> int:
+    """Count the bytes of a model's parameters and buffers."""
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def format_bytes(count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -16,16 +15,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from smidgen.errors import StoreError
-from smidgen.runtime.files import require_schema, write_text
+from smidgen.runtime.artifact import (
+    check_seal,
+    dump_json,
+    read_sealed_json,
+    reading,
+    require_schema,
+    seal,
+)
+from smidgen.runtime.files import write_text
+from smidgen.runtime.reading import make_from_json
 
 RECORD_SCHEMA = 1
 BASELINES = ("map", "temperature")
 """Methods that all others are compared with: the point estimate, without and with a temperature."""
-_NOT_A_RECORD = (
-    "{} is not a smidgen record ({!r}). Make one with 'smidgen evaluate --json' or "
-    "'smidgen demo'."
-)
+_ADVICE = "Make one with 'smidgen evaluate --json' or 'smidgen demo'."
 _SOURCES = ("smidgen", "smidgen_studies")
 _PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
 
@@ -86,12 +90,13 @@ class Record:
     )
     schema: int = RECORD_SCHEMA
 
+    def to_fields(self) -> dict[str, Any]:
+        """List the fields and, last, a digest over them all."""
+        return seal(asdict(self))
+
     def to_json(self) -> str:
-        """Write as indented JSON; NaN and infinity are refused."""
-        try:
-            return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"the record holds a value JSON cannot: {error}.") from error
+        """Write as indented JSON with a digest; NaN and infinity are refused."""
+        return dump_json(self.to_fields(), indent=1) + "\n"
 
     def save(self, path: str | Path) -> Path:
         """Write the file whole or not at all, making its folder if need be."""
@@ -110,19 +115,18 @@ class Record:
         Raises:
             StoreError: If the file is missing, is not a record or has another schema.
         """
-        if not Path(path).exists():
-            raise StoreError(f"{path} must be a record, got no such file.")
-        try:
-            fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise StoreError(_NOT_A_RECORD.format(path, error)) from error
-        return cls.from_fields(fields, path)
+        fields = read_sealed_json(path, what="smidgen record", advice=_ADVICE)
+        return cls._make(fields, path)
 
     @classmethod
     def from_fields(cls, fields: Any, path: str | Path) -> Record:
         """Make a record of its JSON fields; `path` is for error messages."""
-        try:
-            require_schema(path, fields["schema"], RECORD_SCHEMA, "record")
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise StoreError(_NOT_A_RECORD.format(path, error)) from error
+        with reading(path, "smidgen record", _ADVICE):
+            plain = check_seal(dict(fields))
+        return cls._make(plain, path)
+
+    @classmethod
+    def _make(cls, fields: Mapping[str, Any], path: str | Path) -> Record:
+        require_schema(path, fields.get("schema"), RECORD_SCHEMA, "record")
+        with reading(path, "smidgen record", _ADVICE):
+            return make_from_json(cls, fields)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.runtime.reading import is_count
 from smidgen.types import Shape
 
 
@@ -38,6 +39,10 @@ class PlainNetwork:
         # JSON has lists only.
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "hidden", tuple(self.hidden))
+        sizes = {"shape": self.shape, "classes": (self.classes,), "hidden": self.hidden}
+        for name, values in {**sizes, "width": (self.width,)}.items():
+            if not all(is_count(value) and value > 0 for value in values):
+                raise ArgumentError(f"{name} must be 1 or more, got {values}.")
 
     def build(self, seed: int = 0) -> nn.Sequential:
         """Build the model, with a `Standardise` in front that changes nothing yet."""

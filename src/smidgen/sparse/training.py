@@ -24,6 +24,7 @@ from smidgen.runtime.checkpoint import (
     with_prefix,
 )
 from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.reading import make_from_json, parse_object
 from smidgen.sparse.build import FirstWeights
 from smidgen.sparse.network import SparseNetwork
 from smidgen.sparse.prune import PruningScore, check_score
@@ -146,16 +147,19 @@ def unpack_history(
     tensors: Mapping[str, Tensor],
 ) -> tuple[list[SparseEpoch], list[ActiveSetChange], dict[str, Any]]:
     """Read the epochs, changes of the active set and notes `pack_history` wrote."""
-    notes = json.loads(bytes(tensors[_NOTES].tolist()))
+    # A validation NLL may be infinite.
+    notes = parse_object(bytes(tensors[_NOTES].tolist()), finite=False)
     fractions = {
         name.removeprefix(_CONNECTIVITY): value.tolist()
         for name, value in tensors.items()
         if name.startswith(_CONNECTIVITY)
     }
-    history = [
-        SparseEpoch(**scores, connectivity={n: rows[i] for n, rows in fractions.items()})
-        for i, scores in enumerate(notes.pop("history"))
-    ]
+    history = []
+    for i, scores in enumerate(notes.pop("history")):
+        connectivity = {name: rows[i] for name, rows in fractions.items()}
+        history.append(
+            make_from_json(SparseEpoch, {**scores, "connectivity": connectivity})
+        )
     changes = [ActiveSetChange(*change.values()) for change in notes.pop("moves")]
     return history, changes, notes
 
@@ -195,6 +199,9 @@ def restore_training(
     """Restore what `pack_training` listed into a network and optimiser made alike."""
     header = describe_layers(network)
     for name, entry in header["maps"].items():
+        # Layers may exchange weights in training.
+        columns = tensors.get(f"columns/{name}")
+        entry["active"] = None if columns is None else len(columns)
         entry["path"] = paths[name]
     for name, weights in unpack_weights(tensors, header).items():
         values = (weights.pattern, weights.means, weights.log_scales)

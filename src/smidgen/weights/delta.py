@@ -17,9 +17,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, SmidgenError, StoreError
-from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
+from smidgen.errors import ArgumentError, StoreError
+from smidgen.runtime.artifact import (
+    Taken,
+    read_tensor_file,
+    reading,
+    require_finite,
+    require_schema,
+    write_tensor_file,
+)
 from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.reading import convert_json
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
 
@@ -118,6 +126,7 @@ class Delta:
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file, whole or not at all."""
+        self._require_finite()
         tensors, header = self.subset.to_tensors()
         tensors["difference"] = self.difference
         tensors.update({f"replaced/{n}": t for n, t in self.replaced.items()})
@@ -125,6 +134,7 @@ class Delta:
             "schema": DELTA_SCHEMA,
             "fingerprint": self.fingerprint,
             "left_out": self.left_out,
+            "replaced": list(self.replaced),
             "subset": header,
         }
         return write_tensor_file(path, tensors, about, key=_KEY)
@@ -132,21 +142,26 @@ class Delta:
     @classmethod
     def load(cls, path: str | Path) -> Delta:
         """Read a delta that `save` wrote; `apply` checks the base model."""
-        advice = "Write one with Delta.save."
-        tensors, about = read_tensor_file(path, key=_KEY, what="delta", advice=advice)
-        require_schema(path, about.get("schema"), DELTA_SCHEMA, "delta")
-        start = "replaced/"
-        replaced = {n[len(start) :]: t for n, t in tensors.items() if n.startswith(start)}
-        try:
-            return cls(
-                Subset.from_tensors(tensors, about["subset"]),
-                tensors["difference"],
-                replaced,
-                about["fingerprint"],
-                tuple(about.get("left_out", ())),
-            )
-        except (KeyError, ValueError, SmidgenError) as error:
-            raise StoreError(f"{path} is not a delta file ({error}). {advice}") from error
+        advice = "Write it again with smidgen.save."
+        stored, about = read_tensor_file(path, key=_KEY, what="delta file", advice=advice)
+        require_schema(path, about.pop("schema", None), DELTA_SCHEMA, "delta")
+        with reading(path, "delta file", advice):
+            tensors = Taken(stored)
+            names = tuple[str, ...]
+            texts = {"fingerprint": str, "left_out": names, "replaced": names}
+            found = {n: convert_json(about.pop(n, None), t, n) for n, t in texts.items()}
+            subset = Subset.from_tensors(tensors, about.pop("subset"))
+            found["replaced"] = {n: tensors[f"replaced/{n}"] for n in found["replaced"]}
+            delta = cls(subset, tensors["difference"], **found)
+            tensors.refuse_rest()
+            delta._require_finite()
+            if about or not delta.difference.is_floating_point():
+                raise StoreError("it holds what no delta holds")
+        return delta
+
+    def _require_finite(self) -> None:
+        for name, tensor in {"difference": self.difference, **self.replaced}.items():
+            require_finite(name, tensor)
 
 
 # Names, indices (None: all) and values of entries.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
-from smidgen.errors import StoreError
+from smidgen.runtime.reading import make_from_json
 from smidgen.types import Json
 
 
@@ -42,16 +41,11 @@ class Origin:
         return {"selector": self.selector, "settings": dict(self.settings)}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> Origin | None:
+    def from_json(cls, stored: object) -> Origin | None:
         """Read what `to_json` wrote; None where nothing was stored."""
         if stored is None:
             return None
-        try:
-            return cls(str(stored["selector"]), dict(stored["settings"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"the stored origin of the subset is damaged ({error!r}). Save it again."
-            ) from error
+        return make_from_json(cls, stored)
 
 
 def combine_origins(operation: str, *origins: Origin | None) -> Origin | None:

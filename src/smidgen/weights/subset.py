@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, StoreError, SubsetError
-from smidgen.runtime.files import read_tensor_file, require_schema, write_tensor_file
+from smidgen.runtime.artifact import (
+    Taken,
+    read_tensor_file,
+    reading,
+    require_schema,
+    write_tensor_file,
+)
+from smidgen.runtime.reading import convert_json, is_count
 from smidgen.types import Shape
 from smidgen.weights.origin import Origin, combine_origins
 
@@ -72,6 +79,7 @@ class Subset:
 
     def __post_init__(self) -> None:
         universe = {name: tuple(shape) for name, shape in self.universe.items()}
+        _check_universe(universe)
         parts = {
             name: _canonical(name, self.parts[name], shape)
             for name, shape in universe.items()
@@ -197,20 +205,15 @@ class Subset:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], header: Mapping[str, object]
     ) -> Subset:
-        """Rebuild what `to_tensors` took apart, checking every index."""
-        fields = {"whole": (), "block": ("rows", "columns"), "entries": ("indices",)}
-        kinds = {"whole": Whole, "block": Block, "entries": Entries}
-        try:
-            universe = {n: tuple(s) for n, s in dict(header["universe"]).items()}  # type: ignore[call-overload]
-            parts = {
-                name: kinds[kind](*(tensors[f"{f}/{name}"].long() for f in fields[kind]))
-                for name, kind in dict(header["parts"]).items()  # type: ignore[call-overload]
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"the stored subset is incomplete ({error!r}). Save it again."
-            ) from error
-        return cls(universe, parts, Origin.from_json(header.get("origin")))  # type: ignore[arg-type]
+        """Rebuild what `to_tensors` took apart, checking every name, type and index."""
+        if header.keys() - {"universe", "parts", "origin"}:
+            raise StoreError("the stored subset has a field that is unknown")
+        shapes = convert_json(
+            header.get("universe"), dict[str, tuple[int, ...]], "universe"
+        )
+        kinds = convert_json(header.get("parts"), dict[str, str], "parts")
+        parts = {name: _unpack_part(name, kind, tensors) for name, kind in kinds.items()}
+        return cls(shapes, parts, Origin.from_json(header.get("origin")))
 
     def digest(self) -> str:
         """Hash which weights are chosen, and of what."""
@@ -231,10 +234,14 @@ class Subset:
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
         """Read a subset that `to_file` wrote."""
-        advice = "Write one with Subset.to_file."
-        tensors, header = read_tensor_file(path, key=_KEY, what="subset", advice=advice)
-        require_schema(path, header.get("schema"), _SCHEMA, "subset")
-        return cls.from_tensors(tensors, header)
+        advice = "Write it again with smidgen.save."
+        stored, header = read_tensor_file(path, key=_KEY, what="subset file", advice=advice)
+        require_schema(path, header.pop("schema", None), _SCHEMA, "subset")
+        with reading(path, "subset file", advice):
+            tensors = Taken({n: t for n, t in stored.items() if n != "schema"})
+            subset = cls.from_tensors(tensors, header)
+            tensors.refuse_rest()
+        return subset
 
     def _combine(
         self,
@@ -260,6 +267,19 @@ class Subset:
         )
 
 
+_STORED: dict[str, type[Part]] = {"whole": Whole, "block": Block, "entries": Entries}
+
+
+def _unpack_part(name: str, kind: str, tensors: Mapping[str, Tensor]) -> Part:
+    if kind not in _STORED:
+        raise StoreError(f"{name!r} must be whole, a block or entries, got {kind[:40]!r}")
+    stored = [tensors[f"{entry.name}/{name}"] for entry in fields(_STORED[kind])]
+    for indices in stored:
+        if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1:
+            raise StoreError(f"the indices of {name!r} are not a list of whole numbers")
+    return _STORED[kind](*(indices.long() for indices in stored))
+
+
 def _union(left: Part | None, right: Part | None, shape: Shape) -> Part | None:
     if left is None or right is None:
         return left or right
@@ -279,6 +299,14 @@ def _intersection(left: Part | None, right: Part | None, shape: Shape) -> Part |
     indices = _flat(left, shape)
     shared = indices[torch.isin(indices, _flat(right, shape))]
     return Entries(shared) if shared.numel() else None
+
+
+def _check_universe(universe: Mapping[str, Shape]) -> None:
+    for name, shape in universe.items():
+        if not isinstance(name, str) or not all(map(is_count, (*shape, prod(shape)))):
+            raise SubsetError(
+                f"universe must have shapes of whole numbers, got {shape} for {name!r}."
+            )
 
 
 def _axes(shape: Shape) -> tuple[int, int]:

@@ -36,8 +36,9 @@ from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.base import Posterior
-from smidgen.runtime.memory import format_bytes
+from smidgen.runtime.memory import count_bytes, format_bytes
 from smidgen.runtime.record import Record
+from smidgen.runtime.writing.writable import require_space
 from smidgen.select.bayestune import DEFAULT_FRACTION, refuse_several_rules
 from smidgen.select.ranking import check_fraction
 from smidgen.weights.affine import coverage
@@ -160,6 +161,8 @@ def run_bayestune(
     """
     settings = settings or BayesTuneSettings()
     work = _load(base, train, validation, settings, progress)
+    # A whole model, and about as much again for the delta and the posterior.
+    require_space(folder.folder, folder.option, 2 * count_bytes(work.network))
     show("Sampling the scales of the weights")
     choice = _choose(work, folder)
     show(choice)
@@ -197,7 +200,8 @@ def run_bayestune(
     configuration = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
     record = Record("tune", configuration, results, settings.seed)
     record.save(folder.record)
-    folder.remove_states()
+    if not folder.keep_states:
+        folder.remove_states()
     return record
 
 
@@ -339,7 +343,11 @@ def _fit(
     if method == "laplace":
         subset = _keep_affine(tuned, subset, show)
     choices = FitChoices(
-        method, folder.posterior, arguments[method], overwrite=folder.overwrite
+        method,
+        folder.posterior,
+        arguments[method],
+        checkpoint=folder.posterior_state,
+        overwrite=folder.overwrite,
     )
     return fit_posterior(
         tuned,

@@ -11,8 +11,13 @@ from typing import Any
 from torch import nn
 
 from smidgen import fit
+from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.fit.calibration.calibrate import calibrate
+from smidgen.outputs.likelihood import Categorical
+from smidgen.outputs.problem import as_problem
 from smidgen.posterior.base import Posterior
+from smidgen.posterior.cost import Setting
+from smidgen.posterior.registry import POSTERIORS
 from smidgen.posterior.store import save
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
@@ -29,12 +34,29 @@ class FitChoices:
     folder: Path
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.fit.<method>`
     calibration: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.calibrate`
+    checkpoint: Path | None = None  # where a method that trains resumes; it stays there
     overwrite: bool = False
 
 
 def takes(method: str, argument: str) -> bool:
     """Return whether the fit of a method takes an argument; one that trains, validation."""
     return argument in signature(getattr(fit, method)).parameters
+
+
+def stored_bytes(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
+    """Estimate what the saved posterior will take, as `smidgen.plan` does; 0 if unknown."""
+    costs = POSTERIORS[choices.method].costs
+    if costs is None:
+        return 0
+    settings = choices.arguments.get("settings")
+    # Neither the outputs nor the batches matter to what is stored.
+    setting = Setting.of(
+        as_problem(model).with_likelihood(Categorical(2)),
+        rank=getattr(settings, "rank", 0),
+    )
+    usual = getattr(settings, costs.option, costs.forms[0])
+    form = str(choices.arguments.get(costs.option, usual))
+    return costs.cost(model, subset, form, ActivationTrace(1, 0), setting).stored_bytes
 
 
 def fit_posterior(
@@ -49,20 +71,17 @@ def fit_posterior(
 ) -> Posterior:
     """Fit a posterior over a subset, calibrate it on held-out data, and save it."""
     function = getattr(fit, choices.method)
-    folder = choices.folder.resolve()
     arguments = {**choices.arguments, "progress": progress}
-    # A method that trains resumes from the checkpoint beside its folder.
-    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
-    offered = {"validation": validation, "checkpoint": checkpoint}
+    offered = {"validation": validation, "checkpoint": choices.checkpoint}
     arguments |= {n: value for n, value in offered.items() if takes(choices.method, n)}
-    if "checkpoint" in arguments and checkpoint.exists():
-        say(f"Resuming from {checkpoint}")
+    state = arguments.get("checkpoint")
+    if state is not None and state.exists():
+        say(f"Resuming from {state}")
     posterior: Posterior = function(model, train, subset, **arguments)
     say("Calibrating on held-out data")
     posterior = calibrate(
         posterior, model, validation, **choices.calibration, progress=progress
     )
     save(posterior, choices.folder, overwrite=choices.overwrite)
-    checkpoint.unlink(missing_ok=True)
     say(f"Saved the posterior to {choices.folder}")
     return posterior

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,11 +22,18 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem
+from smidgen.runtime.artifact import (
+    read_tensor_file,
+    reading,
+    require_finite,
+    require_like,
+    write_tensor_file,
+)
 from smidgen_studies.engine.cell import Job, locate
 
 _HELD_OUT = 0.1
 _HIDDEN = 50
-_WEIGHTS = "model.safetensors"
+_WEIGHTS, _KEY = "model.safetensors", "smidgen-network"
 InputsAndTargets = tuple[Tensor, Tensor]
 
 
@@ -121,8 +127,7 @@ def make_network(features: int, seed: int) -> nn.Module:
 
 def save_network(model: nn.Module, folder: Path) -> None:
     """Leave a network for other cells."""
-    folder.mkdir()
-    save_file(dict(model.state_dict()), folder / _WEIGHTS)
+    write_tensor_file(folder / _WEIGHTS, model.state_dict(), {}, key=_KEY)
 
 
 def load_needed_problem(job: Job, tables: Tables) -> Problem:
@@ -132,7 +137,12 @@ def load_needed_problem(job: Job, tables: Tables) -> Problem:
             "this kind of cell must need one of kind 'uci-map', got none. Add needs."
         )
     model = make_network(tables.train[0].shape[1], 0)
-    model.load_state_dict(load_file(job.needs[0].artifact / _WEIGHTS))
+    path, advice = job.needs[0].artifact / _WEIGHTS, "Run the cell that made it again."
+    tensors, _ = read_tensor_file(path, key=_KEY, what="network", advice=advice)
+    with reading(path, "network", advice):
+        for name, value in model.state_dict().items():
+            require_finite(name, require_like(name, tensors[name], value))
+        model.load_state_dict(tensors)
     return Problem(model.eval(), Gaussian(1))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.errors import DataError
-from smidgen.runtime.files import hash_file
+from smidgen.runtime.reading import hash_file
 from smidgen_studies.engine.cell import Cell, locate
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.kinds import KINDS

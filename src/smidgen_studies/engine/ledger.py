@@ -14,7 +14,6 @@ ends.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,11 +23,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from smidgen.errors import StoreError
-from smidgen.runtime.files import write_text
+from smidgen.runtime.artifact import read_sealed_json, reading, write_sealed_json
+from smidgen.runtime.files import explain_write_errors, sync, sync_tree
 from smidgen.runtime.packed_records import SUFFIX, pack_records, unpack_records
+from smidgen.runtime.reading import convert_json
 from smidgen.runtime.record import Record
+from smidgen.runtime.writing.writable import require_writable
 from smidgen_studies.engine.cell import Cell, FinishedCell
+
+# What the note of a failed cell holds.
+_FAILURE: dict[str, Any] = {
+    "cell": str,
+    "data": str | None,
+    "seed": int | None,
+    "error": str,
+    "tries": int,
+    "trace": str,
+}
 
 
 @dataclass(frozen=True)
@@ -99,10 +110,13 @@ class Ledger:
         """Keep what a cell made, its record last of all."""
         if made.is_dir():
             target = self.artifact(cell)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # A run that was killed before it wrote its record may have left one.
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(made, target)
+            with explain_write_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                sync_tree(made)
+                # A run that was killed before it wrote its record may have left one.
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(made, target)
+                sync(target.parent)
         record.save(self.record_path(cell))
         self._failure_path(cell).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "work" / cell.slug, ignore_errors=True)
@@ -112,8 +126,10 @@ class Ledger:
         path = self._failure_path(cell)
         if self.is_done(cell) or not path.is_file():
             return None
-        failure: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-        return failure
+        what, advice = "note of a failed cell", "Delete it."
+        found = read_sealed_json(path, what=what, advice=advice)
+        with reading(path, what, advice):
+            return {n: convert_json(found[n], kind, n) for n, kind in _FAILURE.items()}
 
     def note_failure(self, cell: Cell, error: str, trace: str = "") -> None:
         """Note why a cell failed, and how often it has."""
@@ -126,7 +142,7 @@ class Ledger:
             "tries": earlier["tries"] + 1,
             "trace": trace,
         }
-        write_text(self._failure_path(cell), json.dumps(failure, indent=1) + "\n")
+        write_sealed_json(self._failure_path(cell), failure)
 
     @contextmanager
     def lock(self, cell: Cell) -> Iterator[None]:
@@ -150,9 +166,16 @@ class Ledger:
         return False
 
     def check(self) -> None:
-        """Refuse a file where the folder should be."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(f"--out must be a folder, got the file {self.folder}.")
+        """Refuse a folder that could not be written to."""
+        require_writable(self.folder, "--out", folder=True)
+
+    def sweep(self, cells: Iterable[Cell]) -> None:
+        """Remove what a run that was killed left of cells that are done."""
+        for cell in cells:
+            # One whose artifact was lost may be being done again.
+            if self.can_be_used(cell) and not self.is_running(cell):
+                self._failure_path(cell).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / "work" / cell.slug, ignore_errors=True)
 
     def _failure_path(self, cell: Cell) -> Path:
         return self.folder / "failed" / f"{cell.slug}.json"

@@ -84,6 +84,7 @@ def run_cells(
 
 def pack_if_done(study: Study, ledger: Ledger) -> None:
     """Move the records of a study into one file if all its cells are done."""
+    ledger.sweep(study.cells)
     if all(map(ledger.is_done, study.cells)):
         ledger.pack(study.name, study.cells)
 

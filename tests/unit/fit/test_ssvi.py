@@ -26,6 +26,8 @@ from smidgen.errors import (
 )
 from smidgen.fit import SsviSettings
 from smidgen.outputs.problem import Problem
+from smidgen.runtime.artifact import fill_folder
+from smidgen.runtime.reading import read_safetensors
 from smidgen.sparse import (
     Rewiring,
     Schedule,
@@ -33,6 +35,7 @@ from smidgen.sparse import (
     make_sparse,
     prune_network,
 )
+from smidgen.sparse.architectures import PlainNetwork
 from smidgen.sparse.flops import count_step_flops
 from tests.support.sparse_cases import QUICK, assert_same, blobs, made_sparse, mlp, resnet
 from tests.support.tiny import bert_config
@@ -488,16 +491,6 @@ def test_a_network_keeps_its_likelihood(tmp_path):
                 torch.tensor([0.005, 0.02], dtype=torch.float64),
                 **EXACT,
             )
-    # The first folders did not say: then the problem must.
-    tensors = folder / "posterior.safetensors"
-    tensors.rename(folder / "sparse.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    del config["likelihood"]
-    config["schema"] = 1
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(StoreError, match="does not say what its outputs mean"):
-        smidgen.load(folder, model)
-    assert smidgen.load(folder, problem).likelihood == likelihood
 
 
 class Named(nn.Module):
@@ -553,15 +546,44 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
         smidgen.load(folder, mlp(16))
     with pytest.raises(StoreError, match="is not a saved posterior"):
         smidgen.load(tmp_path, mlp())
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "schema": 99}))
-    with pytest.raises(StoreError, match="posterior schema 99"):
-        smidgen.load(folder, mlp())
-    (folder / "config.json").write_text(json.dumps(config))
-    with (folder / "posterior.safetensors").open("ab") as file:
+    config, path = folder / "config.json", folder / "posterior.safetensors"
+    about, tensors = json.loads(config.read_text()), read_safetensors(path)[0]
+    del about["digest"], about["tensors"]
+    fewer = {n: t for n, t in tensors.items() if n != "log_scales/0"}
+    layer = {**about["maps"]["0"], "prior": 0.0}
+    for changes, kept, message in (
+        ({"schema": 99}, tensors, "posterior schema 99"),
+        # A lost tensor must not make the layer deterministic.
+        ({}, fewer, "the tensor 'log_scales/0' is missing"),
+        ({"maps": {**about["maps"], "0": layer}}, tensors, "impossible shape or prior"),
+        ({"maps": {"0": about["maps"]["0"]}}, tensors, "is missing"),
+    ):
+        fill_folder(config, path, {**about, **changes}, kept)
+        with pytest.raises(StoreError, match=message):
+            smidgen.load(folder, mlp())
+    with path.open("ab") as file:
         file.write(b"0")
-    with pytest.raises(StoreError, match="truncated or edited"):
+    with pytest.raises(StoreError, match="bytes of tensors, its header says"):
         smidgen.load(folder, mlp())
+
+
+def test_a_folder_cannot_ask_for_a_network_that_fills_the_memory(tmp_path):
+    plain = PlainNetwork("mlp", (4,), 3, hidden=(5,))
+    posterior = posterior_of(make_sparse(plain.build(), density=0.5))
+    folder = smidgen.save(replace(posterior, plain=plain), tmp_path / "net")
+    config, path = folder / "config.json", folder / "posterior.safetensors"
+    assert smidgen.load(folder).plain == plain
+    about, tensors = json.loads(config.read_text()), read_safetensors(path)[0]
+    del about["digest"], about["tensors"]
+    for change, message in (
+        ({"hidden": [10**7, 10**7]}, "takes 400 TB"),
+        ({"hidden": [1] * 10**5}, "more layers than it has tensors"),
+        ({"hidden": [-5]}, "hidden must be 1 or more"),
+        ({"shape": [2.5]}, "must not be '2.5'"),
+    ):
+        fill_folder(config, path, {**about, "model": {**about["model"], **change}}, tensors)
+        with pytest.raises(StoreError, match=message):
+            smidgen.load(folder)
 
 
 def test_a_trained_model_starts_from_its_largest_weights():

@@ -23,6 +23,8 @@ from smidgen.fit import SwagCollector, SwagSettings, swag
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Categorical
 from smidgen.posterior.swag import Snapshots, SwagPosterior
+from smidgen.runtime.artifact import fill_folder
+from smidgen.runtime.reading import read_safetensors
 from smidgen.weights.subset import Entries, Whole
 from smidgen.weights.vector import SubsetVector
 from tests.support.cases import Case, ConvNet, OneBlock, images, mlp, padded_tokens, vectors
@@ -650,13 +652,24 @@ def test_a_damaged_swag_folder_is_refused(tmp_path):
     subset = smidgen.select.last_layer(model)
     found = swag(model, split(batch), subset, settings=SwagSettings(steps=20, rank=3))
     folder = smidgen.save(found, tmp_path / "saved")
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    for change, message in [
-        ({"method": "magic"}, "must have 'method' one of laplace, swag, ssvi, got 'magic'"),
-        ({"snapshots": "many"}, "must have 'snapshots' of type int, got 'many'"),
+    path, tensor_path = folder / "config.json", folder / "posterior.safetensors"
+    config, tensors = json.loads(path.read_text()), read_safetensors(tensor_path)[0]
+    del config["digest"], config["tensors"]
+    mean, variance = tensors["swag/mean"], tensors["swag/variance"]
+    # Without its deviations it would be diagonal, without its variance a point.
+    without = {n: t for n, t in tensors.items() if n != "swag/deviations"}
+    for change, kept, message in [
+        ({"method": "magic"}, tensors, "must be one of laplace, swag, ssvi, got 'magic'"),
+        ({"snapshots": "many"}, tensors, "snapshots must not be 'many'"),
+        ({"snapshots": 1}, tensors, "snapshots must be more than 1"),
+        ({}, without, "the tensor 'swag/deviations' is missing"),
+        ({"covariance": "diagonal"}, tensors, "'swag/deviations' belongs to nothing"),
+        ({}, {**tensors, "swag/mean": mean[:1].clone()}, "mean must have shape"),
+        ({}, {**tensors, "swag/mean": mean * torch.nan}, "mean must be finite"),
+        ({}, {**tensors, "swag/variance": -variance - 1}, "variance must be 0 or more"),
+        ({}, {**tensors, "swag/variance": variance.float()}, "must be of the mean's type"),
     ]:
-        path.write_text(json.dumps({**config, **change}))
+        fill_folder(path, tensor_path, {**config, **change}, kept)
         with pytest.raises(StoreError, match=message):
             smidgen.load(folder, model)
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from smidgen import Subset
 from smidgen.errors import ArgumentError, StoreError
+from smidgen.runtime.artifact import read_tensor_file, write_tensor_file
 from smidgen.weights.delta import Delta, make_delta, merge_deltas
 from smidgen.weights.subset import Block, Entries, Whole
 
@@ -272,6 +273,10 @@ def test_a_delta_of_what_does_not_fit_is_refused_by_name():
         make_delta(model, subset, ones, {"2.bias": torch.ones(3)})
 
 
+def read_tensor_file_of(path):
+    return read_tensor_file(path, key="smidgen-delta", what="delta", advice="")
+
+
 def test_damaged_and_foreign_files_are_refused(tmp_path):
     model = net()
     path = made(model).save(tmp_path / "delta.safetensors")
@@ -284,8 +289,26 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     with pytest.raises(StoreError, match="is not a delta file"):
         Delta.load(path)
     path.write_bytes(content.replace(b'\\"schema\\": 1', b'\\"schema\\": 9'))
-    with pytest.raises(StoreError, match="delta schema 9"):
+    with pytest.raises(StoreError, match="damaged or edited"):
         Delta.load(path)
+    tensors, header = read_tensor_file_of(made(model).save(path))
+    for change, message in (
+        ({"schema": 9}, "delta schema 9"),
+        ({"left_out": "abc"}, "left_out must not be"),
+        ({"more": 1}, "holds what no delta holds"),
+        ({"replaced": ["odd"]}, "the tensor 'replaced/odd' is missing"),
+    ):
+        write_tensor_file(path, tensors, {**header, **change}, key="smidgen-delta")
+        with pytest.raises(StoreError, match=message):
+            Delta.load(path)
+    for change, message in (
+        ({"difference": tensors["difference"] * torch.nan}, "difference holds NaN"),
+        ({"difference": tensors["difference"][:1]}, "one number for each"),
+        ({"more": torch.ones(1)}, "'more' belongs to nothing"),
+    ):
+        write_tensor_file(path, {**tensors, **change}, header, key="smidgen-delta")
+        with pytest.raises(StoreError, match=message):
+            Delta.load(path)
     with pytest.raises(ArgumentError, match="one number for each of 3 weights"):
         Delta(
             subset_of(model, {"0.weight": Entries(torch.tensor([0, 1, 2]))}),

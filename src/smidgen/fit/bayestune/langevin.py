@@ -216,7 +216,9 @@ def langevin(
             **asdict(settings.step),
             "prior": asdict(prior),
         }
-        run = TrainingRun(chain, loader, lambda: description, checkpoint)
+        # The weights, three vectors of their size, and the displacement's.
+        size = 5 * sum(tensor.nbytes for tensor in tensors.values())
+        run = TrainingRun(chain, loader, lambda: description, checkpoint, size)
         run.resume()
         return chain.run(run, settings.checkpoint_every, progress)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -38,7 +39,9 @@ def connectivity_picture(epochs: Sequence[Profile], *, image: Shape | None = Non
             _through_time(figure.add_subplot(grid[row, :]), name, epochs)
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=metadata)
+        # The same picture is the same file.
+        with matplotlib.rc_context({"svg.hashsalt": "connectivity"}):
+            figure.savefig(buffer, format="svg", metadata=metadata)
     return buffer.getvalue()
 
 

@@ -26,9 +26,11 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior import store
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.swag import SwagPosterior
-from smidgen.runtime.files import write_text
+from smidgen.runtime.artifact import read_sealed_json, reading, write_sealed_json
 from smidgen.runtime.guard import quick_fingerprint
+from smidgen.runtime.reading import make_from_json
 from smidgen.runtime.record import Record
+from smidgen.runtime.writing.writable import require_writable
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.origin import Origin
@@ -131,15 +133,18 @@ def swag_ramp(
     # the data. `train` is read many times, and must be shuffled.
     settings = settings or SwagRampSettings()
     unsettled = as_problem(model)
+    require_writable(folder, "folder", folder=True)
     candidates = list(_candidates(unsettled.model, settings))
     stored = _StoredPoints(Path(folder), _identity(unsettled, settings, config or {}))
     problem, _, _ = unsettled.settle(train)
     require_classifier(problem.likelihood)
     for scheme, level, subset in candidates:
+        checkpoint = stored.folder / f"{scheme}-{level:g}.checkpoint"
         if stored.has(scheme, level):
+            # A run that was killed just after it had stored the point may have left one.
+            checkpoint.unlink(missing_ok=True)
             continue
         started = time.perf_counter()
-        checkpoint = stored.folder / f"{scheme}-{level:g}.checkpoint"
         posterior = fit.swag(
             problem,
             train,
@@ -237,13 +242,15 @@ class _StoredPoints:
         path = folder / _POINTS
         if not path.exists():
             return
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["about"] != self.identity:
+        advice = "Give another folder, or delete that one."
+        stored = read_sealed_json(path, what="study's points", advice=advice)
+        if stored.get("about") != self.identity:
             raise StoreError(
                 f"{path} belongs to another study, with other settings or another model. "
-                "Give another folder, or delete that one."
+                f"{advice}"
             )
-        self.points = [SwagPoint(**point) for point in stored["points"]]
+        with reading(path, "study's points", advice):
+            self.points = [make_from_json(SwagPoint, each) for each in stored["points"]]
 
     def has(self, scheme: str, level: float) -> bool:
         return any((p.scheme, p.level) == (scheme, level) for p in self.points)
@@ -252,8 +259,8 @@ class _StoredPoints:
         self.points.append(point)
         store.save(posterior, self._path(point), overwrite=True)
         points = [point.to_dict() for point in self.points]
-        plain = {"about": self.identity, "points": points}
-        write_text(self.folder / _POINTS, json.dumps(plain, indent=1))
+        about = {"about": self.identity, "points": points}
+        write_sealed_json(self.folder / _POINTS, about)
 
     def load(self, point: SwagPoint, problem: Problem) -> Posterior:
         return store.load(self._path(point), problem)

@@ -1,0 +1,246 @@
+"""A run's claim on what it writes: the same command, started again, ends as if undisturbed.
+
+Before its work a run makes a hidden folder beside its first output, with a description of
+itself and, later, its checkpoints. While that folder is there the run's outputs are its own:
+started again, it may replace what it had written. After the last output it puts the
+description into the output folder, as `run.json`, and removes the hidden one. So
+
+- killed before its end, it resumes from its checkpoints;
+- killed after its end, or asked for once more, it is done already;
+- another run's outputs, and another run's checkpoints, are refused as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from smidgen.errors import StoreError
+from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
+from smidgen.runtime.files import sweep
+from smidgen.runtime.writing.writable import require_writable
+
+RUN_NOTE = "run.json"
+"""The description of the run that made a folder, in the folder."""
+_LONGEST_NAME = 200
+_WHOLE, _SAMPLES, _SAMPLE = 1 << 26, 64, 1 << 20
+
+RefuseTaken = Callable[..., None]
+"""Called with a path and `overwrite=`: refuses what may not be replaced there."""
+
+
+def refuse_taken_file(path: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file that exists, unless that is allowed."""
+    if os.path.lexists(path) and not overwrite:
+        raise StoreError(
+            f"{path} exists already. Give another file, or --overwrite to replace it."
+        )
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file or a folder that a run writes, and the option that names it.
+
+    What is not `expected` this run will not write, and may not be in the way either.
+    """
+
+    option: str
+    path: Path
+    refuse: RefuseTaken = refuse_taken_file
+    folder: bool = False
+    expected: bool = True
+
+
+class Claim:
+    """The claim of one run; use it as a context.
+
+    Args:
+        about: What the run is, in JSON values: only the same one may go on with it. Each of
+            its parts is a mapping from options to values.
+        outputs: What it writes, the folder with the `run.json` first, if there is one.
+        states: Checkpoints outside the claim's own folder, removed at the end.
+        overwrite: Whether outputs of other runs may be replaced.
+
+    Raises:
+        StoreError: If an output cannot be written or is taken, or if another run on the
+            first one was interrupted and could still be resumed.
+    """
+
+    def __init__(
+        self,
+        about: Mapping[str, Any],
+        outputs: Sequence[Output],
+        states: Sequence[Output] = (),
+        *,
+        overwrite: bool,
+    ) -> None:
+        self.about: dict[str, Any] = json.loads(json.dumps(dict(about)))
+        self.outputs, self.states = tuple(outputs), tuple(states)
+        for output in self.outputs + self.states:
+            require_writable(output.path, output.option, folder=output.folder)
+            sweep(output.path)
+        self.note = outputs[0].path / RUN_NOTE if outputs and outputs[0].folder else None
+        if self.note is not None:
+            sweep(self.note)
+        self.folder = hidden_beside(outputs[0].path) if outputs else None
+        claimed = None if self.folder is None else _read(self.folder / RUN_NOTE)
+        self.resumed = claimed == self.about
+        self.overwrite = overwrite or self.resumed
+        self.finished = self._is_finished(asked_again=not overwrite or self.resumed)
+        if self.finished:
+            self._clean()
+            return
+        if not self.resumed and not overwrite:
+            self._refuse_another(claimed)
+        for output in self.outputs:
+            output.refuse(output.path, overwrite=self.overwrite)
+        self._before = self._signatures()
+        self._made: list[Path] = []
+        if not self.resumed:
+            self._begin()
+
+    def place(self, name: str) -> Path:
+        """Name a file for a checkpoint; it is removed when the run is finished."""
+        assert self.folder is not None
+        return self.folder / name
+
+    def finish(self) -> None:
+        """Say that all outputs are written; checkpoints are no longer needed."""
+        if self.note is not None:
+            write_sealed_json(self.note, self.about)
+        self.finished = True
+        self._clean()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A refusal on the way leaves nothing behind, unless something would be lost.
+        started = self.finished or self.resumed or self._checkpoints()
+        if not started and self._signatures() == self._before:
+            self._remove()
+            for folder in self._made:
+                with suppress(OSError):  # Not empty: someone else uses it by now.
+                    folder.rmdir()
+
+    def _is_finished(self, *, asked_again: bool) -> bool:
+        """Whether the same run has written everything; `overwrite` asks for a new one."""
+        there = all(o.path.exists() for o in self.outputs if o.expected)
+        return bool(self.note and there and asked_again and _read(self.note) == self.about)
+
+    def _begin(self) -> None:
+        self._remove()
+        if self.note is not None:
+            # That of what is replaced: it must not speak for what comes.
+            self.note.unlink(missing_ok=True)
+        if self.folder is not None:
+            self._made = [p for p in self.folder.parents if not p.exists()]
+            write_sealed_json(self.folder / RUN_NOTE, self.about)
+
+    def _clean(self) -> None:
+        """Remove the checkpoints of a finished run, and the claim."""
+        for state in self.states:
+            if not state.folder:
+                state.path.unlink(missing_ok=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _checkpoints(self) -> list[str]:
+        """List the checkpoints that a run left; unfinished files are not among them."""
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        names = sorted(path.name for path in self.folder.iterdir())
+        return [n for n in names if n != RUN_NOTE and not n.startswith(".")]
+
+    def _refuse_another(self, claimed: Mapping[str, Any] | None) -> None:
+        if not self._checkpoints():
+            return
+        raise StoreError(
+            f"{self.outputs[0].option} {self.outputs[0].path} has an interrupted run "
+            f"{_find_difference(claimed or {}, self.about)}. Finish it with its own command, "
+            f"or pass --overwrite, or delete {self.folder}, to start anew."
+        )
+
+    def _signatures(self) -> list[tuple[int, int] | None]:
+        """What tells whether an output was written since."""
+        return [
+            (state.st_ino, state.st_mtime_ns)
+            if (state := _stat(output.path)) is not None
+            else None
+            for output in self.outputs
+        ]
+
+
+def hidden_beside(path: Path) -> Path:
+    """Name the hidden folder of a run beside its first output."""
+    path = Path(os.path.abspath(path))
+    name = path.name
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = sha256(os.fsencode(name)).hexdigest()[:32]
+    return path.with_name(f".{name}.run")
+
+
+def digest_path(path: Path) -> str:
+    """Hash a file, or all files of a folder; of a large file its length and 64 samples."""
+    digest = sha256()
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    for file in files:
+        size = file.stat().st_size
+        digest.update(
+            f"{file.relative_to(path).as_posix()} {size}\n".encode(errors="replace")
+        )
+        with file.open("rb") as opened:
+            if size <= _WHOLE:
+                digest.update(opened.read())
+                continue
+            for index in range(_SAMPLES):
+                opened.seek(index * (size - _SAMPLE) // (_SAMPLES - 1))
+                digest.update(opened.read(_SAMPLE))
+    return digest.hexdigest()
+
+
+def _find_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Say in what two runs differ first."""
+    for part, values in here.items():
+        before = there.get(part)
+        if not isinstance(values, Mapping) or not isinstance(before, Mapping):
+            if before != values:
+                return f"of {before!r}, here it is {values!r}"
+            continue
+        for name in [*values, *before]:
+            if before.get(name) != values.get(name):
+                if part == "inputs":
+                    return f"with another content of {name}"
+                return f"with {name} {before.get(name)!r}, here it is {values.get(name)!r}"
+    return "that cannot be read"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a description; None if there is none, or not one of ours."""
+    try:
+        return read_sealed_json(path, what="description of a run", advice="Delete it.")
+    except StoreError:
+        return None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -119,9 +119,11 @@ def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[
     undo: list[tuple[dict[str, Any], str, Tensor]] = []
     for module in shadow.modules():
         for name, buffer in module._buffers.items():
-            if buffer is not None:
-                swaps.setdefault(id(buffer), buffer.clone())
-                undo.append((module._buffers, name, buffer))
+            if buffer is None:
+                continue
+            if id(buffer) not in swaps:
+                swaps[id(buffer)] = buffer.clone()
+            undo.append((module._buffers, name, buffer))
         if replaced:
             for name, parameter in module._parameters.items():
                 if id(parameter) in swaps:
@@ -181,12 +183,15 @@ class _Shadowing:
         vars(self.shadows[id(model)])[_MARK] = False
 
     def _detach_parameters(self, module: nn.Module) -> None:
-        for parameter in module._parameters.values():
+        for parameter in list(module._parameters.values()):
             # Quantised weights, which need no gradient, would lose their state.
-            if parameter is not None and parameter.requires_grad:
-                key = id(parameter)
-                if key not in self.tensors:
-                    self.tensors[key] = parameter.detach()
+            if parameter is None or not parameter.requires_grad:
+                continue
+            if id(parameter) not in self.tensors:
+                detached = parameter.detach()
+                if type(parameter) is nn.Parameter:
+                    detached = nn.Parameter(detached, requires_grad=False)
+                self.tensors[id(parameter)] = detached
 
     def _fill(self, module: nn.Module) -> None:
         shadow = self.shadows[id(module)]

@@ -66,7 +66,7 @@ def test_it_shares_the_weights_and_gives_them_no_gradient():
     shadow = shadow_model(model)
     assert not shadow(torch.randn(2, 3)).requires_grad
     for name, parameter in model.named_parameters():
-        own = dict(shadow.named_parameters())[name]
+        own = shadow.get_parameter(name)
         assert own.data_ptr() == parameter.data_ptr()
         assert not own.requires_grad
     # Quantised weights would lose their state: what needs no gradient is the same object.

@@ -144,6 +144,11 @@ def weakly(model):
     model.forward = lambda x: model.head()(model[2](model[1](model[0](x))))
 
 
+def by_proxy(model):
+    model.head = (weakref.proxy(model[3]),)
+    model.forward = lambda x: model.head[0](model[2](model[1](model[0](x))))
+
+
 def in_an_object(model):
     model.holder = Holder(model[3])
     model.forward = lambda x: model.holder.run(model[2](model[1](model[0](x))))
@@ -156,6 +161,7 @@ PATCHES = [
     by_default_argument,
     in_containers,
     weakly,
+    by_proxy,
     in_an_object,
 ]
 

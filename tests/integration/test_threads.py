@@ -281,6 +281,26 @@ def test_dropout_in_every_thread_draws_as_it_does_alone(unchanged):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+def test_a_sparse_network_of_its_own_in_every_thread(unchanged, path):
+    """A posterior that holds its network shares that with all threads."""
+    torch.manual_seed(0)
+    model, batches = make_mlp(torch.Generator().manual_seed(1))
+    data = [with_labels(batch) for batch in batches]
+    settings = smidgen.fit.SsviSettings(epochs=2, density=0.5, num_data=12, every=2)
+    posterior = smidgen.fit.ssvi(model, data, settings=settings, progress=False)
+    posterior.network.set_path(path)
+
+    def ask():
+        return smidgen.predict(posterior, model, batches[0], samples=4).probs
+
+    alone = ask()
+    with unchanged(model), unchanged(posterior.network):
+        works = [lambda: [ask() for _ in range(30)]] * THREADS
+        found = run_beside(works, [check_modes(posterior.network, False)])
+    assert all(torch.equal(own, alone) for each in found for own in each)
+
+
 def test_draws_of_the_callers_own_are_not_drawn_again():
     """In threads that draw nothing, torch's generator is left alone."""
     torch.manual_seed(0)

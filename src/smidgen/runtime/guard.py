@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import RLock, current_thread, main_thread
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +20,7 @@ from torch.random import fork_rng
 
 from smidgen.errors import ArgumentError
 
+Result = TypeVar("Result")
 _State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, str]] = WeakKeyDictionary()
 # How many entries of each tensor are read, since its version may not tell of a change.
@@ -110,8 +112,8 @@ def disable_recomputing(model: nn.Module) -> Iterator[None]:
             setattr(module, RECOMPUTES, True)
 
 
-# Whoever may set torch's generator, which belongs to the whole process, holds this.
-_SETTING = RLock()
+# Held by whoever seeds torch's generator, which belongs to the whole process.
+_SEEDING = RLock()
 
 
 @contextmanager
@@ -119,15 +121,40 @@ def preserve_random_state(model: nn.Module, *, seeding: bool = False) -> Iterato
     """Leave torch's own generator as it was; no inference mode, where none could train.
 
     Those who seed it wait for one another, in whatever thread. Others restore it only in the
-    main thread, and only if nobody is seeding: what threads of the caller drew meanwhile
-    would be drawn again.
+    main thread, and not while another seeds: what threads of the caller drew meanwhile would
+    be drawn again.
     """
-    main = current_thread() is main_thread()
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    held = (seeding or main) and _SETTING.acquire(blocking=seeding)
-    try:
-        with torch.inference_mode(False), fork_rng(devices=devices, enabled=held):
+    with torch.inference_mode(False):
+        if seeding:
+            with _SEEDING, fork_rng(devices=devices):
+                yield
+            return
+        main = current_thread() is main_thread()
+        # Not held meanwhile: the batches may come from a thread that seeds.
+        before = _unless_seeding(partial(_read_random_states, devices)) if main else None
+        try:
             yield
+        finally:
+            if before is not None:
+                _unless_seeding(partial(_write_random_states, devices, before))
+
+
+def _unless_seeding(call: Callable[[], Result]) -> Result | None:
+    """Call a function unless another thread is seeding."""
+    if not _SEEDING.acquire(blocking=False):
+        return None
+    try:
+        return call()
     finally:
-        if held:
-            _SETTING.release()
+        _SEEDING.release()
+
+
+def _read_random_states(devices: Iterable[int]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in devices)]
+
+
+def _write_random_states(devices: Iterable[int], states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for device, state in zip(devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)

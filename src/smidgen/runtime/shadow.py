@@ -19,7 +19,7 @@ from copyreg import _slotnames  # type: ignore[attr-defined]
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
-from weakref import ref
+from weakref import ProxyTypes, proxy, ref
 
 import torch
 from torch import Tensor, nn
@@ -116,12 +116,14 @@ def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[
     pass that counts in one must not count in the caller's, nor in the next pass.
     """
     swaps = {id(_find_tensor(shadow, name)): value for name, value in replaced.items()}
-    undo: list[tuple[dict[str, Any], str, Tensor]] = []
+    undo: list[tuple[dict[str, Any], str, Tensor | None]] = []
     for module in shadow.modules():
         for name, buffer in module._buffers.items():
-            if buffer is not None:
-                swaps.setdefault(id(buffer), buffer.clone())
-                undo.append((module._buffers, name, buffer))
+            if buffer is None:
+                continue
+            if id(buffer) not in swaps:
+                swaps[id(buffer)] = buffer.clone()
+            undo.append((module._buffers, name, buffer))
         if replaced:
             for name, parameter in module._parameters.items():
                 if id(parameter) in swaps:
@@ -181,12 +183,15 @@ class _Shadowing:
         vars(self.shadows[id(model)])[_MARK] = False
 
     def _detach_parameters(self, module: nn.Module) -> None:
-        for parameter in module._parameters.values():
+        for parameter in list(module._parameters.values()):
             # Quantised weights, which need no gradient, would lose their state.
-            if parameter is not None and parameter.requires_grad:
-                key = id(parameter)
-                if key not in self.tensors:
-                    self.tensors[key] = parameter.detach()
+            if parameter is None or not parameter.requires_grad:
+                continue
+            if id(parameter) not in self.tensors:
+                detached = parameter.detach()
+                if type(parameter) is nn.Parameter:
+                    detached = nn.Parameter(detached, requires_grad=False)
+                self.tensors[id(parameter)] = detached
 
     def _fill(self, module: nn.Module) -> None:
         shadow = self.shadows[id(module)]
@@ -209,11 +214,15 @@ class _Shadowing:
         # A module compiled in place runs as it is written.
         attributes.pop("_compiled_call_impl", None)
         vars(shadow).update(attributes)
-        for name in _slotnames(type(shadow)):
-            if hasattr(module, name):
-                object.__setattr__(shadow, name, self.rebuild(getattr(module, name)))
+        self._copy_slots(module, shadow)
         if isinstance(shadow, nn.RNNBase):
             _renew_flat_weights(shadow)
+
+    def _copy_slots(self, value: Any, other: Any) -> None:
+        for name in _slotnames(type(other)):
+            if hasattr(value, name):
+                held = self.rebuild(getattr(value, name), within=False)
+                object.__setattr__(other, name, held)
 
     def rebuild_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """Rebuild several values."""
@@ -225,6 +234,8 @@ class _Shadowing:
         # lest a module that knows its trainer make us walk through all data.
         if type(value) in _ATOMS:
             return value
+        if type(value) in ProxyTypes:
+            return self._rebuild_proxy(value)
         if isinstance(value, nn.Module):
             return self.shadows.get(id(value), value)
         if isinstance(value, Tensor):
@@ -252,13 +263,8 @@ class _Shadowing:
             return self._rebuild_cell(value, within)
         if type(value) is ref:
             return self._remake((value(),), within, value, ref)
-        if (
-            within
-            and hasattr(value, "__dict__")
-            and not isinstance(value, (type, ModuleType))
-        ):
-            return self._rebuild_object(value)
-        return value
+        plain = type(value).__dictoffset__ and not isinstance(value, (type, ModuleType))
+        return self._rebuild_object(value) if within and plain else value
 
     def _remake(self, parts: tuple[Any, ...], within: bool, value: Any, make: Any) -> Any:
         """Make a value from its parts again if one of them is another now."""
@@ -320,11 +326,20 @@ class _Shadowing:
         if all(others[name] is held for name, held in attributes.items()):
             return value
         try:
-            other = copy(value)
-            vars(other).update(others)
-        except (TypeError, AttributeError):
+            # Not by `copy`, which may run code of the class.
+            other = object.__new__(type(value))
+        except TypeError:
             return value
+        vars(other).update(others)
+        self._copy_slots(value, other)
         return other
+
+    def _rebuild_proxy(self, value: Any) -> Any:
+        try:
+            target = value.__repr__.__self__
+        except ReferenceError:
+            return value
+        return self._remake((target,), False, value, proxy)
 
 
 def _list_modules(model: nn.Module) -> list[nn.Module]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 import smidgen
 from smidgen.errors import DataError
 from smidgen.outputs.problem import model_outputs
+from smidgen.prediction import dropout_outputs
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -181,3 +184,20 @@ def plainly(net, batch):
     """A forward pass that asks for full precision itself."""
     with torch.autocast("cpu", enabled=False):
         return net(batch[0])
+
+
+def test_batches_may_come_from_a_thread_that_seeds():
+    """A call in the main thread keeps nobody waiting whom it waits for."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5))
+    batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+
+    def batches():
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(dropout_outputs, model, [batch], samples=2)
+            assert asked.result(timeout=20).shape == (2, 5, 2)
+        torch.rand(1)
+        yield batch
+
+    before = torch.get_rng_state()
+    smidgen.point_outputs(model, batches())
+    assert torch.equal(torch.get_rng_state(), before)

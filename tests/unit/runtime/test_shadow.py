@@ -66,7 +66,7 @@ def test_it_shares_the_weights_and_gives_them_no_gradient():
     shadow = shadow_model(model)
     assert not shadow(torch.randn(2, 3)).requires_grad
     for name, parameter in model.named_parameters():
-        own = dict(shadow.named_parameters())[name]
+        own = shadow.get_parameter(name)
         assert own.data_ptr() == parameter.data_ptr()
         assert not own.requires_grad
     # Quantised weights would lose their state: what needs no gradient is the same object.
@@ -144,6 +144,11 @@ def weakly(model):
     model.forward = lambda x: model.head()(model[2](model[1](model[0](x))))
 
 
+def by_proxy(model):
+    model.head = (weakref.proxy(model[3]),)
+    model.forward = lambda x: model.head[0](model[2](model[1](model[0](x))))
+
+
 def in_an_object(model):
     model.holder = Holder(model[3])
     model.forward = lambda x: model.holder.run(model[2](model[1](model[0](x))))
@@ -156,6 +161,7 @@ PATCHES = [
     by_default_argument,
     in_containers,
     weakly,
+    by_proxy,
     in_an_object,
 ]
 

@@ -109,6 +109,19 @@ def _judge_against_scaling(
     return f"{finding}, but that of {other} is clearly lower. {numbers} {other}: {others}"
 
 
+def list_sides(record: Record) -> list[str]:
+    """Say of several methods, in one line, on which side of temperature scaling each is."""
+    sides: dict[str, list[str]] = {LOWER: [], HIGHER: [], ALIKE: []}
+    for method in fields.list_methods(record):
+        side = find_side(record, method["name"], fields.TEMPERATURE, "nll")
+        if side is not None:
+            sides[side].append(fields.read_label(method))
+    if sum(map(len, sides.values())) < 2:
+        return []
+    parts = [f"{side}: {', '.join(names) or 'none'}" for side, names in sides.items()]
+    return [f"NLL against {fields.name_scaling(record)}, {'; '.join(parts)}."]
+
+
 def find_side(record: Record, method: str, baseline: str, score: str) -> str | None:
     """Say on which side of a baseline a method lies by its paired difference, if known."""
     gap = fields.read_difference(record, method, baseline, score)

@@ -22,6 +22,7 @@ from smidgen.report.formats import (
 )
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tables import list_columns
+from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import Record
 from tests.support.report_page import Page
 from tests.support.tuned_record import make_tuned_record
@@ -358,6 +359,21 @@ def test_verdict_names_another_method_that_is_clearly_better() -> None:
     assert "Sparse-KFAC is no better than temperature scaling, the NLLs cannot" in line
     assert "but that of Last layer is clearly lower." in line
     assert "enough" not in line
+
+
+def test_the_side_of_every_method_is_said_beneath_the_table() -> None:
+    gaps = [
+        difference("sparse-kfac", "temperature", "nll", 0.02, 0.01),
+        difference("last-layer", "temperature", "nll", 0.001, 0.01),
+    ]
+    line = (
+        "NLL against temperature scaling, clearly lower: none; clearly higher: "
+        "Sparse-KFAC; cannot be told apart: Last layer."
+    )
+    assert list_sides(make_record(differences=gaps)) == [line]
+    assert line in render(make_record(differences=gaps))
+    # Of a single method the verdict has said it.
+    assert not list_sides(make_record(differences=gaps[:1]))
 
 
 def test_verdict_claims_nothing_without_an_interval() -> None:

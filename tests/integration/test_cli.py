@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -163,7 +164,11 @@ def test_evaluate_and_report(world, tmp_path, capsys):
     names = [method["name"] for method in found.results["methods"]]
     assert names == ["map", "temperature", "sparse-kfac"]
     assert "letters" in found.results["methods"][2]["detection"]
-    assert "Sparse-KFAC" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Sparse-KFAC" in shown
+    assert "In brackets: the ECE that a perfectly calibrated model would show" in shown
+    floor = found.results["methods"][2]["scores"]["ece_equal_mass"]["floor"]
+    assert f"({floor:.3f})" in shown
     again = tmp_path / "again.html"
     assert run("report", record, "--out", again) == 0
     assert again.read_text() == page.read_text()
@@ -191,6 +196,9 @@ def test_ramp_writes_a_record_a_page_and_the_best_posterior(world, tmp_path, cap
     names = [method["name"] for method in record.results["methods"]]
     assert names == ["map", "temperature", *SCHEMES]
     assert record.results["data"] == {"train": 96, "validation": 64, "test": 80}
+    # The table has no room for the floor of each.
+    assert re.search(r"An ECE of 0\.\d{3}( to 0\.\d{3})? is what a perfectly", shown)
+    assert all(point["ece_floor"] > 0 for point in record.results["ramp"]["points"])
     for phase in record.results["seconds"]:
         assert f" s  {phase}" in shown
     best = record.results["ramp"]["best"]

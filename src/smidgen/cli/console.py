@@ -63,6 +63,7 @@ def show_record(record: Record) -> None:
     """Print the table of a record and its verdict."""
     from smidgen.report import score_rows, verdict
     from smidgen.report.one_record.tables import list_columns
+    from smidgen.report.one_record.verdict import list_sides
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
@@ -90,7 +91,7 @@ def show_record(record: Record) -> None:
     for line in _describe_floors(rows, sized):
         out.print(f"[dim]{line}[/dim]")
     out.print()
-    for line in verdict(record):
+    for line in (*verdict(record), *list_sides(record)):
         out.print(f"• {escape(line)}")
 
 

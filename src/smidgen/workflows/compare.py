@@ -20,6 +20,7 @@ from smidgen.posterior.base import Posterior
 from smidgen.report import fields
 from smidgen.report.names import FAMILIES, label_method
 from smidgen.report.one_record import tables
+from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import BASELINES, Record
 from smidgen.runtime.text_table import format_table
 from smidgen.select import SELECTORS
@@ -62,7 +63,7 @@ class Comparison(Record):
             (row.label, *(cell.plain_text for cell in row.cells))
             for row in report.score_rows(self)
         ]
-        lines = [*report.verdict(self), *self.results.get("notes", ())]
+        lines = [*report.verdict(self), *list_sides(self), *self.results.get("notes", ())]
         return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
 
 

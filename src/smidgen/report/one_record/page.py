@@ -31,7 +31,7 @@ from smidgen.report.names import assign_styles, explain_methods
 from smidgen.report.one_record import figures, tables
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tuned import describe_tuned
-from smidgen.report.one_record.verdict import LEADS, verdict
+from smidgen.report.one_record.verdict import LEADS, list_sides, verdict
 from smidgen.report.ramp.page import describe_ramp
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
@@ -87,6 +87,7 @@ def _render(record: Record) -> str:
         scaling=fields.name_scaling(record),
         regression=fields.is_regression(record),
         calibration=fields.CALIBRATION,
+        sides=list_sides(record),
         notes=fields.read_part(record, "notes") or (),
         reliability=_draw_reliability(record, styles),
         risk_coverage=_draw_risk_coverage(record, styles),

@@ -109,6 +109,19 @@ def _judge_against_scaling(
     return f"{finding}, but that of {other} is clearly lower. {numbers} {other}: {others}"
 
 
+def list_sides(record: Record) -> list[str]:
+    """Say of several methods, in one line, on which side of temperature scaling each is."""
+    sides: dict[str, list[str]] = {LOWER: [], HIGHER: [], ALIKE: []}
+    for method in fields.list_methods(record):
+        side = find_side(record, method["name"], fields.TEMPERATURE, "nll")
+        if side is not None:
+            sides[side].append(fields.read_label(method))
+    if sum(map(len, sides.values())) < 2:
+        return []
+    parts = [f"{side}: {', '.join(names) or 'none'}" for side, names in sides.items()]
+    return [f"NLL against {fields.name_scaling(record)}, {'; '.join(parts)}."]
+
+
 def find_side(record: Record, method: str, baseline: str, score: str) -> str | None:
     """Say on which side of a baseline a method lies by its paired difference, if known."""
     gap = fields.read_difference(record, method, baseline, score)
@@ -144,9 +157,10 @@ def _compare_numbers(record: Record, method: MethodFields, baseline: str) -> str
         known = [format_rate(floor) for floor in floors if floor is not None]
         if len(known) == len(floors):
             text += f" ({' and '.join(dict.fromkeys(known))} by chance alone)"
-        # The bias of a sample error does not cancel in a difference, so this decides.
+        # What chance adds does not cancel in a difference of two samples, so the squared
+        # errors decide, to which it adds nothing.
         side = find_side(record, method["name"], baseline, fields.SQUARED_CALIBRATION)
-        text += f", {side}" if side else ""
+        text += f", {side} with chance taken out" if side else ""
     return f"{text}."
 
 
@@ -222,7 +236,7 @@ def _compare_pairs(
         side = find_side(record, method["name"], fields.TEMPERATURE, score)
         if side is None:
             # Without a paired difference, two intervals apart from each other are clear.
-            how = " (by two intervals, not by a paired one)"
+            how = " (by unpaired intervals)"
             side = ALIKE
             if fields.has_bounds(ours) and fields.has_bounds(theirs):
                 side = name_side(ours["low"] - theirs["high"], ours["high"] - theirs["low"])

@@ -22,6 +22,7 @@ from smidgen.report.formats import (
 )
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tables import list_columns
+from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import Record
 from tests.support.report_page import Page
 from tests.support.tuned_record import make_tuned_record
@@ -263,11 +264,11 @@ def test_verdict_is_three_lines_from_the_numbers(record: Record) -> None:
         "Bayes helped, also beyond temperature scaling: the NLL of Sparse-KFAC" in lines[0]
     )
     assert "NLL 0.3819 against 0.5204" in lines[0]
-    ece = "ECE 0.031 against 0.107 (0.021 and 0.018 by chance alone), clearly lower."
+    ece = "ECE 0.031 against 0.107 (0.021 and 0.018 by chance alone), clearly lower with chance"
     assert ece in lines[0]
     assert "the NLL of Sparse-KFAC is clearly lower. " in lines[1]
     assert "−0.0203 to −0.0061" in lines[1]
-    ece = "ECE 0.031 against 0.054 (0.021 and 0.019 by chance alone), cannot be told apart."
+    ece = "ECE 0.031 against 0.054 (0.021 and 0.019 by chance alone), cannot be told apart with"
     assert ece in lines[1]
     assert "170,352 floats stored and 2.31× the time" in lines[2]
     assert (
@@ -311,7 +312,7 @@ def test_auroc_that_fell_is_said_to_be_lower_without_paired_differences_too() ->
     assert (
         "clearly higher on none, clearly lower on 2, cannot be told apart on none" in line
     )
-    assert "by two intervals, not by a paired one" in line
+    assert "by unpaired intervals" in line
 
 
 @pytest.mark.parametrize(
@@ -358,6 +359,21 @@ def test_verdict_names_another_method_that_is_clearly_better() -> None:
     assert "Sparse-KFAC is no better than temperature scaling, the NLLs cannot" in line
     assert "but that of Last layer is clearly lower." in line
     assert "enough" not in line
+
+
+def test_the_side_of_every_method_is_said_beneath_the_table() -> None:
+    gaps = [
+        difference("sparse-kfac", "temperature", "nll", 0.02, 0.01),
+        difference("last-layer", "temperature", "nll", 0.001, 0.01),
+    ]
+    line = (
+        "NLL against temperature scaling, clearly lower: none; clearly higher: "
+        "Sparse-KFAC; cannot be told apart: Last layer."
+    )
+    assert list_sides(make_record(differences=gaps)) == [line]
+    assert line in render(make_record(differences=gaps))
+    # Of a single method the verdict has said it.
+    assert not list_sides(make_record(differences=gaps[:1]))
 
 
 def test_verdict_claims_nothing_without_an_interval() -> None:

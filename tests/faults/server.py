@@ -8,6 +8,8 @@ between two renames are met too.
 from __future__ import annotations
 
 import gc
+import importlib
+import io
 import json
 import os
 import select
@@ -15,62 +17,39 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 
-import torch
+from tests.faults.watching import watch
 
-torch.set_num_threads(1)
-
-import matplotlib.figure  # noqa: E402, F401
-
-from smidgen.cli import app, main  # noqa: E402, F401
-from smidgen.integrations import arrays, huggingface, text  # noqa: E402, F401
-from smidgen.report.one_record import page  # noqa: E402, F401
-from smidgen.report.ramp import figures  # noqa: E402, F401
-from smidgen.runtime.record import Record  # noqa: E402
-from smidgen.workflows import bayestune, tuned_folder  # noqa: E402, F401
-from tests.faults import python_works  # noqa: E402
-
-# What makes, moves and removes files, and what makes them durable.
-OPERATIONS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "link")
+# A study's workers import this file too, so it imports little by itself.
+_IMPORTS = (
+    "matplotlib.figure",
+    "smidgen.cli.app",
+    "smidgen.integrations.arrays",
+    "smidgen.integrations.huggingface",
+    "smidgen.report.one_record.page",
+    "smidgen.report.ramp.figures",
+    "smidgen.runtime.record",
+    "smidgen.workflows.bayestune",
+    "tests.faults.python_works",
+)
 
 
-class Counts:
-    """Operations on files and steps of training so far, in memory that outlives the run."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def note(self, line):
-        os.write(self.file, f"{line}\n".encode())
+def load(name):
+    return importlib.import_module(name)
 
 
-def watch(counts, kill_at):
-    """Note every operation on files and every backward pass; kill before the n-th of them."""
-    number = 0
-
-    def watched(name):
-        original = getattr(os, name)
-
-        def operation(*arguments, **named):
-            nonlocal number
-            number += 1
-            counts.note(f"file {name}")
-            if number == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*arguments, **named)
-
-        return operation
-
-    for name in OPERATIONS:
-        setattr(os, name, watched(name))
-    original = torch.Tensor.backward
-
-    def backward(*arguments, **named):
-        counts.note("step")
-        return original(*arguments, **named)
-
-    torch.Tensor.backward = backward
+def warm_up(model):
+    """Do once what every fork would do again: imports, and what a process keeps."""
+    load("torch").set_num_threads(1)
+    for name in _IMPORTS:
+        load(name)
+    load("smidgen.integrations.huggingface").load_classifier(model)
+    load("smidgen.runtime.record").Record("warm", {}, {})
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        load("smidgen.cli").main(["--version"])
+    gc.collect()
+    gc.freeze()
 
 
 def run_child(request, notes):
@@ -78,17 +57,18 @@ def run_child(request, notes):
     code = 70
     try:
         os.chdir(request["folder"])
+        os.environ.update(request.get("environment", {}))
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        watch(Counts(notes), request.get("kill_at"))
+        watch_child(notes, request.get("kill_at"))
         words = request["words"]
         if words[0] == "python":
-            python_works.WORKS[words[1]]()
+            load("tests.faults.python_works").WORKS[words[1]]()
             code = 0
         else:
-            main(words)
+            load("smidgen.cli").main(words)
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     except BaseException:
@@ -97,6 +77,27 @@ def run_child(request, notes):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def watch_child(notes, kill_at):
+    """Note every operation on files and every step of training in a pipe."""
+
+    def note(line):
+        os.write(notes, f"{line}\n".encode())
+
+    def kill(number):
+        if number == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    watch(lambda name: note(f"file {name}"), kill)
+    torch = load("torch")
+    original = torch.Tensor.backward
+
+    def backward(*arguments, **named):
+        note("step")
+        return original(*arguments, **named)
+
+    torch.Tensor.backward = backward
 
 
 def children(pid):
@@ -117,29 +118,20 @@ def alive(pid):
         return False
 
 
-def end(pid, request):
-    """Wait for the run, or kill it or one of its workers; return the workers that it had."""
-    handle = os.pidfd_open(pid)
-    after = request.get("kill_after")
-    ended, _, _ = select.select([handle], [], [], after)
-    workers = []
-    if not ended:
-        workers = children(pid)
-        victim = pid
-        if request.get("worker"):
-            victim = next((w for w in workers if is_worker(w)), pid)
-        os.kill(victim, signal.SIGKILL)
-        select.select([handle], [], [])
+def wait_or_kill(pid, after):
+    """Wait for the run, or kill it; return the processes that it had started."""
+    handle, started, workers = os.pidfd_open(pid), time.monotonic(), set()
+    while True:
+        left = 0.1 if after is None else max(0, after - (time.monotonic() - started))
+        ended, _, _ = select.select([handle], [], [], min(left, 0.1))
+        if ended:
+            break
+        workers |= set(children(pid))
+        if after is not None and time.monotonic() - started >= after:
+            os.kill(pid, signal.SIGKILL)
+            after = None
     os.close(handle)
     return workers
-
-
-def is_worker(pid):
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"spawn_main" in file.read()
-    except OSError:
-        return False
 
 
 def serve_one(request):
@@ -151,8 +143,7 @@ def serve_one(request):
         os.close(reading)
         run_child(request, writing)
     os.close(writing)
-    os.set_inheritable(reading, False)
-    workers = end(pid, request)
+    workers = wait_or_kill(pid, request.get("kill_after"))
     _, status, usage = os.wait4(pid, 0)
     seconds = time.perf_counter() - started
     patience = time.monotonic() + 20
@@ -167,7 +158,7 @@ def serve_one(request):
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
         "cpu": usage.ru_utime + usage.ru_stime,
-        "operations": [line.split()[1] for line in lines if line.startswith("file")],
+        "operations": sum(line.startswith("file") for line in lines),
         "steps": lines.count("step"),
         "left_alive": [pid for pid in workers if alive(pid)],
     }
@@ -183,13 +174,7 @@ def read_some(file):
 def serve():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # What is computed once in a process is computed here, and not in every fork.
-    huggingface.load_classifier(sys.argv[1])
-    Record("warm", {}, {})
-    with suppress(SystemExit):
-        main(["--version"])
-    gc.collect()
-    gc.freeze()
+    warm_up(sys.argv[1])
     answers.write("ready\n")
     answers.flush()
     for line in sys.stdin:

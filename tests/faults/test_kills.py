@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.works import WORKS, Server, choose_kill, read_results
+from tests.faults.works import KILLED, WORKS, Server, choose_kill, read_results
 
-KILLED = -9
 # Kills of each kind of work; they are divided into items, for two processes to share.
-KILLS = {**dict.fromkeys(WORKS, 16), "study": 6, "bayestune swag": 8}
+KILLS = {**dict.fromkeys(WORKS, 16), "study": 8, "bayestune swag": 8}
 ITEMS = [(work, item) for work, kills in KILLS.items() for item in range(kills // 2)]
 # Moments late in these works, when their training has been saved to the end.
 TRAINED = ("finetune", "fit swag", "bayestune", "train-sparse")
@@ -44,14 +43,12 @@ def test_killed_work_ends_as_the_undisturbed(server, work, item):
         while True:
             kill = choose_kill(generator, usual) if kills < 2 else {}
             moments.append(kill)
-            if work == "study" and "kill_after" in kill:
-                kill["worker"] = generator.random() < 0.5
             ended = server.run(work, folder, **kill)
+            kills += ended["killed"]
             if ended["code"] == 0:
                 break
             log = Path(f"{folder}.log").read_text()
             assert ended["code"] == KILLED, f"{work} after {moments}: {log}"
-            kills += 1
         compare(read_results(folder), expected, f"{work} after {moments}")
 
 
@@ -60,9 +57,8 @@ def test_killed_work_ends_as_the_undisturbed(server, work, item):
 def test_a_late_kill_repeats_no_training(server, work, late):
     """Also between the last output and the end, and between several outputs (R8)."""
     expected, usual = server.reference(work)
-    operations = len(usual["operations"])
     folder = server.new_folder()
-    first = server.run(work, folder, kill_at=operations + 1 - late)
+    first = server.run(work, folder, kill_at=usual["operations"] + 1 - late)
     assert first["code"] == KILLED
     assert first["steps"] == usual["steps"]
     ended = server.run(work, folder)

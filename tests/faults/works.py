@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForSequenceClassification
 
+from tests.faults.watching import SWITCH
 from tests.integration.test_cli import rows
 from tests.support.tiny import bert_config, saved, saved_encoder
 
 ROOT = Path(__file__).parents[2]
+KILLED = -9
 TEXTS = "--text sentence --label verdict --max-length 12 --batch-size 16"
 DATA = f"--train ../train.tsv --val ../val.tsv {TEXTS}"
 SWAG = "--method swag --steps 24 --every 4 --rank 3 --trial-steps 12 --samples 4"
@@ -28,16 +30,16 @@ title = "A study that is killed"
 name = "one"
 [[cells]]
 name = "base"
-kind = "tests.support.study_kinds"
+kind = "tests.faults.study_kind"
 diary = "diary"
 leaves = true
-seconds = 0.05
+seconds = 0.02
 [[cells]]
 name = "leaf"
-kind = "tests.support.study_kinds"
+kind = "tests.faults.study_kind"
 needs = ["base"]
 diary = "diary"
-each = { seconds = [0.05, 0.1] }
+each = { seconds = [0.02, 0.04] }
 [profiles.small]
 seeds = [0, 1]
 """
@@ -69,7 +71,7 @@ WORKS = {
     "python finetune": "python finetune",
     "python finetune_subset": "python finetune_subset",
     "python swag": "python swag",
-    "study": "study run ../study.toml --out made --workers 2 --threads 1",
+    "study": "study run ../study.toml --out made --workers 1 --threads 1",
 }
 # Seconds and dates are of a run; all else is of the work.
 _OF_A_RUN = {"created", "seconds", "relative_seconds", "digest"}
@@ -128,14 +130,24 @@ class Server:
         folder.mkdir()
         return folder
 
-    def run(self, work, folder, **kill):
+    def run(self, work, folder, *, in_worker=None, **kill):
         """Start a work in a folder, perhaps to kill it; return how it ended."""
         request = {"words": WORKS[work].split(), "folder": str(folder), **kill}
         request["log"] = f"{folder}.log"
+        token, log = Path(f"{folder}.token"), Path(f"{folder}.operations")
+        if work == "study":
+            told = {"log": str(log), "token": str(token), "number": 0, "worker": True}
+            request["environment"] = {SWITCH: json.dumps(told | (in_worker or {}))}
+            log.unlink(missing_ok=True)
+        if in_worker:
+            token.touch()
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         ended = json.loads(self.process.stdout.readline())
         assert not ended["left_alive"], "workers outlived the program that was killed"
+        # A worker that was killed is replaced, and the run ends well.
+        ended["killed"] = ended["code"] == KILLED or bool(in_worker and not token.exists())
+        ended["in_worker"] = log.stat().st_size if log.exists() else 0
         return ended
 
     def reference(self, work):
@@ -144,8 +156,6 @@ class Server:
             folder = self.new_folder()
             ended = self.run(work, folder)
             assert ended["code"] == 0, Path(f"{folder}.log").read_text()
-            # Without what is imported and cached at first.
-            ended["seconds"] = self.run(work, self.new_folder())["seconds"]
             self.undisturbed[work] = read_results(folder), ended
         return self.undisturbed[work]
 
@@ -179,8 +189,13 @@ def _strip(value):
 
 
 def choose_kill(generator: random.Random, ended):
-    """Draw when to kill: at a random time, or before a random operation on files."""
-    operations = len(ended["operations"])
-    if generator.random() < 0.5 and operations:
-        return {"kill_at": generator.randint(1, operations)}
+    """Draw when to kill: at a random time, or before a random operation on files.
+
+    Of a study also before an operation of a worker: the worker, or the program.
+    """
+    if ended["in_worker"] and generator.random() < 0.7:
+        number = generator.randint(1, ended["in_worker"])
+        return {"in_worker": {"number": number, "worker": generator.random() < 0.5}}
+    if generator.random() < 0.5:
+        return {"kill_at": generator.randint(1, ended["operations"])}
     return {"kill_after": generator.uniform(0, 1.05 * ended["seconds"])}

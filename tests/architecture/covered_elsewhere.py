@@ -34,8 +34,8 @@ _COVERING = {
     """,
     "integration/test_tuned_elsewhere.py": "integrations/peft_adapter",
     "unit/curvature/test_kronecker.py": """
-        curvature/accumulate curvature/dense curvature/factor_diagonals
-        curvature/moments curvature/taps posterior/output_covariance weights/blocks
+        curvature/dense curvature/factor_diagonals curvature/moments curvature/taps
+        posterior/output_covariance weights/blocks
     """,
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection

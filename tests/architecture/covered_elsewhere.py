@@ -84,7 +84,9 @@ _COVERING = {
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
     "unit/workflows/ramp/test_laplace.py": "workflows/ramp/points workflows/ramp/schemes",
-    "unit/workflows/test_verify.py": "runtime/text_table workflows/exact_jacobian",
+    "unit/workflows/test_verify.py": """
+        runtime/text_table workflows/exact_factors workflows/exact_jacobian
+    """,
     "integration/test_study_kinds.py": "prediction/dropout",
 }
 _COVERING_STUDIES = {

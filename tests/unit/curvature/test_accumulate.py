@@ -181,9 +181,7 @@ def factors_by_loops(tokens, model, batch, block, approximation):
         example = row // TOKENS
         own = jacobian[row, :, example]  # (C, uses·T, n)
         hessian = output_hessian(tokens.kind, outputs[row])
-        reached = [
-            t for t in range(own.shape[1]) if (hessian @ own[:, t]).abs().max() > 0
-        ]
+        reached = [t for t in range(own.shape[1]) if (hessian @ own[:, t]).abs().max() > 0]
         if not reached:
             continue
         if approximation == "reduce":

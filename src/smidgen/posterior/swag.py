@@ -25,6 +25,7 @@ from smidgen.errors import ArgumentError, StoreError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
 from smidgen.runtime.guard import require_fingerprint
+from smidgen.runtime.memory import lay_out
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]
@@ -78,6 +79,8 @@ class SwagPosterior(Posterior):
                     f"{name} must be finite, got NaN or infinity: SGD diverged. Lower the "
                     "learning rate."
                 )
+            if value is not None:
+                object.__setattr__(self, name, lay_out(value))
         if self.deviations is not None and (self.variance is None or rank < 2):
             raise ArgumentError(
                 f"deviations need a variance beside them and 2 columns or more, got {rank}."

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.kronecker import Approximation
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_model
 from smidgen.types import Batch
@@ -42,7 +41,7 @@ def exact_factors(
     problem: SettledProblem,
     batches: Iterable[Batch],
     blocks: Sequence[LayerBlock],
-    approximation: Approximation,
+    approximation: str,
     hessians: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """Compute G ⊗ A of each block, (D, D) in fp64 on the CPU; `hessians` of outputs (R, C)."""
@@ -87,7 +86,7 @@ def exact_factors(
 
 
 def _add(
-    sums: _Sums, x: Tensor, delta: Tensor, hessian: Tensor, approximation: Approximation
+    sums: _Sums, x: Tensor, delta: Tensor, hessian: Tensor, approximation: str
 ) -> None:
     """Add one output row: x (T', m) of the positions that count, δ (C, T, n) of all."""
     if approximation == "reduce":

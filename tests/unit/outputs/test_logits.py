@@ -23,7 +23,11 @@ class Returns(nn.Module):
 
     def __init__(self, pack) -> None:
         super().__init__()
-        self.body, self.head, self.pack = nn.Linear(4, HIDDEN), nn.Linear(HIDDEN, CLASSES), pack
+        self.body, self.head, self.pack = (
+            nn.Linear(4, HIDDEN),
+            nn.Linear(HIDDEN, CLASSES),
+            pack,
+        )
 
     def forward(self, x):
         hidden = torch.tanh(self.body(x))
@@ -89,7 +93,9 @@ def test_a_hugging_face_model_knows_how_wide_its_logits_are():
         find_logits(model, (HIDDEN_ROWS, HIDDEN_ROWS))
 
 
-@pytest.mark.parametrize("returned", [None, {}, {"hidden": HIDDEN_ROWS}, (), (None,), "text"])
+@pytest.mark.parametrize(
+    "returned", [None, {}, {"hidden": HIDDEN_ROWS}, (), (None,), "text"]
+)
 def test_no_logits_at_all_are_refused(returned):
     with pytest.raises(DataError, match="without logits"):
         find_logits(nn.Identity(), returned)

@@ -34,8 +34,8 @@ _COVERING = {
     """,
     "integration/test_tuned_elsewhere.py": "integrations/peft_adapter",
     "unit/curvature/test_kronecker.py": """
-        curvature/accumulate curvature/dense curvature/factor_diagonals
-        curvature/moments curvature/taps posterior/output_covariance weights/blocks
+        curvature/dense curvature/factor_diagonals curvature/moments curvature/taps
+        posterior/output_covariance weights/blocks
     """,
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection
@@ -84,7 +84,9 @@ _COVERING = {
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
     "unit/workflows/ramp/test_laplace.py": "workflows/ramp/points workflows/ramp/schemes",
-    "unit/workflows/test_verify.py": "runtime/text_table workflows/exact_jacobian",
+    "unit/workflows/test_verify.py": """
+        runtime/text_table workflows/exact_factors workflows/exact_jacobian
+    """,
     "integration/test_study_kinds.py": "prediction/dropout",
 }
 _COVERING_STUDIES = {

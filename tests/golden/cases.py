@@ -1010,7 +1010,7 @@ def coverage(name):
     return {
         "maps": [f"{m.name} {m.weight} {m.bias} {m.group}" for m in found.layers],
         "universe": [f"{n} {s}" for n, s in found.universe.items()],
-        "output map": str(found.output_layer and found.output_layer.name),
+        "output map": " ".join(layer.name for layer in found.output_layers) or "None",
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import BertForSequenceClassification, BertModel
 
 from smidgen.cli import main
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from tests.support.tiny import bert_config, saved
 
 
@@ -109,6 +110,25 @@ def test_verify_prints_a_row_for_every_map(world, tmp_path, capsys):
     found = json.loads(target.read_text())
     assert found["agrees"] is True
     assert found["examples"] == 6
+    assert {check["lost"] for check in found["checks"]} == {False}
+
+
+def test_verify_sees_curvature_that_vanishes_from_factors(world, monkeypatch, capsys):
+    """Inputs of a layer that no column is said to reach, as in token outputs once."""
+    honest = KroneckerAccumulator.add_inputs
+
+    def add_inputs(self, trace, name):
+        if name != "bert.pooler.dense":
+            honest(self, trace, name)
+
+    monkeypatch.setattr(KroneckerAccumulator, "add_inputs", add_inputs)
+    data = ["--data", world / "texts.tsv", "--text", "sentence", "--max-length", 12]
+    assert run("verify", world / "map", *data) == 1
+    shown = capsys.readouterr().out
+    assert "1 of 14 layers disagree, starting with bert.pooler.dense" in shown
+    (row,) = (line for line in shown.splitlines() if line.startswith("bert.pooler.dense"))
+    assert "100%" in row
+    assert row.endswith("DISAGREES")
 
 
 def test_verify_leaves_with_one_when_a_map_disagrees(world, monkeypatch, capsys):

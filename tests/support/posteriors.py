@@ -24,19 +24,22 @@ LIKELIHOODS = {
 def make_problem(kind, seed=0):
     """A small network and two labelled batches of what its outputs mean."""
     likelihood = LIKELIHOODS[kind]
-    generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, likelihood.outputs))
-    batches = []
+    return smidgen.Problem(model, likelihood), draw_batches(model, likelihood, seed=seed)
+
+
+def draw_batches(model, likelihood, *, inputs=4, seed=0):
+    """Draw two batches of eight examples, with targets from the model's own outputs."""
+    generator, batches = torch.Generator().manual_seed(seed), []
     for _ in range(2):
-        inputs = torch.randn(8, 4, generator=generator)
-        outputs = model(inputs).detach().double()
-        targets = likelihood.draw_targets(outputs, generator)
-        if kind != "classes" and kind != "two-classes":
+        x = torch.randn(8, inputs, generator=generator)
+        targets = likelihood.draw_targets(model(x).detach().double(), generator)
+        if likelihood.kind != "categorical":
             targets = targets.float()
-        batches.append((inputs, targets))
-    return smidgen.Problem(model, likelihood), batches
+        batches.append((x, targets))
+    return batches
 
 
 def fit_quickly(method, problem, batches):

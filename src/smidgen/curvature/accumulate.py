@@ -119,7 +119,7 @@ class Accumulator(ABC):
         self.log_likelihood: float | None = 0.0
 
     def add_inputs(self, trace: Trace, name: str) -> None:  # noqa: B027
-        """Add one layer's inputs of a batch, after the backward pass of a first column."""
+        """Add one layer's inputs of a part of a batch, after the backward passes of its columns."""
 
     @abstractmethod
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
@@ -155,16 +155,17 @@ class Accumulator(ABC):
             self._add_fit(trace)
 
     def _add_columns(self, trace: Trace) -> None:
+        ran = [name for name in self.names if trace.runs(name)]
+        self.ran.update(ran)
         count, parts = self.columns.of(trace)  # columns (K, R, C) in each part
         for number, part in enumerate(parts):
             further = number + 1 < count
             for k, column in enumerate(part):
-                deltas = trace.deltas(column, more=further or k + 1 < len(part))
-                if k == 0:
-                    self.ran.update(deltas)
-                    for name in deltas:
-                        self.add_inputs(trace, name)
-                self.add_deltas(trace, deltas)
+                more = further or k + 1 < len(part)
+                self.add_deltas(trace, trace.deltas(column, more=more, joined=k > 0))
+            # After all columns: each may reach layers and positions that the others do not.
+            for name in ran:
+                self.add_inputs(trace, name)
 
     def finish(self, num_data: int | None = None, *, decompose: bool = True) -> Curvatures:
         """Make the operators, for unit noise; without `decompose` there are only the counts."""

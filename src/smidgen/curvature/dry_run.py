@@ -121,12 +121,12 @@ def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
     model = problem.model
     try:
         with preserve_random_state(model), torch.enable_grad(), FakeTensorMode():
-            tensors = {n: _pretend(p) for n, p in model.named_parameters()}
+            tensors = {n: pretend(p) for n, p in model.named_parameters()}
             notes = _Notes({t.untyped_storage()._cdata for t in tensors.values()})
-            tensors |= {n: _pretend(b) for n, b in model.named_buffers()}
+            tensors |= {n: pretend(b) for n, b in model.named_buffers()}
             packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
             with _note_runs(model, notes), packing:
-                shown = tree_map_only(Tensor, _pretend, batch)
+                shown = tree_map_only(Tensor, pretend, batch)
                 outputs = problem.outputs(shown, tensors)
     except Exception as error:
         raise DataError(
@@ -178,7 +178,7 @@ def _see(
     return out
 
 
-def _pretend(tensor: Tensor) -> Tensor:
+def pretend(tensor: Tensor) -> Tensor:
     """Make a tensor of the same shape, type and device; meta tensors go to the CPU."""
     device = "cpu" if tensor.is_meta else tensor.device
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

@@ -21,6 +21,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from smidgen.runtime.memory import lay_out
 from smidgen.types import Shape
 from smidgen.weights.blocks import LayerBlock
 
@@ -91,6 +92,10 @@ class Operator(ABC):
     structure: ClassVar[str]
     joint: ClassVar[bool] = False
     scattered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, lay_out(getattr(self, field.name)))
 
     @property
     @abstractmethod

@@ -32,7 +32,8 @@ from smidgen.weights.blocks import LayerBlock
 class _Use:
     """One run of a layer: its inputs, and its output gradient once that has arrived.
 
-    `reached` says at which positions the whole gradient, chosen rows or not, is not zero.
+    `reached` says at which positions the whole gradient, chosen rows or not, was not zero in
+    any of the backward passes that count together.
     """
 
     inputs: Tensor
@@ -73,8 +74,8 @@ class Trace:
     def used(self, name: str) -> Tensor | None:
         """Which positions (B, T) of a layer count, or None if all do."""
         # With one output for each example, those that are not padding of examples with a target.
-        # With several, those that the outputs of the last backward pass depend on, so that a
-        # position without a label counts nowhere.
+        # With several, those that the outputs of the last backward passes depend on, joined, so
+        # that a position without a label counts nowhere.
         if self.slots > 1:
             return _join_uses([self._reached(use, name) for use in self._uses[name]])
         if self._mask is None and self.kept.all():
@@ -129,13 +130,17 @@ class Trace:
         remaining = {name: uses for name, uses in self._uses.items() if name not in names}
         return replace(self, _uses=remaining)
 
-    def deltas(self, direction: Tensor, *, more: bool = False) -> dict[str, Tensor]:
+    def deltas(
+        self, direction: Tensor, *, more: bool = False, joined: bool = False
+    ) -> dict[str, Tensor]:
         """Back-propagate s = Σ direction · outputs to chosen rows of δ, (B, T, n), by layer."""
         # direction: (R, C). δ is zero where the outputs do not depend on the layer, as at padded
-        # positions. `more` keeps the graph for a further backward pass.
+        # positions. `more` keeps the graph for a further backward pass; `joined` counts the
+        # positions that the passes before reached as `used` too.
         for uses in self._uses.values():
             for use in uses:
-                use.delta = use.reached = None
+                use.delta = None
+                use.reached = use.reached if joined else None
         if self.outputs.requires_grad:
             scalar = (direction * self.outputs).sum()
             torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
@@ -259,7 +264,8 @@ class Tapped:
                 if block.layer.window:
                     gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
                 if self._slots > 1:
-                    use.reached = (gradient != 0).any(-1)
+                    reached = (gradient != 0).any(-1)
+                    use.reached = reached if use.reached is None else use.reached | reached
                 use.delta = _take_columns(gradient, rows)
 
             out.register_hook(receive)

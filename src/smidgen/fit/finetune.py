@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smidgen.curvature.output_layers import check_last_layer, see_output_layers
 from smidgen.errors import ArgumentError
 from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
@@ -149,7 +150,10 @@ def finetune(
     if subset is not None:
         subset = _with_head(problem.model, subset, settings.head)
     with _training(problem.model, loader, None if subset is None else seed):
-        problem, _, _ = problem.settle(batches)
+        problem, first, _ = problem.settle(batches)
+        if subset is not None:
+            check_last_layer(problem, first, subset)
+            settings = replace(settings, head=_find_new(problem, first, settings.head))
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)
         weights: _AllWeights | _ChosenWeights = (
@@ -180,6 +184,14 @@ def _training(
     seeded = nullcontext() if seed is None else loader.seeded(seed)
     with seeded, preserve_random_state(model, seeding=True), torch.enable_grad():
         yield
+
+
+def _find_new(problem: SettledProblem, batch: Batch, head: Head) -> Head:
+    """Name the parameters of the head; of "last" those that a pass shows to make outputs."""
+    if head != "last":
+        return head
+    covered = see_output_layers(problem, batch)
+    return tuple(find_certain_head(covered, problem.likelihood.outputs)) or "none"
 
 
 def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
@@ -266,10 +278,7 @@ class _ChosenWeights:
 
     def _replaced(self) -> dict[str, Tensor]:
         """The head's parameters that were tuned whole, unless nothing else was tuned."""
-        if self.head == "last":
-            new = find_certain_head(self.problem.model, self.problem.likelihood.outputs)
-        else:
-            new = find_head(self.problem.model, self.head)
+        new = find_head(self.problem.model, self.head)
         parts = self.vector.subset.parts
         names = [name for name in new if isinstance(parts.get(name), Whole)]
         whole = {name: self.vector.tensors[name] for name in names}

@@ -39,6 +39,7 @@ from smidgen.curvature.operators import (
     Kronecker,
     Operator,
 )
+from smidgen.curvature.output_layers import check_last_layer
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -136,6 +137,7 @@ def laplace(
             problem = fit_relative_noise(problem, batches, reduce)
         tracked = track(batches, "fitting", show=progress)
         problem, first, read_once = problem.settle(tracked)
+        check_last_layer(problem, first, subset)
         blocks = drop_mixing_layers(problem, first, blocks)
         subset = restrict_subset(subset, blocks)
         vectors = settings.backward_vectors(problem.likelihood)

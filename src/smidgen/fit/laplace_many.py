@@ -16,6 +16,7 @@ from torch import nn
 from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import Kronecker
+from smidgen.curvature.output_layers import check_last_layer
 from smidgen.errors import ArgumentError
 from smidgen.fit.laplace import (
     LaplaceSettings,
@@ -77,6 +78,8 @@ def laplace_many(
     with preserve_random_state(problem.model):
         tracked = track(batches, "fitting", show=progress)
         problem, first, read_once = problem.settle(tracked)
+        for subset in subsets.values():
+            check_last_layer(problem, first, subset)
         vectors = settings.backward_vectors(problem.likelihood)
         around = drop_mixing_layers(problem, first, hulls(list(blocks.values())))
         sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smidgen.curvature.output_layers import check_last_layer
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import validation_scores
@@ -88,14 +89,16 @@ def ssvi(
     length = count_training_batches(batches)
     if subset is not None:
         check_subset(subset)
-    problem = as_problem(model)
+    dense = as_problem(model)
     # Inside a caller's inference mode nothing made could be trained.
     with torch.inference_mode(False):
-        network = _make_network(problem.model, subset, settings, seed)
-    problem = replace(problem, model=network.model)
+        network = _make_network(dense.model, subset, settings, seed)
+    problem = replace(dense, model=network.model)
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_random_state(network):
-        problem, _, _ = problem.settle(batches)
+        problem, first, _ = problem.settle(batches)
+        if subset is not None:
+            check_last_layer(dense, first, subset)
         num_data = count_training_data(problem, batches, settings.num_data)
     with (
         loader.seeded(seed),

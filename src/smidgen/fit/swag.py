@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smidgen.curvature.output_layers import check_last_layer
 from smidgen.errors import DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.sgd import Sgd, SwagSettings
@@ -74,7 +75,8 @@ def swag(
         preserve_random_state(problem.model, seeding=True),
         torch.enable_grad(),
     ):
-        problem, _, _ = problem.on_shadow(dropout=settings.dropout).settle(batches)
+        problem, first, _ = problem.on_shadow(dropout=settings.dropout).settle(batches)
+        check_last_layer(problem, first, subset)
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)

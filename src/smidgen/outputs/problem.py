@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
+from smidgen.outputs.logits import find_logits
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.shadow import (
     is_shadow,
@@ -36,34 +37,20 @@ _TARGET_KEYS = ("labels", "label", "targets", "target")
 
 def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
     """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor."""
-    # A mapping is passed by keyword without its targets; of a tuple the first item. Outputs
-    # are `.logits`, `["logits"]`, the first of a tuple, or the tensor.
+    # A mapping is passed by keyword without its targets; of a tuple the first item.
     if isinstance(batch, Mapping):
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
             inputs["use_cache"] = False
-        outputs = model(**inputs)
-    elif isinstance(batch, (tuple, list)):
+        return find_logits(model, model(**inputs))
+    if isinstance(batch, (tuple, list)):
         if len(batch) > 2:
             raise DataError(
                 f"a batch must be a mapping, a tensor or (inputs, targets), got "
                 f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
             )
-        outputs = model(batch[0])
-    else:
-        outputs = model(batch)
-    if isinstance(outputs, Mapping) and "logits" in outputs:
-        outputs = outputs["logits"]
-    elif not isinstance(outputs, Tensor) and hasattr(outputs, "logits"):
-        outputs = outputs.logits
-    elif isinstance(outputs, (tuple, list)):
-        outputs = outputs[0]
-    if not isinstance(outputs, Tensor):
-        raise DataError(
-            f"the model returned {type(outputs).__name__}, without logits. Pass "
-            "Problem(model, forward=...) with a function that returns them."
-        )
-    return outputs
+        batch = batch[0]
+    return find_logits(model, model(batch))
 
 
 def batch_targets(batch: Batch) -> Tensor | None:

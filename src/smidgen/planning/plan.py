@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
+from smidgen.curvature.output_layers import guess_output_layers
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError, StructureError
 from smidgen.outputs.likelihood import Categorical, Gaussian
@@ -205,21 +206,22 @@ def plan(
     settings.check(method)
     costs, problem = _METHODS[method], as_problem(model)
     coverage = require_coverage(problem.model)
+    if batch is None:
+        batch = _make_tokens(problem.model, settings.batch_size, settings.max_length)
     if subset is None:
         name, subset = name_sparse_kfac(percent), coverage.row_column_blocks(percent / 100)
     else:
-        name = LAST_LAYER if subset == coverage.last() else "given subset"
+        last = guess_output_layers(problem, batch).last()
+        name = LAST_LAYER if subset == last else "given subset"
     if method == "laplace":
         _check_structure(problem.model, subset, structure)
-    if batch is None:
-        batch = _make_tokens(problem.model, settings.batch_size, settings.max_length)
     trace, notes = _trace(problem, batch, settings.batch_size)
     outputs = trace.outputs or settings.top
     guess = Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
     settled = problem.with_likelihood(problem.likelihood or guess)
     setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)
     available = available_bytes(problem.device)
-    candidates = list(list_candidates(costs, problem.model, name, subset, structure))
+    candidates = list(list_candidates(costs, problem, name, subset, structure, batch))
     rows = []
     for candidate in candidates:
         form, label = candidate.form, costs.label.format(candidate.form)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace
+from smidgen.curvature.output_layers import guess_output_layers
 from smidgen.errors import ResourceError
-from smidgen.outputs.problem import SettledProblem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
-from smidgen.weights.affine import require_coverage
+from smidgen.types import Batch
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 
@@ -93,16 +94,21 @@ class Candidate:
 
 
 def list_candidates(
-    costs: CostModel, model: nn.Module, name: str, subset: Subset, form: str
+    costs: CostModel,
+    problem: Problem,
+    name: str,
+    subset: Subset,
+    form: str,
+    batch: Batch = None,
 ) -> Iterator[Candidate]:
     """List a choice, then its form on other subsets, then its subset in other forms."""
     yield Candidate(name, form, subset, True)
-    for other, weights in _compared_subsets(model).items():
+    for other, weights in _compared_subsets(problem, batch).items():
         if other != name:
             yield Candidate(other, form, weights)
     forms = costs.forms
     if forms != costs.scattered and any(
-        block.entries is not None for block in find_blocks(model, subset)
+        block.entries is not None for block in find_blocks(problem.model, subset)
     ):
         forms = costs.scattered
     for other in forms:
@@ -115,9 +121,9 @@ def name_sparse_kfac(percent: float) -> str:
     return f"sparse-kfac {percent:g} %"
 
 
-def _compared_subsets(model: nn.Module) -> dict[str, Subset]:
+def _compared_subsets(problem: Problem, batch: Batch) -> dict[str, Subset]:
     """List Sparse-KFAC's subsets of several sizes, and the last layer if there is one."""
-    coverage = require_coverage(model)
+    coverage = guess_output_layers(problem, batch)
     subsets = {
         name_sparse_kfac(percent): coverage.row_column_blocks(percent / 100)
         for percent in _PERCENTS
@@ -143,7 +149,7 @@ def refuse_too_large(
         weights, kind = candidate.subset, candidate.form
         return costs.cost(problem.model, weights, kind, trace, setting).fit_peak_bytes
 
-    candidates = list_candidates(costs, problem.model, "this subset", subset, form)
+    candidates = list_candidates(costs, problem, "this subset", subset, form)
     needed = find_peak(next(candidates))
     if available is None or needed <= available:
         return

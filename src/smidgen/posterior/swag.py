@@ -26,6 +26,7 @@ from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
 from smidgen.runtime.artifact import require_like
 from smidgen.runtime.guard import require_fingerprint
+from smidgen.runtime.memory import lay_out
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]
@@ -84,6 +85,8 @@ class SwagPosterior(Posterior):
                     f"{name} must be finite, got NaN or infinity: SGD diverged. Lower the "
                     "learning rate."
                 )
+            if value is not None:
+                object.__setattr__(self, name, lay_out(value))
         if self.variance is not None and bool((self.variance < 0).any()):
             raise ArgumentError("variance must be 0 or more.")
         if self.deviations is not None and (self.variance is None or rank < 2):

@@ -1,4 +1,4 @@
-"""How much memory is free, and byte counts in readable form."""
+"""How much memory is free, byte counts in readable form, and where tensors lie in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 
@@ -22,6 +22,8 @@ _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+# Where torch lets a new tensor begin: at multiples of so many bytes.
+_ALIGNMENT = 64
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -99,3 +101,12 @@ def _group_bytes(folder: Path) -> int | None:
         cached = sum(int(li.split()[1]) for li in lines if li.split()[0] == reclaimable)
         return max(0, most - now + cached)
     return None
+
+
+def lay_out(tensor: Tensor) -> Tensor:
+    """Return a tensor that lies in memory as a new one would, copied if need be."""
+    # Kernels sum in an order that depends on strides and on where the first byte lies.
+    # Eigenvectors come column after column, and a loaded tensor begins where it does in its
+    # file: without this, a loaded posterior would predict other last bits.
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor

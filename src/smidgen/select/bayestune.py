@@ -5,15 +5,17 @@ The scores are mean scales as `smidgen.fit.langevin` finds them. Ties go to the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from smidgen.curvature.output_layers import find_output_layers
 from smidgen.errors import ArgumentError
+from smidgen.outputs.problem import as_problem
 from smidgen.select.ranking import check_fraction, check_scores
-from smidgen.types import Json
-from smidgen.weights.affine import ceil_fraction, coverage
+from smidgen.types import Batch, Json
+from smidgen.weights.affine import LAST_LAYER_ORIGIN, ceil_fraction, coverage
 from smidgen.weights.head import Head, find_head
 from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Entries, Part, Subset, Whole
@@ -33,6 +35,7 @@ def bayestune(
     threshold: float | None = None,
     elbow: bool = False,
     head: Head = "last",
+    batches: Iterable[Batch] | None = None,
 ) -> Subset:
     """Choose the weights with the largest scales, over the whole model.
 
@@ -43,7 +46,9 @@ def bayestune(
         threshold: Choose all scales above this instead.
         elbow: Choose up to the elbow of the sorted scales instead.
         head: New weights that are chosen too, without counting towards the fraction: a
-            subset, names of modules, "last" for the last affine layer, or "none".
+            subset, names of modules, "last" for the layers that make the outputs, or "none".
+        batches: A list or a data loader; the first batch shows which layers "last" means.
+            Without them they are found as `select.last_layer` finds them.
 
     Returns:
         Single entries, and the head whole.
@@ -53,7 +58,8 @@ def bayestune(
     """
     refuse_several_rules(fraction, threshold, elbow)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    free = find_head(model, head)
+    covered = find_output_layers(as_problem(model), batches) if head == "last" else None
+    free = find_head(model, head, covered)
     ranked = {name: score for name, score in scores.items() if name not in free}
     if not ranked:
         raise ArgumentError(
@@ -81,6 +87,8 @@ def bayestune(
     universe = {**coverage(model).universe, **chosen_shapes}
     if free:
         settings["head"] = list(free)
+        # To be checked where data are first seen.
+        settings |= {LAST_LAYER_ORIGIN: True} if head == "last" else {}
     return Subset(universe, parts, Origin("bayestune", settings))
 
 

@@ -50,6 +50,7 @@ class Selector:
         choose: Makes the subset of a model. What it needs, and its size, are keywords; a
             selector that needs batches takes a `Problem` in place of the model.
         needs: What it takes besides the model.
+        takes: What it takes besides, where it is given.
         size: Which argument sets its size, if any does.
         random: Whether it chooses at random and so takes a seed.
     """
@@ -57,6 +58,7 @@ class Selector:
     name: str
     choose: Callable[..., Subset]
     needs: frozenset[Need] = frozenset()
+    takes: frozenset[Need] = frozenset()
     size: Size | None = None
     random: bool = False
 
@@ -98,7 +100,7 @@ def _select_by_data(
     def choose(problem: Problem, *, batches: Iterable[Batch], **sizes: float) -> Subset:
         return select(problem.model, by=score(problem, batches), **sizes)
 
-    return Selector(name, choose, frozenset({"batches"}), size)
+    return Selector(name, choose, frozenset({"batches"}), size=size)
 
 
 def _select_by_norm(group: LayerGroup, order: Order) -> Selector:
@@ -119,7 +121,7 @@ SELECTORS: dict[str, Selector] = {
         _select_at_random("sparse-kfac-random", sparse_kfac, "percent"),
         _select_by_data("sparse-kfac-activation", activation, sparse_kfac, "percent"),
         _select_by_data("sparse-kfac-curvature", curvature, sparse_kfac, "percent"),
-        Selector("last-layer", last_layer),
+        Selector("last-layer", last_layer, takes=frozenset({"batches"})),
         *(
             _select_by_norm(group, order)
             for group in get_args(LayerGroup)
@@ -128,8 +130,8 @@ SELECTORS: dict[str, Selector] = {
         _select_at_random("random-modules", modules, "count"),
         Selector("magnitude", weights, size="fraction"),
         _select_at_random("random-weights", weights, "fraction"),
-        Selector("variance", _choose_by_scores, _SCORES, "fraction"),
-        Selector("bayestune", partial(bayestune, head="none"), _SCORES, "fraction"),
+        Selector("variance", _choose_by_scores, _SCORES, size="fraction"),
+        Selector("bayestune", partial(bayestune, head="none"), _SCORES, size="fraction"),
         _select_by_data("squared-gradient", squared_gradient, weights, "fraction"),
         Selector("named", named, frozenset({"patterns"})),
     )
@@ -156,7 +158,8 @@ def choose(
         model: The trained model, or a `Problem` that says how to read its batches.
         size: Percent of rows and columns, fraction of weights or count of modules,
             depending on the selector.
-        batches: Training batches, for selectors that score by data; read once.
+        batches: Training batches, for selectors that score by data; read once. "last-layer"
+            runs the first to see which layer it is.
         seed: Seed of a random choice.
         scores: Scores by parameter name, for "variance" and "bayestune".
         patterns: Shell patterns of parameter names, for "named".
@@ -178,7 +181,8 @@ def choose(
                 f"{need} must be given for the selector {name!r}, got None. "
                 f"{_ADVICE[need]}."
             )
-    arguments: dict[str, Any] = {need: inputs[need] for need in selector.needs}
+    taken = selector.needs | {need for need in selector.takes if inputs[need] is not None}
+    arguments: dict[str, Any] = {need: inputs[need] for need in taken}
     if selector.size is not None:
         arguments[selector.size] = size
     if selector.random:

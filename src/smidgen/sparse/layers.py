@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from smidgen.errors import ArgumentError, StructureError
+from smidgen.runtime.memory import lay_out
 from smidgen.sparse.matmul import Path, multiply
 from smidgen.sparse.pattern import Pattern
 from smidgen.types import Shape
@@ -55,8 +56,8 @@ class GaussianLayer(nn.Module, ABC):
         super().__init__()
         self.shape = shape
         self.pattern = pattern
-        self.means = nn.Parameter(means)
-        self.log_scales = None if log_scales is None else nn.Parameter(log_scales)
+        self.means = nn.Parameter(lay_out(means))
+        self.log_scales = None if log_scales is None else nn.Parameter(lay_out(log_scales))
         self.bias = bias
         self.generator = generator
         self.noise: NoiseKind = "none" if log_scales is None else "local"

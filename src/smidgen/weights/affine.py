@@ -18,6 +18,9 @@ from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
 
+LAST_LAYER_ORIGIN = "last-layer"
+"""The origin of a subset that was chosen as the last layer."""
+
 _PLAIN = (nn.Linear, nn.Conv2d)
 # Tables of embeddings make outputs only through a layer tied to them, left out itself.
 _NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
@@ -80,14 +83,16 @@ class AffineLayer:
 class Coverage:
     """Which modules of a model are affine layers, and why the others are left out.
 
-    `output_layer` is the last one, in the order of the modules; None where something else may
-    make the outputs, and `without_output_layer` says why.
+    `output_layers` make the outputs; there are none where something else may make them, and
+    `without_output_layer` says why. Until a pass has `seen` them, the last one in the order of
+    the modules stands for them: a guess, wrong where a head is registered first.
     """
 
     layers: tuple[AffineLayer, ...]
     left_out: dict[str, str]
-    output_layer: AffineLayer | None = None
+    output_layers: tuple[AffineLayer, ...] = ()
     without_output_layer: str = ""
+    seen: bool = False
 
     @property
     def universe(self) -> dict[str, Shape]:
@@ -95,11 +100,11 @@ class Coverage:
         return {n: shape for layer in self.layers for n, shape in layer.shapes.items()}
 
     def last(self) -> Subset | None:
-        """Choose all weights of the output layer; None if there is none."""
-        if self.output_layer is None:
+        """Choose all weights of the output layers; None if there is none."""
+        if not self.output_layers:
             return None
-        parts = {name: Whole() for name in self.output_layer.shapes}
-        return Subset(self.universe, parts, Origin("last-layer"))
+        parts = {name: Whole() for layer in self.output_layers for name in layer.shapes}
+        return Subset(self.universe, parts, Origin(LAST_LAYER_ORIGIN))
 
     def row_column_blocks(self, fraction: float) -> Subset:
         """Choose the first fraction of rows and columns of every layer."""
@@ -150,7 +155,7 @@ def coverage(model: nn.Module) -> Coverage:
         elif id(module.weight) not in layers_by_id:
             layers_by_id[id(module.weight)] = _make_layer(path, module, canonical, owners)
     layers = tuple(layers_by_id.values())
-    return Coverage(layers, left_out, *_find_output_layer(layers, left_out, modules))
+    return Coverage(layers, left_out, *_guess_output_layer(layers, left_out, modules))
 
 
 def require_coverage(model: nn.Module) -> Coverage:
@@ -164,22 +169,39 @@ def require_coverage(model: nn.Module) -> Coverage:
     return covered
 
 
-def _find_output_layer(
+def find_opaque(model: nn.Module, covered: Coverage) -> dict[str, str]:
+    """Find the left-out modules that may make outputs and hold no affine layer; say why."""
+    modules = dict(model.named_modules())
+    paths = [path for layer in covered.layers for path in layer.modules]
+
+    def holds_layer(path: str) -> bool:
+        return not path or any(inner.startswith(f"{path}.") for inner in paths)
+
+    return {
+        path: why
+        for path, why in covered.left_out.items()
+        if _may_make_outputs(modules[path]) and not holds_layer(path)
+    }
+
+
+def _may_make_outputs(module: nn.Module) -> bool:
+    matrix = any(p.dim() > 1 for p in module.parameters(recurse=False))
+    return matrix and not isinstance(module, _NO_OUTPUTS)
+
+
+def _guess_output_layer(
     layers: tuple[AffineLayer, ...], left_out: dict[str, str], modules: dict[str, nn.Module]
-) -> tuple[AffineLayer | None, str]:
-    """Find the layer that makes the outputs, or None and the reason."""
+) -> tuple[tuple[AffineLayer, ...], str]:
+    """Guess by the order of the modules which layer makes the outputs; none, and the reason."""
     if not layers:
-        return None, "it has no affine layer"
+        return (), "it has no affine layer"
     order = {path: number for number, path in enumerate(modules)}
     last = max(layers, key=lambda layer: order[layer.modules[-1]])
     for path, why in left_out.items():
-        module = modules[path]
-        matrix = any(p.dim() > 1 for p in module.parameters(recurse=False))
-        makes_outputs = matrix and not isinstance(module, _NO_OUTPUTS)
-        if makes_outputs and order[path] > order[last.modules[-1]]:
+        if _may_make_outputs(modules[path]) and order[path] > order[last.modules[-1]]:
             after = f"{path!r} comes after the last affine layer {last.name!r}"
-            return None, f"{after} and cannot be chosen ({why})"
-    return last, ""
+            return (), f"{after} and cannot be chosen ({why})"
+    return (last,), ""
 
 
 def _make_layer(

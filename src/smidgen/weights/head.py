@@ -1,10 +1,10 @@
 """A model's head: new weights that have no pretrained values to stay near.
 
 It has no prior, is never ranked, is tuned whole and is given whole in a delta. "last" takes
-the last affine layer for it, which is right for classifiers with one new output layer and wrong
-where the outputs are made by something else, an output layer tied to the embeddings say, or
-where several layers are new: DistilBERT's `pre_classifier` and `classifier`. A model alone
-does not tell which of its weights are new, so those are given by name.
+the layers that make the outputs for it, which is right for classifiers with one new output layer
+and wrong where the outputs are made by something else, an output layer tied to the embeddings
+say, or where several layers are new: DistilBERT's `pre_classifier` and `classifier`. A model
+alone does not tell which of its weights are new, so those are given by name.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Literal
 from torch import nn
 
 from smidgen.errors import ArgumentError
-from smidgen.weights.affine import coverage
+from smidgen.weights.affine import Coverage, coverage
 from smidgen.weights.subset import Part, Subset, Whole
 
 Head = Subset | tuple[str, ...] | list[str] | Literal["last", "none"]
 """Whole parameters, names of modules or of parameters, or a word."""
 
 
-def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
-    """Find the parts of the head by parameter name; "none" has none."""
+def find_head(
+    model: nn.Module, head: Head, covered: Coverage | None = None
+) -> dict[str, Part]:
+    """Find the parts of the head by parameter name; "none" has none, `covered` knows "last"."""
     if isinstance(head, Subset):
         return _require_whole(model, head)
     if isinstance(head, (tuple, list)):
@@ -34,7 +36,7 @@ def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
             f"head must be a Subset, a list of names, 'last' or 'none', got {head!r}. "
             f"Put names of modules in a list: head=[{head!r}]."
         )
-    covered = coverage(model)
+    covered = covered or coverage(model)
     last = covered.last()
     if last is None:
         raise ArgumentError(
@@ -45,25 +47,12 @@ def find_head(model: nn.Module, head: Head) -> dict[str, Part]:
     return dict(last.parts)
 
 
-def check_width(model: nn.Module, head: Head, outputs: int) -> None:
-    """Refuse "last" if the last layer is not as wide as the model's outputs."""
-    if head != "last":
-        return
-    last = coverage(model).output_layer
-    if last is not None and last.outputs != outputs:
-        raise ArgumentError(
-            f"head must be given for this model, got 'last': its last affine layer "
-            f"{last.name!r} has {last.outputs} outputs, the model {outputs}. Pass "
-            "head=smidgen.select.named(model, ...) with the new weights, or head='none'."
-        )
-
-
-def find_certain_head(model: nn.Module, outputs: int) -> dict[str, Part]:
-    """Find the parts of the last layer if it has as many outputs as the model, or none."""
-    last = coverage(model).output_layer
-    if last is None or last.outputs != outputs:
-        return {}
-    return {name: Whole() for name in last.shapes}
+def find_certain_head(covered: Coverage, outputs: int) -> dict[str, Part]:
+    """Find the parts of layers that were seen to make outputs, or guessed to and as wide."""
+    last = covered.last()
+    guessed = sum(layer.outputs for layer in covered.output_layers)
+    certain = last is not None and (covered.seen or guessed == outputs)
+    return dict(last.parts) if last is not None and certain else {}
 
 
 def _require_whole(model: nn.Module, head: Subset) -> dict[str, Part]:

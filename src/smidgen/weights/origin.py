@@ -36,6 +36,14 @@ class Origin:
         settings = (f"{name}={value}" for name, value in self.settings.items())
         return f"{self.selector}({', '.join(settings)})" if self.settings else self.selector
 
+    def parts(self) -> list[Origin]:
+        """List itself, or the origins of the subsets that it is the union of."""
+        joined: Any = self.settings.get("of") if self.selector == "union" else None
+        if joined is None:
+            return [self]
+        origins = (Origin.from_json(one) for one in joined)
+        return [part for origin in origins if origin for part in origin.parts()]
+
     def to_json(self) -> dict[str, Json]:
         """Write the origin as JSON values, for `from_json`."""
         return {"selector": self.selector, "settings": dict(self.settings)}

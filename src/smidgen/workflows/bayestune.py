@@ -16,6 +16,7 @@ from typing import Any, Literal
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen import fit, select
+from smidgen.curvature.output_layers import first_batch, name_head
 from smidgen.errors import ArgumentError
 from smidgen.fit import (
     Agreement,
@@ -35,6 +36,7 @@ from smidgen.fit.sgd import SwagSettings
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.likelihood import Categorical
+from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.runtime.memory import count_bytes, format_bytes
 from smidgen.runtime.record import Record
@@ -238,12 +240,13 @@ def _load(
         base, labels=labels, seed=settings.seed, device=settings.device
     )
     huggingface.name_classes(loaded.model, train.label_names)
+    held_out = _batches(validation, loaded.tokenizer, settings)
     return _Work(
         loaded.model,
-        loaded.head,
+        name_head(Problem(loaded.model), first_batch(held_out), loaded.head),
         loaded.tokenizer,
         _batches(train, loaded.tokenizer, settings, shuffle=True),
-        _batches(validation, loaded.tokenizer, settings),
+        held_out,
         settings,
         progress,
     )

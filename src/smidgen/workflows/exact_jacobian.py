@@ -71,7 +71,7 @@ def _differentiate(
             cast_batch = tree_map_only(Tensor, cast, batch)
             outputs = problem.outputs(cast_batch, tensors).flatten(0, -2)
             _, kept = problem.read(batch, outputs.detach())
-            hessians.append(_hessians(problem, outputs.detach()[kept]))
+            hessians.append(exact_hessians(problem, outputs.detach()[kept]))
             for row in outputs[kept]:
                 gradients = [_gradients(output, leaves) for output in row]
                 for block in blocks:
@@ -103,7 +103,7 @@ def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
     return grid.flatten().double().cpu()
 
 
-def _hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
+def exact_hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
     """Hessians of −log p at each row of outputs, by autograd, for unit noise."""
     likelihood = problem.likelihood
     outputs = outputs.double().cpu()

@@ -101,7 +101,7 @@ def run_task(
     )
     problem = Problem(tuned.model)
     subsets = {
-        "last-layer": select.last_layer(tuned.model),
+        "last-layer": select.last_layer(tuned.model, loaders.train),
         "sparse-kfac": select.sparse_kfac(tuned.model, percent=settings.percent),
     }
     posteriors = {}

@@ -3,15 +3,18 @@
 Taps see a layer's weights through the module that runs it. If the model also uses those
 weights in another way, taps miss part of the Jacobian. So, for a few weights of every layer,
 autograd computes the Jacobian J of the outputs again, with respect to the weights themselves,
-on an fp64 copy, one output at a time and without taps. It is compared in three ways:
+on an fp64 copy, one output at a time and without taps. It is compared in four ways:
 
     curvature   the diagonal of Σ Jᵀ Λ J, Λ the Hessian of −log p, with structure "diag"
+    factors     G ⊗ A by its definition, one output at a time, with that of "kron"
     variance    J (G ⊗ A + τI)⁻¹ Jᵀ, inverted densely, with the covariance of "kron"
     samples     the covariance of weights drawn from "kron" with that inverse, as the
                 largest z-score of its entries
 
-The first two are relative errors, ‖ours − exact‖ / ‖exact‖. A fourth column shows how far the
-Kronecker product is from the exact curvature: that is an approximation, not an error.
+The first three are relative errors, ‖ours − exact‖ / ‖exact‖. A fifth column shows how far the
+Kronecker product is from the exact curvature: that is an approximation, not an error. But it may
+lose a layer altogether: the keys of attention, say, whose δ sum to zero over the positions, so
+that "reduce" leaves them their prior. Such a layer does not agree, it is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Part, Subset
-from smidgen.workflows.exact_jacobian import ExactJacobians, exact_jacobians
+from smidgen.workflows.exact_factors import exact_factors
+from smidgen.workflows.exact_jacobian import (
+    ExactJacobians,
+    exact_hessians,
+    exact_jacobians,
+)
 
 _DRAWS = 2000
 # Thousands of entries are compared; by chance alone one in a thousand runs reaches five.
@@ -46,6 +54,17 @@ _MOST_Z = 6.0
 _TOLERANCES = {8: 1e-6, 4: 5e-3, 2: 1e-1}
 # Below this fraction of the largest curvature, a layer is lost in fp32 rounding.
 _FLOOR = 1e-12
+# A Kronecker product below this fraction of a layer's exact curvature has lost it.
+_VANISHED = 1e-3
+_HEADINGS = "layer", "curvature", "factors", "variance", "samples", "kron's gap", "verdict"
+_UNSEEN = (
+    "the model uses their weights in a way that smidgen does not see. Leave them out of the "
+    "subset."
+)
+_WRONG_SUMS = (
+    "their Jacobians are right, but what 'kron' makes of them is not. Use structure='ekfac' or "
+    "'diag', and report this table as a bug of smidgen."
+)
 
 
 @dataclass(frozen=True)
@@ -54,11 +73,23 @@ class LayerCheck:
 
     name: str
     curvature: float  # relative error
+    factors: float  # relative error of the Kronecker product
     variance: float  # relative error of its part of the outputs' variance
     samples: float  # largest z-score of the covariance of drawn weights
     approximation: float  # relative distance of the Kronecker product from the curvature
     remark: str  # why it was skipped or cannot be compared, if so
     agrees: bool
+    lost: bool = False  # whether the Kronecker product, though right, keeps no curvature
+
+    @property
+    def verdict(self) -> str:
+        """Judge the layer in a word or two."""
+        if isnan(self.curvature):
+            return self.remark
+        verdict = "agrees" if self.agrees else "DISAGREES"
+        if self.agrees and self.lost:
+            verdict = "LOST BY KRON"
+        return f"{verdict} ({self.remark})" if self.remark else verdict
 
 
 @dataclass(frozen=True)
@@ -77,8 +108,13 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether every layer agrees."""
+        """Whether no layer disagrees: smidgen sees them all as they are."""
         return all(check.agrees for check in self.checks)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Layers whose curvature "kron" loses, though they are seen as they are."""
+        return tuple(c.name for c in self.checks if c.agrees and c.lost)
 
     def to_dict(self) -> dict[str, Any]:
         """List plain values for JSON, None where nothing could be compared."""
@@ -92,23 +128,30 @@ class Verification:
         return {**asdict(self), "checks": checks, "agrees": self.agrees}
 
     def summary(self) -> str:
-        """Summarise the checks in one sentence."""
-        wrong = [check.name for check in self.checks if not check.agrees]
+        """Summarise the checks in a sentence."""
+        count, compared = len(self.checks), f"on {self.examples} outputs"
+        wrong = [check for check in self.checks if not check.agrees]
         if wrong:
+            # A layer is used behind the taps' back, unless what they saw was summed wrongly.
+            summed = all(check.curvature <= self.tolerance for check in wrong)
             return (
-                f"{len(wrong)} of {len(self.checks)} layers disagree, starting with "
-                f"{wrong[0]}: the model uses their weights in a way that smidgen does not "
-                "see. Leave them out of the subset."
+                f"{len(wrong)} of {count} layers disagree, starting with {wrong[0].name}: "
+                + (_WRONG_SUMS if summed else _UNSEEN)
+            )
+        within = f"(errors below {self.tolerance:g}, |z| below {_MOST_Z:g})"
+        if not self.lost:
+            return (
+                f"All {count} layers agree with the exact computation {compared} {within}."
             )
         return (
-            f"All {len(self.checks)} layers agree with the exact computation on "
-            f"{self.examples} outputs (errors below {self.tolerance:g}, |z| below "
-            f"{_MOST_Z:g})."
+            f"{count - len(self.lost)} of {count} layers agree with the exact computation "
+            f"{compared} {within}. The others are seen as they are, but 'kron' keeps none of "
+            f"their curvature, starting with {self.lost[0]}: they keep the prior. Use "
+            "structure='ekfac', or approximation='expand'."
         )
 
     def __str__(self) -> str:
-        headings = ("layer", "curvature", "variance", "samples", "kron's gap", "verdict")
-        table = format_table([headings, *map(_cells, self.checks)], left=(0, 5))
+        table = format_table([_HEADINGS, *map(_cells, self.checks)], left=(0, 6))
         return f"{table}\n\n{self.summary()}"
 
 
@@ -158,8 +201,16 @@ def verify(
         )
     kron = kron.with_precision(precision)
     exact = exact_jacobians(problem, batches, find_blocks(problem.model, subset))
+    factors = exact_factors(
+        problem,
+        batches,
+        find_blocks(problem.model, kron.subset),
+        kron.approximation,
+        lambda outputs: exact_hessians(problem, outputs),
+    )
     comparison = _Comparison(
         exact,
+        factors,
         diagonal,
         kron,
         _output_variances(problem, batches, kron),
@@ -176,6 +227,7 @@ class _Comparison:
     """Both sides of the comparison, and how close they must be."""
 
     exact: ExactJacobians
+    factors: Mapping[str, Tensor]
     diagonal: LaplacePosterior
     kron: LaplacePosterior
     variances: Mapping[str, Tensor]
@@ -187,12 +239,15 @@ class _Comparison:
         """Compare one layer."""
         if name not in self.kron.operators:
             remark = "skipped: it mixes examples, or never runs"
-            return LayerCheck(name, nan, nan, nan, nan, remark, True)
+            return LayerCheck(name, nan, nan, nan, nan, nan, remark, True)
         factored, covariance = self._factored(name)
         curvature = self.exact.curvature(name)
-        least = self.least
+        least, size = self.least, float(curvature.norm())
+        vanished = max(least, _VANISHED * size)
         errors = (
             _error(self.diagonal.operators[name].values, curvature.diagonal(), least),
+            # Where it vanishes by definition, what is left of either is rounding.
+            _error(factored, self.factors[name], vanished),
             _error(self.variances[name], self.exact.variance(name, covariance), least),
         )
         score = covariance_score(self.draws[name], covariance * self.kron.likelihood.scale)
@@ -201,8 +256,9 @@ class _Comparison:
             *errors,
             score,
             _error(factored, curvature, least),
-            "" if float(curvature.norm()) > least else "hardly affects any output",
+            "" if size > least else "hardly affects any output",
             all(error <= self.tolerance for error in errors) and score <= _MOST_Z,
+            size > least and float(factored.norm()) <= vanished,
         )
 
     def _factored(self, name: str) -> tuple[Tensor, Tensor]:
@@ -287,13 +343,13 @@ def _tolerance(model: nn.Module) -> float:
 
 def _cells(check: LayerCheck) -> tuple[str, ...]:
     if isnan(check.curvature):
-        return (check.name, "", "", "", "", check.remark)
-    verdict = "agrees" if check.agrees else "DISAGREES"
+        return (check.name, "", "", "", "", "", check.verdict)
     return (
         check.name,
         f"{check.curvature:.1e}",
+        f"{check.factors:.1e}",
         f"{check.variance:.1e}",
         f"z {check.samples:.1f}",
         f"{check.approximation:.0%}",
-        f"{verdict} ({check.remark})" if check.remark else verdict,
+        check.verdict,
     )

@@ -133,7 +133,7 @@ def _fit_levels(
         "curvature": select.scores.curvature(problem, some),
     }
     subsets = {f"{p:g} %": select.sparse_kfac(model, percent=p) for p in _PERCENTS}
-    subsets["last layer"] = select.last_layer(model)
+    subsets["last layer"] = select.last_layer(problem, train)
     for name, scores in by.items():
         subsets[f"10 % by {name}"] = select.sparse_kfac(model, percent=10, by=scores)
     posteriors = fit.laplace_many(problem, train, subsets)
@@ -158,15 +158,14 @@ class _Tables:
         """The blocks of a recipe by the label of their precision."""
         blocks: Any = self.validation.covariance
         layers = [layer for level, layer in blocks if level == recipe.level]
-        # All levels that can be told apart by layer end with the classifier.
-        last = [layer for level, layer in blocks if level == "10 %"][-1]
+        last = {layer for level, layer in blocks if level == "last layer"}
         parts: dict[str, list[tuple[str, str]]] = {}
         for layer in layers:
             group = "attention" if "attention" in layer else "mlp"
             label = {"scalar": "all", "layer": layer}.get(recipe.scope, group)
-            if layer == last and recipe.scope != "scalar":
+            if layer in last and recipe.scope != "scalar":
                 label = "head"
-            level = "last layer" if recipe.head and layer == last else recipe.level
+            level = "last layer" if recipe.head and layer in last else recipe.level
             parts.setdefault(label, []).append((level, layer))
         return parts
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from smidgen import fit, select
+from smidgen.curvature.output_layers import first_batch, name_head
 from smidgen.errors import ArgumentError, how_to_install
 from smidgen.fit.epochs import Epoch
 from smidgen.integrations.huggingface import load_with_head
@@ -59,8 +60,6 @@ class Start:
     @property
     def head_weights(self) -> Subset:
         """The weights of the head."""
-        if self.head == "last":
-            return select.last_layer(self.model)
         return select.named(self.model, list(find_head(self.model, self.head)))
 
     def shuffled(self) -> SplitLoader:
@@ -93,7 +92,8 @@ def load_start(job: Job, base: str) -> Start:
     likelihood = Gaussian(1) if data.about.numbers else Categorical(2)
     loaders = data.loaders(loaded.tokenizer, _ROWS_AT_ONCE)
     problem = Problem(loaded.model, likelihood, data.forward)
-    return Start(problem, loaded.head, data, loaded.tokenizer, loaders, job.seed)
+    head = name_head(problem, first_batch(loaders["train"]), loaded.head)
+    return Start(problem, head, data, loaded.tokenizer, loaders, job.seed)
 
 
 def choose_weights(

@@ -66,7 +66,7 @@ def choose_subsets(
     if not all(0 < percent <= 100 for percent in percents):
         raise ArgumentError(f"percents must be in (0, 100], got {list(percents)}.")
     if by == "last-layer":
-        found = select.last_layer(problem.model)
+        found = select.last_layer(problem, tables.loader("train"))
         yield 100 * found.fraction, found
         return
     noisy = replace(problem, likelihood=Gaussian(1, noise))

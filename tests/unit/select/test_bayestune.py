@@ -57,6 +57,9 @@ def test_a_pretrained_map_is_not_taken_for_a_head():
     with pytest.raises(ArgumentError, match=said):
         select.bayestune(model, given)
     ids = [(torch.tensor([1, 2]), torch.tensor([1, 2]))]
+    said = "'out' makes the outputs and cannot be chosen .*tied to embed"
+    with pytest.raises(ArgumentError, match=said):
+        select.bayestune(model, given, batches=ids)
     with pytest.raises(ArgumentError, match=said):
         fit.langevin(model, ids, settings=fit.LangevinSettings(num_data=2))
     assert select.bayestune(model, given, fraction=0.5, head="none").size == 8

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.curvature.output_layers import see_output_layers
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.fit.calibration.groups import group_labels
 from smidgen.weights.affine import coverage
@@ -59,13 +60,15 @@ def unknown(request):
 
 
 def test_nobody_takes_the_map_before_what_makes_the_outputs(unknown):
-    model, _, why = unknown
+    model, inputs, why = unknown
     with pytest.raises(StructureError, match=f"last layer cannot be chosen: {why}"):
         smidgen.select.last_layer(model)
+    with pytest.raises(StructureError, match="'(out|1)' makes the outputs and cannot be"):
+        smidgen.select.last_layer(model, [inputs])
     with pytest.raises(ArgumentError, match=f"got 'last': {why}"):
         find_head(model, "last")
     last = coverage(model).layers[-1]
-    assert not find_certain_head(model, last.outputs)
+    assert not find_certain_head(coverage(model), last.outputs)
 
 
 @pytest.mark.parametrize("method", ["laplace", "swag"])
@@ -85,7 +88,9 @@ def test_an_inner_map_is_not_labelled_a_last_layer():
     posterior = smidgen.fit.laplace(model, [batch], subset, precision=1)
     record = smidgen.compare(model, posterior, [batch], progress=False)
     assert record.results["methods"][-1]["label"] == "Chosen by name"
-    assert group_labels("group", posterior, smidgen.Problem(model)) == {"hidden": "mlp"}
+    seen = see_output_layers(smidgen.Problem(model), batch)
+    assert group_labels("group", posterior, lambda: coverage(model)) == {"hidden": "mlp"}
+    assert group_labels("group", posterior, lambda: seen) == {"hidden": "mlp"}
 
 
 def test_without_any_map_a_head_is_asked_for():
@@ -97,7 +102,9 @@ def test_a_map_that_runs_again_at_the_end_is_the_last():
     first, middle, again = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     again.weight, again.bias = first.weight, first.bias
     model = nn.Sequential(first, nn.Tanh(), middle, nn.Tanh(), again)
-    assert list(smidgen.select.last_layer(model).parts) == ["0.weight", "0.bias"]
+    for batches in (None, [torch.randn(2, 2)]):
+        last = smidgen.select.last_layer(model, batches)
+        assert list(last.parts) == ["0.weight", "0.bias"]
     assert list(find_head(model, "last")) == ["0.weight", "0.bias"]
 
 
@@ -117,8 +124,7 @@ class Prompted(nn.Module):
 
 def test_embeddings_and_norms_behind_the_head_are_no_output_maps():
     model = Prompted()
-    assert coverage(model).output_layer.name == "classifier"
-    assert set(smidgen.select.last_layer(model).parts) == {
-        "classifier.weight",
-        "classifier.bias",
-    }
+    assert [layer.name for layer in coverage(model).output_layers] == ["classifier"]
+    for batches in (None, [torch.randn(2, 4)]):
+        last = smidgen.select.last_layer(model, batches)
+        assert set(last.parts) == {"classifier.weight", "classifier.bias"}

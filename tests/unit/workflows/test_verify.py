@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.curvature.accumulate import Accumulator
 from smidgen.errors import ArgumentError
 from smidgen.workflows.verify import covariance_score
+from tests.support.cases import CASES
 from tests.support.tolerances import Z
 
 
@@ -23,6 +25,80 @@ def test_all_maps_of_all_cases_agree(case, unchanged):
     covered = [each.name for each in smidgen.coverage(model).layers]
     assert [check.name for check in found.checks] == covered
     assert "agree with the exact computation" in str(found)
+
+
+def lose_all_but_the_first_column(self, trace):
+    """The sums as they once were: inputs counted only where the first column reached."""
+    self.ran.update(name for name in self.names if trace.runs(name))
+    _, parts = self.columns.of(trace)
+    for part in parts:
+        for k, column in enumerate(part):
+            deltas = trace.deltas(column, more=True)
+            if k == 0:
+                for name in deltas:
+                    self.add_inputs(trace, name)
+            self.add_deltas(trace, deltas)
+
+
+class TwoHeads(nn.Module):
+    """Two separate heads on tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first, self.second = (
+            nn.Linear(3, 5),
+            nn.Linear(5, 1),
+            nn.Linear(5, 1),
+        )
+
+    def forward(self, x):
+        x = torch.tanh(self.body(x))
+        return torch.cat([self.first(x), self.second(x)], -1)
+
+
+@pytest.mark.parametrize("likelihood", [smidgen.Gaussian(2), smidgen.Bernoulli(2)])
+def test_factors_that_forget_a_head_disagree(likelihood, monkeypatch):
+    """A layer without curvature under kron is not "agrees" where the exact one has some."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, x = TwoHeads(), torch.randn(2, 3, 3)
+    problem = smidgen.Problem(model, likelihood)
+    batches = [(x, (x[..., :2] > 0).float())]
+    right = smidgen.verify(problem, batches)
+    assert right.agrees, str(right)
+    assert not right.lost
+    assert max(check.factors for check in right.checks) < 1e-5
+    monkeypatch.setattr(Accumulator, "_add_columns", lose_all_but_the_first_column)
+    found = smidgen.verify(problem, batches)
+    (wrong,) = (check for check in found.checks if not check.agrees)
+    assert wrong.name == "second"
+    assert wrong.factors == pytest.approx(1)
+    assert wrong.curvature < 1e-5
+    assert not found.agrees
+    assert wrong.verdict == "DISAGREES"
+    assert "1 of 3 layers disagree, starting with second" in str(found)
+    assert "what 'kron' makes of them is not" in found.summary()
+
+
+def test_a_layer_that_kron_loses_by_definition_is_lost_and_does_not_agree():
+    """δ of attention's keys sum to zero over the positions: "reduce" keeps nothing of them."""
+    case = next(case for case in CASES if case.name == "bert-2")
+    model, batch = case.make()
+    found = smidgen.verify(case.problem(model), [batch])
+    assert found.lost == ("bert.encoder.layer.0.attention.self.key",)
+    (key,) = (check for check in found.checks if check.lost)
+    assert key.verdict == "LOST BY KRON"
+    assert key.approximation == pytest.approx(1)
+    assert found.agrees
+    assert "7 of 8 layers agree" in found.summary()
+    assert "structure='ekfac'" in found.summary()
+    measured = smidgen.fit.laplace(
+        case.problem(model),
+        [batch],
+        smidgen.select.named(model, f"{key.name}.*"),
+        structure="ekfac",
+    )
+    assert float(measured.operators[key.name].values.sum()) > 0
 
 
 class Beside(nn.Module):

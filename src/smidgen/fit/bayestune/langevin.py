@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from smidgen.curvature.output_layers import name_head
 from smidgen.errors import ArgumentError
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule, Scales, WeightUpdate
 from smidgen.fit.bayestune.published import Published
@@ -30,7 +31,7 @@ from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import count_batches
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction, require_coverage
-from smidgen.weights.head import Head, check_width, find_head
+from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset, Whole, check_subset
 from smidgen.weights.top_k import top_k_overlap
 from smidgen.weights.vector import SubsetVector
@@ -174,15 +175,20 @@ def langevin(
     if subset is not None:
         check_subset(subset)
     problem = as_problem(model)
-    moving, free = _find_moving(problem.model, subset, settings.head)
+    moving, free = None, frozenset[str]()
+    if settings.head != "last":
+        # What can be refused without data is refused before any is read.
+        moving, free = _find_moving(problem.model, subset, settings.head)
     loader = ResumableLoader(batches)
     with (
         loader.seeded(seed),
         preserve_random_state(problem.model, seeding=True),
         torch.enable_grad(),
     ):
-        problem, _, _ = problem.on_shadow().settle(batches)
-        check_width(problem.model, settings.head, problem.likelihood.outputs)
+        problem, first, _ = problem.on_shadow().settle(batches)
+        if moving is None:
+            head = name_head(problem, first, settings.head)
+            moving, free = _find_moving(problem.model, subset, head)
         num_data = _count_data(problem, batches, settings)
         torch.manual_seed(seed)
         tensors = SubsetVector(problem.model, moving).tensors

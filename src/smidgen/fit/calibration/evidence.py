@@ -10,17 +10,20 @@ neither held-out data nor a pass.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.operators import JOINT
+from smidgen.curvature.output_layers import find_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.types import Batch
 from smidgen.weights.blocks import find_blocks
 
 # Natural logs of the precisions that are searched: 1e-6 to 1e10.
@@ -57,13 +60,19 @@ def log_evidence(posterior: LaplacePosterior, model: nn.Module | Problem) -> flo
 
 
 def calibrate_by_evidence(
-    posterior: LaplacePosterior, model: nn.Module | Problem, *, scope: Scope = "scalar"
+    posterior: LaplacePosterior,
+    model: nn.Module | Problem,
+    batches: Iterable[Batch] | None = None,
+    *,
+    scope: Scope = "scalar",
 ) -> LaplacePosterior:
     """Choose the prior precision that makes the training data likeliest.
 
     Args:
         posterior: The posterior; it may be fitted without labels.
         model: The model it was fitted to.
+        batches: A list or a data loader; the first batch shows which layer is the head, for
+            scope "group". Without them it is guessed as `select.last_layer` does.
         scope: One precision, one for each group, or one for each layer.
 
     Returns:
@@ -71,7 +80,7 @@ def calibrate_by_evidence(
     """
     problem = as_problem(model)
     posterior.require(problem.model)
-    labels = group_labels(scope, posterior, problem)
+    labels = group_labels(scope, posterior, lambda: find_output_layers(problem, batches))
     norms = _squared_norms(posterior, problem)
     chosen = {
         label: _search(posterior, [n for n in labels if labels[n] == label], norms)

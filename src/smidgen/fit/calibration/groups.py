@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from smidgen.curvature.operators import JOINT
 from smidgen.errors import ArgumentError
-from smidgen.outputs.problem import Problem
 from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.weights.affine import coverage
+from smidgen.weights.affine import Coverage
 
 Scope = Literal["auto", "scalar", "group", "layer"]
 
 
 def group_labels(
-    scope: Scope, posterior: LaplacePosterior, problem: Problem
+    scope: Scope, posterior: LaplacePosterior, covered: Callable[[], Coverage]
 ) -> dict[str, str]:
     """Label each operator by the precision it shares; "auto" means by group if possible."""
+    # `covered` is asked only where groups are wanted: to see the head takes a pass.
     if scope not in get_args(Scope):
         raise ArgumentError(f"scope must be one of {get_args(Scope)}, got {scope!r}.")
     joint = JOINT in posterior.operators
-    if scope == "scalar" or (scope == "auto" and joint):
+    if scope == "scalar" or (scope == "auto" and len(posterior.operators) == 1):
         return dict.fromkeys(posterior.operators, "all")
     if joint:
         raise ArgumentError(
@@ -29,8 +30,7 @@ def group_labels(
         )
     if scope == "layer":
         return {name: name for name in posterior.operators}
-    covered = coverage(problem.model)
-    groups = {layer.name: str(layer.group) for layer in covered.layers}
-    if covered.output_layer is not None:
-        groups[covered.output_layer.name] = "head"
+    seen = covered()
+    groups = {layer.name: str(layer.group) for layer in seen.layers}
+    groups |= {layer.name: "head" for layer in seen.output_layers}
     return {name: groups[name] for name in posterior.operators}

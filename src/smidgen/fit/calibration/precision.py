@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from smidgen.curvature.output_layers import see_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
@@ -29,6 +30,7 @@ from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import Calibration
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 
 What = Literal["joint", "precision", "temperature"]
@@ -83,7 +85,6 @@ def calibrate_precision(
     posterior.require(problem.model)
     what = settings.what
     _check_choices(posterior, what)
-    labels = group_labels(settings.scope, posterior, problem)
     likelihood = posterior.likelihood
     name = likelihood.resolve_link(link.name, link.top)
     grid = None
@@ -92,15 +93,21 @@ def calibrate_precision(
         # Only regressions have a scale other than one.
         grid = checked_grid(settings.precisions)
         grid = grid * likelihood.scale if what == "precision" else grid
-    table = variance_table(
-        problem,
-        batches,
-        {"": posterior},
-        grid,
-        name,
-        label=lambda _, operator: labels[operator],
-        top=link.top,
-    )
+    # Around the loader too, which may draw from torch's own generator.
+    with preserve_random_state(problem.model):
+        problem, first, read_once = problem.settle(batches)
+        labels = group_labels(
+            settings.scope, posterior, lambda: see_output_layers(problem, first)
+        )
+        table = variance_table(
+            problem,
+            read_once,
+            {"": posterior},
+            grid,
+            name,
+            label=lambda _, operator: labels[operator],
+            top=link.top,
+        )
     objective = Objective(
         likelihood,
         table.outputs,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from smidgen import fit, select
 from smidgen.curvature.kronecker import Approximation
+from smidgen.curvature.output_layers import peek
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import checked_grid, score_precisions
@@ -25,6 +26,7 @@ from smidgen.outputs.predictive import Predictive
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import VarianceTable, variance_table
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.runtime.record import Record
 from smidgen.types import Batch
@@ -135,10 +137,16 @@ def ramp(
     settings = settings or RampSettings()
     clock = _Clock()
     problem = as_problem(model)
+    last = None
+    if "last-layer" in settings.schemes:
+        # Around the loader too, which may draw from torch's own generator.
+        with preserve_random_state(problem.model):
+            first_held_out, validation = peek(validation)
+            last = select.last_layer(problem, [first_held_out])
     posteriors = fit.laplace_many(
         problem,
         train,
-        _choose_subsets(problem.model, settings),
+        _choose_subsets(problem.model, settings, last),
         progress=progress,
         settings=fit.LaplaceSettings(approximation=settings.approximation),
     )
@@ -151,7 +159,7 @@ def ramp(
     batches = track(validation, "validating", show=progress)
     table = variance_table(problem, batches, posteriors, grid, link)
     clock.lap("validation pass")
-    scorer = _Scorer(problem, posteriors, table, link)
+    scorer = _Scorer(problem, posteriors, table, link, last)
     points = scorer.score_all(settings, progress)
     chosen = choose_points(points, settings.schemes, settings.most_stochastic)
     clock.lap("choosing")
@@ -188,15 +196,17 @@ class _Clock:
         self.laps[name], self.last = now - self.last, now
 
 
-def _choose_subsets(model: nn.Module, settings: RampSettings) -> dict[float, Subset]:
+def _choose_subsets(
+    model: nn.Module, settings: RampSettings, last: Subset | None
+) -> dict[float, Subset]:
     """Choose what is fitted: the percentages, and whole layers where a scheme needs them."""
     require_schemes(settings.schemes, SCHEMES)
     if settings.repeats < 1:
         raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
     subsets = {p: select.sparse_kfac(model, percent=p) for p in _percents(settings)}
     whole = set(settings.schemes) - {"sparse-kfac", "best-budget"}
-    if whole == {"last-layer"}:
-        subsets.setdefault(WHOLE, select.last_layer(model))
+    if last is not None and whole == {"last-layer"}:
+        subsets.setdefault(WHOLE, last)
     elif whole:
         subsets.setdefault(WHOLE, select.sparse_kfac(model, percent=WHOLE))
     return subsets
@@ -215,12 +225,14 @@ class _Scorer:
         posteriors: Mapping[float, LaplacePosterior],
         table: VarianceTable,
         link: str,
+        last: Subset | None,
     ) -> None:
         self.problem, self.posteriors = problem, posteriors
         self.table, self.link = table, link
         fitted = {name for p in posteriors.values() for name in p.operators}
         layers = require_coverage(problem.model).layers
         self.layers = [layer for layer in layers if layer.name in fitted]
+        self.last = [x.name for x in self.layers if last and x.weight in last.parts]
         self.norms = layer_norms(problem.model)
         self.likelihood = next(iter(posteriors.values())).likelihood
         self.objective = Objective(self.likelihood, table.outputs, table.targets, link)
@@ -252,6 +264,7 @@ class _Scorer:
             self.layers,
             self.norms,
             percents,
+            last=self.last,
             repeats=settings.repeats,
             seed=settings.seed,
         )

@@ -71,6 +71,7 @@ def list_points(
     norms: Mapping[str, float],
     percents: Sequence[float],
     *,
+    last: Sequence[str],
     repeats: int,
     seed: int,
 ) -> list[UnscoredPoint]:
@@ -85,7 +86,8 @@ def list_points(
                 for p in percents
             ]
         elif scheme == "last-layer":
-            candidates.append(UnscoredPoint(scheme, 1, ((WHOLE, names[-1]),)))
+            blocks = tuple((WHOLE, name) for name in last)
+            candidates.append(UnscoredPoint(scheme, len(last), blocks))
         elif scheme == "full":
             blocks = tuple((WHOLE, name) for name in names)
             candidates.append(UnscoredPoint(scheme, len(names), blocks))

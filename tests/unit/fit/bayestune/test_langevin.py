@@ -592,28 +592,33 @@ def test_the_prior_counts_against_labelled_tokens():
     assert count_training_data(problem, DataLoader(data, 1), 7) == 7
 
 
-def test_a_last_map_that_does_not_make_the_outputs_is_no_head():
+def test_a_head_that_is_registered_first_is_the_last_map():
     class Backwards(nn.Module):
         def __init__(self):
             super().__init__()
             self.classifier = nn.Linear(5, 2)
-            self.body = nn.Linear(3, 5)
+            self.enter, self.body = nn.Linear(3, 4), nn.Linear(4, 5)
 
         def forward(self, x):
-            return self.classifier(self.body(x).tanh())
+            return self.classifier(self.body(self.enter(x).tanh()).tanh())
 
     data = TensorDataset(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
     few = {"steps": 4, "burn_in": 2, "thin": 1}
-    with pytest.raises(ArgumentError, match="'body' has 5 outputs, the model 2"):
-        fit.langevin(
-            Backwards(), DataLoader(data, 3), **grouped(fit.LangevinSettings, **few)
-        )
     model = Backwards()
-    head = select.named(model, ["classifier*"])
-    found = fit.langevin(
-        model, DataLoader(data, 3), **grouped(fit.LangevinSettings, head=head, **few)
-    )
-    assert sorted(found.means) == ["body.bias", "body.weight"]
+    for head in ("last", select.named(model, ["classifier*"])):
+        found = fit.langevin(
+            model, DataLoader(data, 3), **grouped(fit.LangevinSettings, head=head, **few)
+        )
+        parts = ("body.bias", "body.weight", "enter.bias", "enter.weight")
+        assert sorted(found.means) == list(parts)
+    # Told without data, a choice by these scores is refused once data are seen.
+    tuned = {"settings": fit.FinetuneSettings(epochs=1)}
+    chosen = select.bayestune(model, found.means, fraction=0.2)
+    with pytest.raises(ArgumentError, match="got one without 'classifier'"):
+        fit.finetune(model, DataLoader(data, 3), chosen, **tuned)
+    seen = select.bayestune(model, found.means, fraction=0.2, batches=DataLoader(data, 3))
+    delta = fit.finetune(model, DataLoader(data, 3), seen, **tuned).delta
+    assert set(delta.replaced) == {"classifier.weight", "classifier.bias"}
 
 
 def test_the_prior_counts_against_labelled_rows():

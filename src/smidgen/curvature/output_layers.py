@@ -1,0 +1,220 @@
+"""Which layers make the outputs: seen in a forward pass, not guessed from the modules' order.
+
+The output of every affine layer is cut and made a root of its own. The output layers are those
+whose root the model's outputs depend on directly, with no other affine layer in between; there
+may be several, side by side. Where a module is reached that holds a matrix and is no affine
+layer, an output layer tied to the embeddings say, there is no output layer to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from inspect import signature
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from smidgen.curvature.dry_run import pretend
+from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.problem import Problem
+from smidgen.runtime.guard import preserve_random_state
+from smidgen.types import Batch
+from smidgen.weights.affine import LAST_LAYER_ORIGIN, Coverage, coverage, find_opaque
+from smidgen.weights.head import Head, find_head
+from smidgen.weights.origin import Origin
+from smidgen.weights.subset import Subset, Whole
+
+# As many examples as tell one from another: connections do not depend on how many there are.
+_FEW = 2
+_NOTHING = "no affine layer is seen to reach the outputs"
+
+
+def see_output_layers(problem: Problem, batch: Batch) -> Coverage:
+    """Cover a model, with the output layers that a pass over a few examples shows."""
+    few = _take_few(batch)
+    try:
+        return _see(problem, lambda shadow: shadow.outputs(few))
+    except Exception:
+        if few is batch:
+            raise
+        # What looked like the examples' axis was another.
+        return _see(problem, lambda shadow: shadow.outputs(batch))
+
+
+def guess_output_layers(problem: Problem, batch: Batch = None) -> Coverage:
+    """Cover a model, its output layers seen in a rehearsal if there can be one, else guessed."""
+    # Rehearsed on tensors without numbers, on the batch or on a Hugging Face model's own
+    # inputs: that costs nothing, and nothing can be out of bounds.
+    for inputs in (batch, _make_dummy(problem.model)):
+        if inputs is not None:
+            try:
+                return _see(problem, _rehearsal(inputs))
+            except Exception:  # noqa: S112
+                # A model for other inputs, or a pass that depends on the numbers.
+                continue
+    return coverage(problem.model)
+
+
+def find_output_layers(problem: Problem, batches: Iterable[Batch] | None) -> Coverage:
+    """Cover a model, its output layers seen on the first batch, or guessed without any."""
+    if batches is None:
+        return guess_output_layers(problem)
+    with preserve_random_state(problem.model):
+        # Around the loader too, which may draw from torch's own generator.
+        first = first_batch(batches)
+    return see_output_layers(problem, first)
+
+
+def first_batch(batches: Iterable[Batch]) -> Batch:
+    """Take the first batch, to be read again by whoever reads them all."""
+    if isinstance(batches, (Tensor, Mapping, Iterator)):
+        raise ArgumentError(
+            f"batches must be a list or a data loader, got {type(batches).__name__}. Put a "
+            "single batch into a list."
+        )
+    for batch in batches:
+        return batch
+    raise DataError("batches must hold at least one batch, got none. Check the dataset.")
+
+
+def peek(batches: Iterable[Batch]) -> tuple[Batch, Iterable[Batch]]:
+    """Take the first batch; return it, and batches that still have it."""
+    if not isinstance(batches, Iterator):
+        return first_batch(batches), batches
+    first = first_batch(list(islice(batches, 1)))
+    return first, chain([first], batches)
+
+
+def name_head(problem: Problem, batch: Batch, head: Head) -> Head:
+    """Name the parameters of the "last" layers, as a pass shows them; return other heads."""
+    if head != "last":
+        return head
+    return tuple(find_head(problem.model, head, see_output_layers(problem, batch)))
+
+
+def check_last_layer(problem: Problem, batch: Batch, subset: Subset) -> None:
+    """Refuse a subset that was chosen as the last layer and lacks one that makes outputs."""
+    if not _claims_last(subset.origin):
+        return
+    covered = see_output_layers(problem, batch)
+    whole = {name for name, part in subset.parts.items() if isinstance(part, Whole)}
+    missing = [x.name for x in covered.output_layers if not x.shapes.keys() <= whole]
+    if missing:
+        raise ArgumentError(
+            "subset must hold the layers that make the outputs if it is the last layer, got "
+            f"one without {' and '.join(map(repr, missing))}. Choose it with "
+            "smidgen.select.last_layer(model, batches), which runs a batch to see them."
+        )
+    # Where nothing is reached at all, the fit itself says what cuts the graph.
+    if not covered.output_layers and covered.without_output_layer != _NOTHING:
+        raise ArgumentError(
+            "subset must hold the layers that make the outputs if it is the last layer, got "
+            f"another: {covered.without_output_layer}. Choose it by name, with "
+            "smidgen.select.named."
+        )
+
+
+def _claims_last(origin: Origin | None) -> bool:
+    """Whether a subset, or one that it was joined with, was chosen as the last layer."""
+    return origin is not None and any(
+        part.selector == LAST_LAYER_ORIGIN or LAST_LAYER_ORIGIN in part.settings
+        for part in origin.parts()
+    )
+
+
+def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:
+    """Run a pass in which every layer's outputs are cut, and see which the outputs reach."""
+    covered = coverage(problem.model)
+    layers = {path: layer for layer in covered.layers for path in layer.modules}
+    opaque = find_opaque(problem.model, covered)
+    roots: list[tuple[str, Tensor]] = []
+    shadow = problem.on_shadow()
+    with preserve_random_state(problem.model), torch.enable_grad():
+        for path in (*layers, *opaque):
+            shadow.model.get_submodule(path).register_forward_hook(_cut(path, roots))
+        outputs = run(shadow)
+        gradients: tuple[Tensor | None, ...] = ()
+        if outputs.requires_grad and roots:
+            gradients = torch.autograd.grad(
+                outputs.sum(), [root for _, root in roots], allow_unused=True
+            )
+    pairs = zip(roots, gradients, strict=False)
+    reached = {path for (path, _), gradient in pairs if gradient is not None}
+    for path in opaque:
+        if path in reached:
+            why = f"{path!r} makes the outputs and cannot be chosen ({opaque[path]})"
+            return replace(covered, output_layers=(), without_output_layer=why, seen=True)
+    found = {layers[path].name for path in reached}
+    return replace(
+        covered,
+        output_layers=tuple(layer for layer in covered.layers if layer.name in found),
+        without_output_layer="" if found else _NOTHING,
+        seen=True,
+    )
+
+
+def _cut(path: str, roots: list[tuple[str, Tensor]]) -> Callable[..., Any]:
+    def cut(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or not torch.is_grad_enabled():
+            return tensor
+        root = tensor.detach().requires_grad_()
+        roots.append((path, root))
+        # The clone may be changed in place, which a leaf forbids.
+        return root.clone()
+
+    return lambda _, args, out: tree_map_only(Tensor, cut, out)
+
+
+def _rehearsal(batch: Batch) -> Callable[[Problem], Tensor]:
+    def run(shadow: Problem) -> Tensor:
+        with FakeTensorMode():
+            tensors = {n: pretend(p) for n, p in shadow.model.named_parameters()}
+            tensors |= {n: pretend(b) for n, b in shadow.model.named_buffers()}
+            shown = tree_map_only(Tensor, pretend, batch)
+            return shadow.outputs(shown, tensors)
+
+    return run
+
+
+def _make_dummy(model: nn.Module) -> Batch:
+    """Take one row of a Hugging Face model's own inputs, if it has any."""
+    try:
+        own = {name: value[:1] for name, value in model.dummy_inputs.items()}  # type: ignore[operator,union-attr]
+        if "attention_mask" in signature(model.forward).parameters:
+            own.setdefault("attention_mask", torch.ones_like(own["input_ids"]))
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError):
+        return None
+    return own
+
+
+def _take_few(batch: Batch) -> Batch:
+    """Take the first examples of a batch, if its axis of examples can be told."""
+    sizes = [len(tensor) for tensor in _tensors(batch) if tensor.dim()]
+    if not sizes or sizes[0] <= _FEW:
+        return batch
+    return _slice(batch, sizes[0])
+
+
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, tuple, list)):
+        for item in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(item)
+
+
+def _slice(batch: Batch, examples: int) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch[:_FEW] if batch.dim() and len(batch) == examples else batch
+    if isinstance(batch, Mapping):
+        return {name: _slice(value, examples) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_slice(item, examples) for item in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_slice(item, examples) for item in batch)
+    return batch

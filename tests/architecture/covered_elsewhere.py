@@ -45,7 +45,7 @@ _COVERING = {
         fit/bayestune/chain fit/bayestune/published fit/bayestune/step fit/data_size
     """,
     "unit/fit/calibration/test_precision.py": """
-        fit/calibration/calibrate fit/calibration/evidence fit/calibration/golden_section
+        fit/calibration/calibrate fit/calibration/evidence
         fit/calibration/groups fit/calibration/objective fit/calibration/temperature
     """,
     "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/training_run",

@@ -32,3 +32,6 @@ COARSE = {"rel": 0.25}
 STATE_RATIO = 0.15
 # The first steps of a weight that has just come, in learning rates.
 ADAM_STEP = 1.5
+# Nats of the log evidence of a float32 model, at precisions from 1e-10: each direction without
+# curvature adds the square of a rounding over the precision.
+EVIDENCE = {"rel": 0.0, "abs": 1e-3}

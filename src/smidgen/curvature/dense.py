@@ -42,7 +42,7 @@ class DenseAccumulator(Accumulator):
             for name in self.names
         ]
         flat = torch.cat([jacobian.flat() for jacobian in jacobians], -1)  # (B, D)
-        self.matrix += gram(flat)
+        self.matrix += gram(flat.double())
 
     def running(self) -> list[Tensor]:
         """List the one matrix."""

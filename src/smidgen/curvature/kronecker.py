@@ -83,7 +83,8 @@ class KroneckerAccumulator(Accumulator):
             x, lengths = x * used[..., None].to(x.dtype), used.sum(1)
         if self.reduces:
             # Positions that do not count are zero in x, so the sum leaves them out.
-            x = x.sum(1, keepdim=True) / lengths.clamp_min(1)[:, None, None]
+            x = x.sum(1, keepdim=True, dtype=torch.float64)
+            x = x / lengths.clamp_min(1)[:, None, None]
             sums.count += int((lengths > 0).sum())
         else:
             sums.count += int(lengths.sum())
@@ -92,7 +93,8 @@ class KroneckerAccumulator(Accumulator):
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add to G: over positions, or over their sums."""
         for name, delta in deltas.items():
-            delta = delta.sum(1, keepdim=True) if self.reduces else delta
+            if self.reduces:
+                delta = delta.sum(1, keepdim=True, dtype=torch.float64)
             self.blocks[name].rows += self._product(delta)  # of (B, 1, n) or (B, T, n)
 
     def running(self) -> list[Tensor]:
@@ -133,5 +135,9 @@ def kronecker_factors(
 
 def gram(tensor: Tensor) -> Tensor:
     """Σ v vᵀ over all leading axes: products in the tensor's type, the sum in fp64."""
+    # A product in fp32 gives directions that the data say nothing about a curvature of 1e-7
+    # of the largest, and at a small prior precision the evidence counts each of them. So
+    # whatever is one vector an example comes in fp64; only `expand`, with a vector a position,
+    # would take twice as long.
     flat = tensor.reshape(-1, tensor.shape[-1])
     return (flat.T @ flat).double()

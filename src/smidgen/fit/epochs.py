@@ -40,10 +40,11 @@ class Epoch:
         return cls(int(number), train_nll, nll, None if isnan(accuracy) else accuracy)
 
     def gains(self, best: Epoch, stop_on: Criterion) -> bool:
-        """Whether it beats the best epoch before it."""
-        if stop_on == "nll" or self.accuracy is None or best.accuracy is None:
+        """Whether it beats the best epoch before it; the NLL decides between equals."""
+        ours, theirs = self.accuracy, best.accuracy
+        if stop_on == "nll" or ours is None or theirs is None or ours == theirs:
             return self.nll < best.nll
-        return self.accuracy > best.accuracy
+        return ours > theirs
 
 
 def backward(

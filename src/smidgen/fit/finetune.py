@@ -65,8 +65,8 @@ class FinetuneSettings:
             0.01); for a subset, the pull towards the pretrained values (default 0).
         accumulate: Batches whose gradients make one step.
         patience: Stop after this many epochs without a gain.
-        stop_on: What counts as a gain: higher "accuracy" (the default for classes) or
-            lower "nll" (the default otherwise).
+        stop_on: What counts as a gain: higher "accuracy" (the default for classes; the
+            NLL decides between equals) or lower "nll" (the default otherwise).
 
     Raises:
         ArgumentError: If a number is out of its range.

@@ -32,7 +32,7 @@ from smidgen.runtime.guard import fingerprint, preserve_random_state, quick_fing
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset, check_subset
-from smidgen.weights.vector import find_parameters
+from smidgen.weights.vector import SubsetIndex, find_parameters
 
 
 def swag(
@@ -62,7 +62,8 @@ def swag(
 
     Returns:
         The posterior, at temperature 1; `calibrate` chooses another. A regression's noise
-        is fitted to the validation data, or without them to the training residuals.
+        is fitted to the validation data, or without them to the training residuals at
+        the posterior's mean.
     """
     settings = settings or SwagSettings()
     rates = settings.rates(choosing=validation is not None)
@@ -184,7 +185,7 @@ class _Collecting:
         validation: Iterable[Batch] | None,
         seed: int,
     ) -> SwagPosterior:
-        """Fit a regression's noise to validation data, or to the training residuals."""
+        """Fit a regression's noise to validation data, or to the mean's training residuals."""
         likelihood, settings = posterior.likelihood, self.settings
         if not isinstance(likelihood, Gaussian):
             return posterior
@@ -196,7 +197,11 @@ class _Collecting:
                 torch.manual_seed(seed)
                 # No more batches than SGD took: a stream may have no end.
                 read = islice(batches, settings.steps)
-                squares, rows = sum_squared_residuals(self.problem, read)
+                # At the mean: SGD may have gone far from where it started.
+                parameters = find_parameters(self.problem.model, self.subset)
+                index = SubsetIndex(self.subset, parameters)
+                mean = index.replaced(parameters, posterior.mean)
+                squares, rows = sum_squared_residuals(self.problem, read, mean)
             noise = float(squares.mean()) / max(rows, 1)
             if not noise > 0:
                 raise DataError("all residuals are zero: there is no noise to fit.")

@@ -1,8 +1,8 @@
-"""Residuals of a regression at the trained weights, and the noise that they tell."""
+"""Residuals of a regression, and the noise that they tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -16,16 +16,19 @@ from smidgen.types import Batch, Reduce
 
 
 def sum_squared_residuals(
-    problem: SettledProblem, batches: Iterable[Batch]
+    problem: SettledProblem,
+    batches: Iterable[Batch],
+    replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, int]:
     """Sum the squared residuals for relative noise one, (C,) in fp64, and count the rows."""
+    # At the model's own weights, but for those `replaced`, by name.
     likelihood = problem.likelihood
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
     shadowed = problem.on_shadow()
     with preserve_random_state(problem.model), torch.no_grad():
         for batch in batches:
-            outputs = shadowed.outputs(batch).flatten(0, -2)
+            outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
             targets, kept = problem.read(batch, outputs)
             if targets is not None:
                 sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()

@@ -244,8 +244,9 @@ class _DenseStructure(_Structure):
 
     def fit_peak(self, columns: int, operators: int) -> int:
         square = self.size**2
-        # All layers' Jacobians, side by side too, and their product in both types.
-        work = 2 * self.trace.examples * self.size * self.e + (self.e + _DOUBLE) * square
+        # All layers' Jacobians, side by side too, those in fp64, and their product.
+        jacobians = self.trace.examples * self.size
+        work = (2 * self.e + _DOUBLE) * jacobians + _DOUBLE * square
         running = _DOUBLE * square + self._pass(columns, work)
         return max(running, _DOUBLE * (1 + _EIGH_MATRICES) * square)
 

@@ -399,3 +399,54 @@ def test_an_epoch_without_classes_comes_back_from_a_checkpoint():
         assert Epoch.from_row(torch.tensor(epoch.to_row()).double().tolist()) == Epoch(
             3, pytest.approx(0.2), pytest.approx(0.4), accuracy
         )
+
+
+def test_the_nll_decides_among_equal_accuracies():
+    planted = [(0.80, 0.60), (0.82, 0.5597), (0.82, 0.4210), (0.82, 0.4300), (0.81, 0.1)]
+    history = [Epoch(i + 1, 0.0, nll, hits) for i, (hits, nll) in enumerate(planted)]
+    best = history[0]
+    for epoch in history[1:]:
+        best = epoch if epoch.gains(best, "accuracy") else best
+    assert best == history[2]
+    assert not best.gains(best, "accuracy")
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["whole", "sparse"])
+def test_of_epochs_with_equal_accuracy_the_lowest_nll_is_kept(sparse, tmp_path):
+    """Labels told with certainty from the start: only the NLL still falls."""
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 0] += 3 * x[:, 0].sign()
+    batches = [(x, (x[:, 0] > 0).long())]
+
+    def run(epochs, checkpoint=None, stop_after=None):
+        model, seen = nn.Linear(3, 2), []
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[-0.1, 0.0, 0.0], [0.1, 0.0, 0.0]]))
+            model.bias.zero_()
+
+        def forward(network, batch):
+            seen.append(1)
+            if stop_after is not None and len(seen) > stop_after:
+                raise KeyboardInterrupt
+            return network(batch[0])
+
+        return fit.finetune(
+            smidgen.Problem(model, smidgen.Categorical(2), forward),
+            batches,
+            everything(model) if sparse else None,
+            validation=batches,
+            checkpoint=checkpoint,
+            settings=fit.FinetuneSettings(epochs=epochs, patience=2, learning_rate=0.05),
+        )
+
+    tuned = run(6)
+    assert {epoch.accuracy for epoch in tuned.history} == {1.0}
+    nlls = [epoch.nll for epoch in tuned.history]
+    # Patience of two did not end it: each epoch gained.
+    assert nlls == sorted(nlls, reverse=True) and len(nlls) == 6
+    assert tuned.best == tuned.history[-1]
+    with pytest.raises(KeyboardInterrupt):
+        run(6, tmp_path / "run", stop_after=7)
+    resumed = run(6, tmp_path / "run")
+    assert (resumed.history, resumed.best) == (tuned.history, tuned.best)
+    assert torch.equal(resumed.model.weight, tuned.model.weight)

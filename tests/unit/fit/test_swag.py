@@ -311,8 +311,9 @@ def test_a_regression_has_its_noise_fitted():
     plain = {"learning_rate": 1e-3, "steps": 20, "every": 2, "rank": 3}
     problem = case.problem(model)
     alone = swag(problem, train, subset, **grouped(SwagSettings, **plain))
-    squares = (y[:40] - model(x[:40]).detach()).square()
-    assert alone.likelihood.noise == pytest.approx(float(squares.mean()), rel=1e-9)
+    assert alone.likelihood.noise == pytest.approx(
+        residual_at_mean(alone, model, x[:40], y[:40]), rel=1e-9
+    )
     # A loader without an end is read four times, as often as SGD did: 20 steps of 5.
     endless = swag(
         problem, Repeated(train), subset, **grouped(SwagSettings, **plain)
@@ -328,6 +329,40 @@ def test_a_regression_has_its_noise_fitted():
         problem, train, subset, validation=validation, **grouped(SwagSettings, **rates)
     )
     assert dict(chosen.rates)[1e-3] == pytest.approx(tuned.calibration.chosen_nll, rel=1e-9)
+
+
+def residual_at_mean(posterior, model, x, y):
+    """The mean squared training residual at the mean of a posterior over the last layer."""
+    twin = deepcopy(model)
+    end = list(twin.parameters())[-2:]
+    weight, bias = posterior.mean.split([p.numel() for p in end])
+    with torch.no_grad():
+        end[0].copy_(weight.view(end[0].shape))
+        end[1].copy_(bias)
+        return float((y - twin(x)).square().mean())
+
+
+def test_the_noise_is_that_of_the_mean_and_not_of_where_sgd_began():
+    """An untrained head: SGD goes a long way from residuals that tell nothing."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(200, 4, generator=generator)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5], [1.5]])
+    y = y + 0.3 * torch.randn(200, 1, generator=generator)
+    model = nn.Sequential(nn.Identity(), nn.Linear(4, 1))
+    nn.init.zeros_(model[1].weight)
+    found = swag(
+        model,
+        split((x, y), 20),
+        smidgen.select.last_layer(model),
+        settings=SwagSettings(
+            steps=300, burn_in=150, learning_rate=0.02, momentum=0.5, weight_decay=0.0
+        ),
+    )
+    assert float((y - model(x)).detach().square().mean()) > 5
+    noise = found.likelihood.noise
+    assert noise == pytest.approx(residual_at_mean(found, model, x, y), rel=1e-6)
+    # The standard error of a mean of 200 squares.
+    assert abs(noise - 0.09) < Z * 0.09 * (2 / 200) ** 0.5
 
 
 class Repeated:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from smidgen.curvature.operators import JOINT
 from smidgen.curvature.output_layers import find_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior

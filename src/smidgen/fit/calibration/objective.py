@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError
-from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.brent import minimize
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.links import DRAWS, NODES, standard_normals
 
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
-# Shrinks the bracket to 5e-6 of a nat, where the NLL is flat to 1e-11.
-_STEPS = 30
+_SCANNED = 9
 Curve = Callable[[Tensor], Tensor]
 """From temperatures (P,) to mean NLLs (P,)."""
 # Draws of the logits are made for a few precisions at a time.
@@ -66,15 +65,28 @@ class Objective:
             covariance, lambda curve, count: curve(_repeat(scale, count))
         )
 
-    def best(self, covariance: Tensor | None) -> tuple[Tensor, Tensor]:
+    def best(
+        self, covariance: Tensor | None, *, near: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Find the best scale under each covariance and the mean NLL there, (P,) each."""
+        # Temperatures near the best ones, (P,), save most of the search.
         if isinstance(self.likelihood, Gaussian):
             unit = self._unit_variances(covariance)
             noise = (self._squares() / (unit + 1)).mean((-2, -1))
             if not (noise > 0).all():
                 raise DataError("all residuals are zero: there is no noise to fit.")
             return noise, self._gaussian(unit, noise)
-        temperatures, nlls = self._by_pieces(covariance, best_temperatures)
+        if near is None:
+            temperatures, nlls = self._by_pieces(covariance, best_temperatures)
+            return temperatures, nlls
+        left = near.log()
+
+        def search(curve: Curve, count: int) -> Tensor:
+            nonlocal left
+            some, left = left[:count], left[count:]
+            return _temperatures_near(curve, some)
+
+        temperatures, nlls = self._by_pieces(covariance, search)
         return temperatures, nlls
 
     def _unit_variances(self, covariance: Tensor | None) -> Tensor:
@@ -134,7 +146,26 @@ def _repeat(scale: float, count: int) -> Tensor:
 
 def best_temperatures(curve: Curve, count: int) -> Tensor:
     """Find the best temperatures on P curves, and the NLLs there: (2, P)."""
-    # The NLL is convex in 1/T for a point estimate, so its curve has one valley.
-    high = _repeat(_LARGEST, count)
-    logs = minimize(lambda logs: curve(logs.exp()), -high, high, steps=_STEPS)
-    return torch.stack([logs.exp(), curve(logs.exp())])
+    # The NLL of a point estimate is convex in 1/T, but an average over draws may have two
+    # valleys: the scan finds the deeper one.
+    logs = torch.linspace(-_LARGEST, _LARGEST, _SCANNED, dtype=torch.float64)
+    nlls = torch.stack([curve(_repeat(float(place.exp()), count)) for place in logs])
+    lowest = nlls.argmin(0)  # (P,)
+    low = logs[(lowest - 1).clamp_min(0)]
+    high = logs[(lowest + 1).clamp_max(_SCANNED - 1)]
+    found = minimize(lambda places: curve(places.exp()), low, high)
+    return torch.stack([found.exp(), curve(found.exp())])
+
+
+def _temperatures_near(curve: Curve, logs: Tensor) -> Tensor:
+    """Improve guesses of log T, (P,), by two parabolas; temperatures and NLLs, (2, P)."""
+    nlls = curve(logs.exp())
+    for width in (0.25, 0.05):
+        left, right = curve((logs - width).exp()), curve((logs + width).exp())
+        bend, slope = left + right - 2 * nlls, (right - left) / 2
+        steps = torch.where(bend > 0, -slope / bend, -4 * slope.sign()).clamp(-4, 4)
+        moved = logs + width * steps
+        found = curve(moved.exp())
+        logs = torch.where(found < nlls, moved, logs)
+        nlls = torch.minimum(found, nlls)
+    return torch.stack([logs.exp(), nlls])

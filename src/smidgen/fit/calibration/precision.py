@@ -19,7 +19,8 @@ from torch import Tensor
 
 from smidgen.curvature.output_layers import see_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.brent import minimize
+from smidgen.fit.calibration.grid_search import GridSearch
 from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.temperature import warn_if_extreme
@@ -36,9 +37,6 @@ from smidgen.types import Batch
 What = Literal["joint", "precision", "temperature"]
 GRID: tuple[float, ...] = tuple(10 ** (k / 4) for k in range(-16, 25))
 """Prior precisions from 1e-4 to 1e6, four to a decade."""
-# Standard deviation, in nats, of the prior on a group's precision about the common one.
-_SPREAD = 8.0
-_SWEEPS = 10
 # Three points to a decade: there the cubic of `VarianceTable.at` errs by 3h⁴/128 < 1 %.
 _DENSE = 1.01 * log(10) / 3
 
@@ -139,7 +137,13 @@ def choose_precisions(
         scores[winner],
     )
     if len(table.covariance) > 1:
-        choice = _descend(objective, table, choice, winner, jointly=jointly)
+        places, scale, nll = GridSearch(objective, table, curve, jointly).run()
+        # The prior may prefer the common one, but never something worse.
+        if nll < choice.nll:
+            chosen = table.precisions[list(places)].tolist()
+            choice = ScaledPrecisions(
+                dict(zip(table.covariance, chosen, strict=True)), scale, nll
+            )
     elif refine and _is_dense_around(winner, table.precisions):
         choice = _refine(objective, table, choice, winner, jointly=jointly)
     at_edge = _warn_at_edges(choice, table.precisions)
@@ -230,43 +234,6 @@ def _refine(
     return ScaledPrecisions(
         dict.fromkeys(choice.precisions, precision), float(scale), float(nll)
     )
-
-
-def _descend(
-    objective: Objective,
-    table: VarianceTable,
-    choice: ScaledPrecisions,
-    winner: int,
-    *,
-    jointly: bool,
-) -> ScaledPrecisions:
-    """Move the precision of one label at a time until none moves; keep what does better."""
-    # A normal prior on its log keeps each near the common one: few held-out examples say
-    # little about many numbers.
-    logs = table.precisions.log()
-    penalty = (logs - logs[winner]).square() / (2 * _SPREAD**2 * len(objective))
-    places = dict.fromkeys(table.covariance, winner)
-    total = table.total(table.covariance)[winner]
-    scale = choice.scale
-    for _ in range(_SWEEPS):
-        before = dict(places)
-        for label, covariance in table.covariance.items():
-            rest = total - covariance[places[label]]
-            candidates = rest + covariance.double()
-            if isinstance(objective.likelihood, Gaussian) and jointly:
-                nll = objective.best(candidates)[1]
-            else:
-                nll = objective.nll(candidates, scale)
-            places[label] = int((nll + penalty).argmin())
-            total = candidates[places[label]]
-        scales, nlls = _score(objective, total[None], jointly=jointly)
-        scale, lowest_nll = float(scales), float(nlls)
-        if places == before:
-            break
-    if not lowest_nll < choice.nll:
-        return choice
-    precisions = {label: float(table.precisions[i]) for label, i in places.items()}
-    return ScaledPrecisions(precisions, scale, lowest_nll)
 
 
 def _apply_choice(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError, SmidgenWarning
-from smidgen.fit.calibration.golden_section import minimize
+from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,8 @@ from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import GRID
 from smidgen.posterior.variance_table import variance_table
 from tests.support.cases import CASES, Case, OneBlock, padded_tokens
-from tests.support.tolerances import EXACT, INTERPOLATED
+from tests.support.oracles import output_hessian
+from tests.support.tolerances import EVIDENCE, EXACT, INTERPOLATED
 
 FAST = [
     case for case in CASES if case.name in ("mlp-2", "mlp-4", "mlp-regression", "bert-2")
@@ -147,6 +149,66 @@ def test_the_evidence_equals_dense_determinants(case, structure):
     expected -= 0.5 * 0.7 * float(weights.detach().square().sum())
     found = smidgen.fit.log_evidence(posterior, problem)
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+def dense_values(structure, layers):
+    """Curvatures of a network's layers from inputs (N, m) and δ = Λ^½ ∂f/∂a (N, C, n)."""
+    if structure == "full":
+        roots = [torch.einsum("bcn,bm->bcnm", d, x).flatten(2) for x, d in layers]
+        # Squares of singular values: exact where the matrix itself would be rounded.
+        return torch.linalg.svdvals(torch.cat(roots, -1).flatten(0, 1)).square()
+    values = []
+    for x, delta in layers:
+        g = torch.linalg.svd(delta.flatten(0, 1), full_matrices=True)
+        a = torch.linalg.svd(x / len(x) ** 0.5, full_matrices=True)
+        if structure == "kron":
+            values.append(torch.outer(g.S.square(), a.S.square()))
+            continue
+        if structure == "ekfac":
+            x, delta = x @ a.Vh.T, delta @ g.Vh.T
+        values.append(torch.einsum("bcn,bm->nm", delta.square(), x.square()))
+    return torch.cat([value.flatten() for value in values])
+
+
+@pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_evidence_of_an_fp32_model_is_right_at_any_precision(structure, kind):
+    """Fewer examples than weights: most directions have no curvature, and must add none."""
+    torch.manual_seed(0)
+    outputs = 3 if kind == "categorical" else 1
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, outputs)
+    )
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(12, 8, generator=generator) * 2
+    y = torch.randn(12, 1, generator=generator)
+    if kind == "categorical":
+        y = torch.randint(outputs, (12,), generator=generator)
+    likelihood = {"categorical": smidgen.Categorical, "gaussian": smidgen.Gaussian}[kind]
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    posterior = smidgen.fit.laplace(
+        smidgen.Problem(model, likelihood(outputs)), [(x, y)], subset, structure=structure
+    )
+    twin = deepcopy(model).double()
+    hidden = twin[:2](x.double()).detach()
+    logits = twin[2](hidden).detach()
+    values, vectors = torch.linalg.eigh(
+        torch.stack([output_hessian(kind, row) for row in logits])
+    )
+    last = values.clamp_min(0).sqrt()[..., None] * vectors.mT  # (N, C, C)
+    first = last @ twin[2].weight.detach() * (1 - hidden.square())[:, None]
+    one = torch.ones(12, 1).double()
+    layers = [
+        (torch.cat([one, x.double()], 1), first),
+        (torch.cat([one, hidden], 1), last),
+    ]
+    curvature = dense_values(structure, layers) / posterior.likelihood.scale
+    norm = sum(float(p.detach().square().sum()) for p in twin.parameters())
+    fitted = float(posterior.likelihood.log_prob(logits, y).sum())
+    for tau in [10.0**power for power in range(-10, 5)]:
+        exact = fitted - 0.5 * float((curvature / tau).log1p().sum()) - 0.5 * tau * norm
+        found = smidgen.fit.log_evidence(posterior.with_precision(tau), model)
+        assert found == pytest.approx(exact, **EVIDENCE), tau
 
 
 def test_the_evidence_of_a_linear_model_is_the_exact_marginal_likelihood():

@@ -22,6 +22,7 @@ from smidgen.runtime.writing.claim import Output
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.workflows.bayestune import Finding
+    from smidgen.workflows.tuned_folder import TunedFolder
 
 Val = Annotated[
     Path | None, Option(help="Held-out data; by default a tenth of --train is held out.")
@@ -115,7 +116,7 @@ def bayestune(
     run = outputs.open_run(
         context,
         (*made, *outputs.files(json=json_file)),
-        [Output("--checkpoint", path) for path in paths.states],
+        _list_states(paths),
         overwrite=overwrite,
     )
     paths = replace(paths, overwrite=run.overwrite, checkpoint=checkpoint or run.folder)
@@ -130,6 +131,14 @@ def bayestune(
     write_json(json_file, record.results)
     out.print(f"wrote {write(record, paths.page)}")
     run.finish()
+
+
+def _list_states(paths: TunedFolder) -> list[Output]:
+    """List the checkpoints in a folder that the user named, and the folder first."""
+    if paths.checkpoint is None:
+        return []
+    folder = Output("--checkpoint", paths.checkpoint, folder=True)
+    return [folder, *(Output("--checkpoint", path) for path in paths.states)]
 
 
 def _read_tables(

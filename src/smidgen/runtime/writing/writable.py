@@ -35,8 +35,11 @@ def require_writable(
     """
     path = Path(path)
     wanted = "a folder" if folder else "a file"
-    if not path.name and not folder or "\0" in str(path):
-        raise StoreError(f"{name} must be the path of {wanted}, got {str(path)!r}.")
+    if "\0" in str(path):
+        raise StoreError(
+            f"{name} must be the path of {wanted}, got {str(path)!r}, which holds a null "
+            "character. Choose another name."
+        )
     try:
         absolute = Path(os.path.abspath(path))
         ancestor = _find_existing(absolute.parent)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -76,14 +78,20 @@ def test_a_disk_without_the_space_is_refused(tmp_path):
     assert "Free some space" in text
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path):
+@pytest.fixture
+def public():
+    """A folder that every user may enter; pytest's own are closed."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_a_folder_of_somebody_else_is_refused(public):
     """As another user: root may write everywhere."""
-    closed, opened = tmp_path / "closed", tmp_path / "opened"
+    closed, opened = public / "closed", public / "opened"
     for folder, mode in ((closed, 0o755), (opened, 0o777)):
         folder.mkdir()
         folder.chmod(mode)
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o055)
     code = f"""
 import os
 from smidgen.errors import StoreError

@@ -1,0 +1,129 @@
+"""What a command writes is checked before its work: neither model nor data exist here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+from smidgen.runtime.memory import format_bytes
+from tests.faults.works import TEXTS, make_world
+from tests.integration.test_cli import run
+
+DATA = "--train no.tsv --val no.tsv"
+COMMANDS = {
+    "finetune": (f"finetune no {DATA} --out made", ["json", "out"]),
+    "fit": (f"fit no {DATA} --out made", ["json", "out"]),
+    "bayestune": (f"bayestune no {DATA} --out made", ["json", "out", "checkpoint"]),
+    "ramp": (f"ramp no {DATA} --test no.tsv --out made", ["json", "out"]),
+    "train-sparse": (
+        "train-sparse --train no.npz --out made",
+        ["json", "out", "picture", "checkpoint"],
+    ),
+    "evaluate": ("evaluate no no --test no.tsv", ["json", "report"]),
+    "predict": ("predict no no --data no.tsv", ["json"]),
+    "plan": ("plan no", ["json"]),
+    "verify": ("verify no --data no.tsv", ["json"]),
+    "report": ("report no.json", ["json", "out"]),
+    "demo": ("demo", ["json", "out"]),
+    "study run": ("study run uci", ["out"]),
+    "study report": ("study report uci", ["json", "page"]),
+}
+OPTIONS = [(name, option) for name, (_, options) in COMMANDS.items() for option in options]
+# Where folders are written, and not files.
+FOLDERS = {
+    *((name, "out") for name in COMMANDS if name != "report"),
+    ("bayestune", "checkpoint"),
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys, name, option, value):
+    """Run a command whose option cannot be written; its words, on one line."""
+    words = COMMANDS[name][0].split()
+    if f"--{option}" in words:
+        words[words.index(f"--{option}") + 1] = value
+    else:
+        words += [f"--{option}", value]
+    assert run(*words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("smidgen: ")
+    assert f"--{option} must " in said
+    return said
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
+def test_an_output_that_cannot_be_written_is_refused_first(capsys, place, name, option):
+    (place / "file").touch()
+    for value in ("file/new", "/proc/new", "y/" + "x" * 300 + "/z"):
+        said = refused(capsys, name, option, value)
+        # A long name is cut.
+        assert value[:30] in said or "x" * 40 in said
+    if (name, option) in FOLDERS:
+        assert "the file" in refused(capsys, name, option, "file")
+    else:
+        assert "the folder" in refused(capsys, name, option, ".")
+        assert "the device" in refused(capsys, name, option, "/dev/full")
+    assert [path.name for path in place.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [pair for pair in OPTIONS if pair not in FOLDERS]
+)
+def test_a_file_that_exists_is_refused_first(capsys, place, name, option):
+    if option == "checkpoint":
+        pytest.skip("one that exists is resumed from")
+    (place / "there").write_text("mine")
+    assert run(*COMMANDS[name][0].split(), f"--{option}", "there") == 1
+    assert "there exists already" in capsys.readouterr().err
+    assert (place / "there").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_fails_leaves_nothing(place, name):
+    if name in ("demo", "study run"):
+        pytest.skip("its data come with it")
+    assert run(*COMMANDS[name][0].split(), "--json", "new/folder/n.json") == 1
+    assert not list(place.iterdir())
+
+
+@contextmanager
+def small_disk(disk, size):
+    """Mount a disk of so many bytes."""
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root may mount a disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_without_space_is_refused_before_the_fit(capsys, tmp_path):
+    """As much as `plan` says is needed, and the system says is not there."""
+    make_world(tmp_path)
+    assert (
+        run(*f"plan map --percent 100 --no-time --json {tmp_path}/plan.json".split()) == 0
+    )
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    stored = next(row for row in plan["rows"] if row["chosen"])["cost"]["stored_bytes"]
+    words = f"fit map --train train.tsv --val val.tsv {TEXTS} --percent 100"
+    # Enough to begin with, and for the description of the run.
+    with small_disk(tmp_path / "disk", (1 << 20) + stored // 2 + 8192) as disk:
+        assert run(*words.split(), "--out", disk / "made") == 1
+        assert not list(disk.iterdir())
+    told = capsys.readouterr()
+    said = " ".join(told.err.split())
+    assert "--out must be on a disk with" in said
+    assert format_bytes(stored + (1 << 20)) in said
+    assert str(disk / "made") in said
+    assert "Fitting" not in told.out

@@ -183,12 +183,11 @@ class Tapped:
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
     _slots: int = 1
-    _seen: bool = False
+    _checked: bool = False
 
     def run(self, batch: Batch) -> Trace:
         """Run the forward pass of one batch."""
-        self._uses = {name: [] for name in self.blocks}
-        self._roots = []
+        self._begin()
         outputs = self.problem.outputs(batch)
         if not len(outputs):
             raise DataError("a batch holds no example. Leave empty batches out.")
@@ -202,13 +201,19 @@ class Tapped:
         self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
+    def _begin(self) -> None:
+        self._uses = {name: [] for name in self.blocks}
+        self._roots = []
+
     def _require_runs(self, batch: Batch) -> None:
         """Refuse a forward that uses the chosen weights and calls none of their layers."""
-        if self._seen or any(self._uses.values()):
+        if self._checked or any(self._uses.values()):
             return
-        self._seen = True
-        shapes = [block.layer.shapes for block in self.blocks.values()]
-        if self.problem.depends_on(batch, {name for known in shapes for name in known}):
+        self._checked = True
+        names = {name for block in self.blocks.values() for name in block.layer.shapes}
+        depends = self.problem.depends_on(batch, names)
+        self._begin()
+        if depends:
             raise DataError(
                 "forward must call the layers whose weights were chosen, got one that uses "
                 "their weights without a call: all curvature would be zero. Call the layers, "

@@ -20,7 +20,7 @@ from torch.random import fork_rng
 
 from smidgen.errors import ArgumentError
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 _State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, str]] = WeakKeyDictionary()
 # How many entries of each tensor are read, since its version may not tell of a change.
@@ -140,7 +140,7 @@ def preserve_random_state(model: nn.Module, *, seeding: bool = False) -> Iterato
                 _unless_seeding(partial(_write_random_states, devices, before))
 
 
-def _unless_seeding(call: Callable[[], Result]) -> Result | None:
+def _unless_seeding(call: Callable[[], _Result]) -> _Result | None:
     """Call a function unless another thread is seeding."""
     if not _SEEDING.acquire(blocking=False):
         return None

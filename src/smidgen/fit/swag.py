@@ -77,7 +77,8 @@ def swag(
     ):
         with preserve_model(problem.model):
             problem, first, _ = problem.settle(batches)
-            check_last_layer(problem, first, subset)
+            if subset.claims_last:
+                check_last_layer(problem, first, subset)
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)

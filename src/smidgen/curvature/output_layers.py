@@ -24,9 +24,8 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
-from smidgen.weights.affine import LAST_LAYER_ORIGIN, Coverage, coverage, find_opaque
+from smidgen.weights.affine import Coverage, coverage, find_opaque
 from smidgen.weights.head import Head, find_head
-from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
 
 # As many examples as tell one from another: connections do not depend on how many there are.
@@ -98,9 +97,7 @@ def name_head(problem: Problem, batch: Batch, head: Head) -> Head:
 
 
 def check_last_layer(problem: Problem, batch: Batch, subset: Subset) -> None:
-    """Refuse a subset that was chosen as the last layer and lacks one that makes outputs."""
-    if not _claims_last(subset.origin):
-        return
+    """Refuse a subset that claims to be the last layer and lacks one that makes outputs."""
     covered = see_output_layers(problem, batch)
     whole = {name for name, part in subset.parts.items() if isinstance(part, Whole)}
     missing = [x.name for x in covered.output_layers if not x.shapes.keys() <= whole]
@@ -117,14 +114,6 @@ def check_last_layer(problem: Problem, batch: Batch, subset: Subset) -> None:
             f"another: {covered.without_output_layer}. Choose it by name, with "
             "smidgen.select.named."
         )
-
-
-def _claims_last(origin: Origin | None) -> bool:
-    """Whether a subset, or one that it was joined with, was chosen as the last layer."""
-    return origin is not None and any(
-        part.selector == LAST_LAYER_ORIGIN or LAST_LAYER_ORIGIN in part.settings
-        for part in origin.parts()
-    )
 
 
 def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:

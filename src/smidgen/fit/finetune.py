@@ -153,7 +153,8 @@ def finetune(
     with _training(problem.model, loader, None if subset is None else seed):
         problem, first, _ = problem.settle(batches)
         if subset is not None:
-            check_last_layer(problem, first, subset)
+            if subset.claims_last:
+                check_last_layer(problem, first, subset)
             settings = replace(settings, head=_find_new(problem, first, settings.head))
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)

@@ -137,7 +137,8 @@ def laplace(
             problem = fit_relative_noise(problem, batches, reduce)
         tracked = track(batches, "fitting", show=progress)
         problem, first, read_once = problem.settle(tracked)
-        check_last_layer(problem, first, subset)
+        if subset.claims_last:
+            check_last_layer(problem, first, subset)
         blocks = drop_mixing_layers(problem, first, blocks)
         subset = restrict_subset(subset, blocks)
         vectors = settings.backward_vectors(problem.likelihood)

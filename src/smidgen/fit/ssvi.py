@@ -97,7 +97,7 @@ def ssvi(
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_random_state(network):
         problem, first, _ = problem.settle(batches)
-        if subset is not None:
+        if subset is not None and subset.claims_last:
             check_last_layer(dense, first, subset)
         num_data = count_training_data(problem, batches, settings.num_data)
     with (

@@ -77,7 +77,8 @@ def swag(
         torch.enable_grad(),
     ):
         problem, first, _ = problem.on_shadow(dropout=settings.dropout).settle(batches)
-        check_last_layer(problem, first, subset)
+        if subset.claims_last:
+            check_last_layer(problem, first, subset)
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)

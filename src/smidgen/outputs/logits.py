@@ -11,9 +11,7 @@ from smidgen.errors import DataError
 
 
 def find_logits(model: nn.Module, returned: Any) -> Tensor:
-    """Find the logits: `["logits"]`, `.logits`, the tensor, or the only one of a tuple."""
-    if isinstance(returned, Tensor):
-        return returned
+    """Find the logits of what is no tensor: `["logits"]`, `.logits`, or the one of a tuple."""
     if isinstance(returned, Mapping) and "logits" in returned:
         found = returned["logits"]
     elif hasattr(returned, "logits"):

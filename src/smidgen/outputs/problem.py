@@ -42,15 +42,17 @@ def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
         inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
         if "use_cache" in inspect.signature(model.forward).parameters:
             inputs["use_cache"] = False
-        return find_logits(model, model(**inputs))
-    if isinstance(batch, (tuple, list)):
+        outputs = model(**inputs)
+    elif isinstance(batch, (tuple, list)):
         if len(batch) > 2:
             raise DataError(
                 f"a batch must be a mapping, a tensor or (inputs, targets), got "
                 f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
             )
-        batch = batch[0]
-    return find_logits(model, model(batch))
+        outputs = model(batch[0])
+    else:
+        outputs = model(batch)
+    return outputs if isinstance(outputs, Tensor) else find_logits(model, outputs)
 
 
 def batch_targets(batch: Batch) -> Tensor | None:

@@ -206,8 +206,7 @@ def plan(
     settings.check(method)
     costs, problem = _METHODS[method], as_problem(model)
     coverage = require_coverage(problem.model)
-    if batch is None:
-        batch = _make_tokens(problem.model, settings.batch_size, settings.max_length)
+    batch = _make_tokens(problem.model, settings) if batch is None else batch
     if subset is None:
         name, subset = name_sparse_kfac(percent), coverage.row_column_blocks(percent / 100)
     else:
@@ -281,14 +280,14 @@ def _check_structure(model: nn.Module, subset: Subset, structure: str) -> None:
         )
 
 
-def _make_tokens(model: nn.Module, batch_size: int, max_length: int) -> Batch:
+def _make_tokens(model: nn.Module, settings: PlanSettings) -> Batch:
     """Make a batch of random tokens for a model that reads them, else None."""
     config = getattr(model, "config", None)
     words = getattr(config, "vocab_size", None)
     if getattr(model, "main_input_name", None) != "input_ids" or not words:
         return None
-    longest = getattr(config, "max_position_embeddings", None) or max_length
-    shape = (batch_size, min(max_length, longest))
+    longest = getattr(config, "max_position_embeddings", None) or settings.max_length
+    shape = (settings.batch_size, min(settings.max_length, longest))
     generator = torch.Generator().manual_seed(0)
     return {"input_ids": torch.randint(0, words, shape, generator=generator)}
 

@@ -15,9 +15,9 @@ from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import as_problem
 from smidgen.select.ranking import check_fraction, check_scores
 from smidgen.types import Batch, Json
-from smidgen.weights.affine import LAST_LAYER_ORIGIN, ceil_fraction, coverage
+from smidgen.weights.affine import ceil_fraction, coverage
 from smidgen.weights.head import Head, find_head
-from smidgen.weights.origin import Origin
+from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Entries, Part, Subset, Whole
 from smidgen.weights.top_k import top_k
 

@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.types import Shape
-from smidgen.weights.origin import Origin
+from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
 Group = Literal["attention", "mlp"]
-
-LAST_LAYER_ORIGIN = "last-layer"
-"""The origin of a subset that was chosen as the last layer."""
 
 _PLAIN = (nn.Linear, nn.Conv2d)
 # Tables of embeddings make outputs only through a layer tied to them, left out itself.

@@ -10,6 +10,9 @@ from typing import Any
 from smidgen.runtime.reading import make_from_json
 from smidgen.types import Json
 
+LAST_LAYER_ORIGIN = "last-layer"
+"""Who chose a last layer; also a setting of others that chose one besides."""
+
 
 @dataclass(frozen=True)
 class Origin:

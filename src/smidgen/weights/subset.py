@@ -28,7 +28,7 @@ from smidgen.runtime.artifact import (
 )
 from smidgen.runtime.reading import convert_json, is_count
 from smidgen.types import Shape
-from smidgen.weights.origin import Origin, combine_origins
+from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin, combine_origins
 
 _SCHEMA = 1
 _KEY = "smidgen-subset"
@@ -114,6 +114,15 @@ class Subset:
     def fraction(self) -> float:
         """The chosen fraction of the universe, in (0, 1]."""
         return self.size / self.total
+
+    @property
+    def claims_last(self) -> bool:
+        """Whether it, or a subset it was joined with, was chosen as the last layer."""
+        origins = [self.origin] if self.origin else []
+        if self.origin and self.origin.selector == "union":
+            origins = self.origin.parts()
+        last = LAST_LAYER_ORIGIN
+        return any(last == o.selector or last in o.settings for o in origins)
 
     def sizes(self) -> dict[str, int]:
         """Count the chosen weights of each parameter."""

@@ -135,6 +135,7 @@ def ramp(
         The points, the chosen posteriors and a record of it all.
     """
     settings = settings or RampSettings()
+    _check_settings(settings)
     clock = _Clock()
     problem = as_problem(model)
     last = None
@@ -184,6 +185,12 @@ def ramp(
     return Ramp(tuple(points), chosen, assembled, record)
 
 
+def _check_settings(settings: RampSettings) -> None:
+    require_schemes(settings.schemes, SCHEMES)
+    if settings.repeats < 1:
+        raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
+
+
 class _Clock:
     """Seconds between laps."""
 
@@ -200,9 +207,6 @@ def _choose_subsets(
     model: nn.Module, settings: RampSettings, last: Subset | None
 ) -> dict[float, Subset]:
     """Choose what is fitted: the percentages, and whole layers where a scheme needs them."""
-    require_schemes(settings.schemes, SCHEMES)
-    if settings.repeats < 1:
-        raise ArgumentError(f"repeats must be 1 or more, got {settings.repeats}.")
     subsets = {p: select.sparse_kfac(model, percent=p) for p in _percents(settings)}
     whole = set(settings.schemes) - {"sparse-kfac", "best-budget"}
     if last is not None and whole == {"last-layer"}:

@@ -48,13 +48,14 @@ _COVERING = {
         fit/calibration/calibrate fit/calibration/evidence
         fit/calibration/groups fit/calibration/objective fit/calibration/temperature
     """,
+    "unit/fit/calibration/test_grid_search.py": "fit/calibration/brent",
     "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/training_run",
     "unit/fit/test_laplace.py": "errors outputs/problem types",
     "unit/fit/test_laplace_many.py": "posterior/variance_table",
     "unit/fit/test_ssvi.py": "sparse/build sparse/flops sparse/network",
     "unit/fit/test_swag.py": "fit/calibration/samples fit/sgd posterior/swag",
     "unit/outputs/likelihood/test_gaussian.py": """
-        outputs/likelihood/base outputs/likelihood/description outputs/residuals
+        outputs/likelihood/base outputs/likelihood/description
     """,
     "unit/planning/test_plan.py": """
         curvature/dry_run posterior/cost posterior/cost_laplace posterior/cost_swag

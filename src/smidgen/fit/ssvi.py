@@ -6,8 +6,10 @@ Minimises −ELBO/N at a temperature, over the active weights only,
 
 β_t rising from 0 to 1 over the warm-up, and moves the active set as it goes
 (`smidgen.sparse.rewire`). T = 1 is variational inference; less is a cold posterior. The
-baselines are the same code: density 1 is dense mean-field VI, a deterministic network is
-sparse training in the manner of RigL (Evci et al., 2020), both at once are plain training.
+noise of a regression is at every step the one that maximises the ELBO: the mean squared
+residual under recent draws. The baselines are the same code: density 1 is dense mean-field
+VI, a deterministic network is sparse training in the manner of RigL (Evci et al., 2020),
+both at once are plain training.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import validation_scores
 from smidgen.fit.training_run import TrainingRun
+from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.outputs.residuals import RunningNoise
 from smidgen.posterior.sparse import SparsePosterior
+from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.guard import disable_recomputing, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.sparse.build import make_sparse
@@ -80,7 +85,9 @@ def ssvi(
         progress: Show a progress bar.
 
     Returns:
-        The posterior of the last epoch, its network in evaluation mode.
+        The posterior of the last epoch, its network in evaluation mode. A regression's
+        noise is fitted along the way, whatever the likelihood came with; for each output
+        if the likelihood has relative noises.
 
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
@@ -122,7 +129,7 @@ def ssvi(
     network.eval()
     return SparsePosterior(
         network=network,
-        likelihood=problem.likelihood,
+        likelihood=training.problem.likelihood,
         num_data=num_data,
         history=tuple(training.history),
         changes=tuple(training.changes),
@@ -170,6 +177,10 @@ class _Training:
         )
         self.history: list[SparseEpoch] = []
         self.changes: list[ActiveSetChange] = []
+        self.noise: RunningNoise | None = None
+        if isinstance(problem.likelihood, Gaussian):
+            # Over an epoch: every example has had its say.
+            self.noise = RunningNoise(problem.likelihood, length)
 
     def describe(self, seed: int) -> dict[str, Any]:
         """What a checkpoint must match; call before the first step."""
@@ -225,7 +236,9 @@ class _Training:
         factor = (1 + cos(pi * step / self.steps)) / 2
         for group in self.optimiser.param_groups:
             group["lr"] = settings.learning_rate * factor * group["multiple"]
-        loss_and_rows = self._loss(batch)
+        outputs = self.problem.training_outputs(batch)
+        self._fit_noise(batch, outputs.detach())
+        loss_and_rows = self.problem.mean_nll(batch, outputs)
         if loss_and_rows is None:
             return 0.0, 0
         loss, rows = loss_and_rows
@@ -238,6 +251,16 @@ class _Training:
         objective.backward()
         self.optimiser.step()
         return float(loss.detach()), rows
+
+    def _fit_noise(self, batch: Batch, outputs: Tensor) -> None:
+        """Take a regression's noise from the residuals, those of this batch among them."""
+        # Of outputs that are not finite the loss says so.
+        if self.noise is None or not bool(torch.isfinite(outputs).all()):
+            return
+        targets, labelled = self.problem.read(batch, outputs)
+        if targets is not None and bool(labelled.any()):
+            likelihood = self.noise.add(outputs[labelled], targets[labelled])
+            self.problem = replace(self.problem, likelihood=likelihood)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, int] | None:
         """Mean NLL of a batch and its labelled rows; None without any."""
@@ -258,7 +281,9 @@ class _Training:
         """All that the next epoch depends on."""
         paths = {name: layer.path for name, layer in self.network.layers.items()}
         step = self.rewiring.step
+        noise = {} if self.noise is None else self.noise.state()
         return {
+            **with_prefix("noise", noise),
             **pack_training(self.network, self.optimiser),
             **pack_history(self.history, self.changes, paths=paths, step=step),
         }
@@ -268,6 +293,9 @@ class _Training:
         self.history, self.changes, notes = unpack_history(state)
         restore_training(state, notes["paths"], self.network, self.optimiser)
         self.rewiring.step = int(notes["step"])
+        if self.noise is not None:
+            likelihood = self.noise.restore(of_prefix("noise", state))
+            self.problem = replace(self.problem, likelihood=likelihood)
 
 
 def _warn_if_fixed(network: SparseNetwork, schedule: Schedule) -> None:

@@ -443,7 +443,8 @@ def test_of_epochs_with_equal_accuracy_the_lowest_nll_is_kept(sparse, tmp_path):
     assert {epoch.accuracy for epoch in tuned.history} == {1.0}
     nlls = [epoch.nll for epoch in tuned.history]
     # Patience of two did not end it: each epoch gained.
-    assert nlls == sorted(nlls, reverse=True) and len(nlls) == 6
+    assert nlls == sorted(nlls, reverse=True)
+    assert len(nlls) == 6
     assert tuned.best == tuned.history[-1]
     with pytest.raises(KeyboardInterrupt):
         run(6, tmp_path / "run", stop_after=7)

@@ -485,12 +485,13 @@ def test_a_network_keeps_its_likelihood(tmp_path):
     ):
         one = smidgen.predict(posterior, model, x, samples=2)
         many = smidgen.predict_batches(posterior, model, batches, samples=2)
+        own = posterior.likelihood
+        noise = own.noise * own.ratios(one.noise[0])
         for predictive in (one, many):
-            torch.testing.assert_close(
-                predictive.noise[0],
-                torch.tensor([0.005, 0.02], dtype=torch.float64),
-                **EXACT,
-            )
+            torch.testing.assert_close(predictive.noise[0], noise, **EXACT)
+        # Fitted, for each output.
+        assert own.noise != likelihood.noise
+        assert own.relative != likelihood.relative
 
 
 class Named(nn.Module):

@@ -377,10 +377,11 @@ class _Tuning:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
+        first = self.weights.values()
         unpack_optimiser(self.weights.optimiser, of_prefix("optimiser", state))
         now, best = of_prefix("now", state), of_prefix("best", state)
-        for values in (now, best):
-            for name, value in self.weights.values().items():
+        for values in (now, best, self.weights.values()):
+            for name, value in first.items():
                 require_like(name, values[name], value)
         self.weights.assign(now)
         self.best_weights = best

@@ -180,10 +180,9 @@ class Sgd:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
         self.step = int(state["step"])
-        self.values = require_like("values", state["values"], self.values.cpu())
-        self.values = self.values.to(self.velocity)
-        velocity = require_like("velocity", state["velocity"], self.velocity.cpu())
-        self.velocity = velocity.to(self.velocity)
+        for name in ("values", "velocity"):
+            now = getattr(self, name)
+            setattr(self, name, require_like(name, state[name], now).to(now))
         self.weights.assign(self.values)
         self.snapshots.restore(state)
         due = max(0, self.step - self.skipped) // self.settings.every

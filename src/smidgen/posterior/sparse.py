@@ -123,7 +123,9 @@ class SparsePosterior(Posterior):
 
     def record_config(self) -> dict[str, Any]:
         """List what identifies it, as the config of a record notes it."""
-        return {**super().record_config(), **self.settings()}
+        # "auto" chooses a path by the clock, and sums in another order end in other bits.
+        paths = {name: layer.path for name, layer in self.network.layers.items()}
+        return {**super().record_config(), **self.settings(), "paths": paths}
 
     def headline(self) -> str:
         """Name the density."""

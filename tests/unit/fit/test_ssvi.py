@@ -142,6 +142,9 @@ def test_the_same_seed_gives_the_same_network():
     )
     assert_same(first.network, second.network)
     assert first.network.subset() != other.network.subset()
+    # A record says which path its numbers came by.
+    taken = first.record_config()["paths"]
+    assert taken == dict.fromkeys(first.network.layers, "sparse")
 
 
 def test_seed_density_and_start_are_of_a_plain_model():

@@ -21,6 +21,7 @@ _COVERING = {
         cli/bayestune cli/options/chain_table report/many_records/chains report/one_record/tuned
         workflows/bayestune workflows/tuned_folder
     """,
+    "integration/test_cli_outputs.py": "cli/options/outputs",
     "integration/test_cli_plan_verify.py": "cli/plan cli/verify integrations/skeleton",
     "integration/test_demo_data.py": "cli/demo integrations/demo_data workflows/demo",
     "integration/test_devices.py": "integrations/devices",

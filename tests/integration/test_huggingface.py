@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     BertForSequenceClassification,
     BertModel,
@@ -13,6 +14,7 @@ from transformers.utils import logging
 
 from smidgen.errors import ArgumentError, DataError, StoreError
 from smidgen.integrations.huggingface import load_classifier, make_text_loader, save_model
+from smidgen.integrations.skeleton import load_skeleton
 from smidgen.integrations.text import TextTable
 from tests.support.tiny import bert_config, gpt2_config, saved
 
@@ -127,8 +129,101 @@ def test_code_in_the_folder_is_never_run(classifier):
         "AutoModelForSequenceClassification": "own.Model",
     }
     (classifier / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ArgumentError, match="classifier transformers can load"):
+    with pytest.raises(ArgumentError, match="asks for code of its own.*trust_remote_code"):
         load_classifier(classifier)
+    with pytest.raises(ArgumentError, match="asks for code of its own"):
+        load_skeleton(classifier)
+    # Asked for, it runs.
+    with pytest.raises(SystemExit, match="run"):
+        load_classifier(classifier, trust_remote_code=True)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"attn_implementation": "org/kernel"},
+        {"_attn_implementation": "org/kernel:attention"},
+        {"_attn_implementation_internal": "flash_attention_2"},
+        {"attn_implementation": {"": "sdpa", "text_config": "org/kernel"}},
+        {"text_config": {"experts_implementation": "org/kernel"}},
+    ],
+)
+def test_a_kernel_that_a_config_names_is_refused(classifier, entry):
+    path = classifier / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, **entry}))
+    with pytest.raises(ArgumentError, match="asks for the kernel .*trust_remote_code=True"):
+        load_classifier(classifier)
+    path.write_text(json.dumps({**config, "attn_implementation": "eager"}))
+    load_classifier(classifier)
+
+
+@pytest.mark.parametrize("shard", ["w.bin", "../outside.safetensors", "/etc/passwd", "a/b"])
+def test_an_index_leads_to_safetensors_of_its_folder_only(classifier, shard):
+    weights = classifier / "model.safetensors"
+    names = list(load_file(weights))
+    outside = classifier.parent / "outside.safetensors"
+    weights.replace(outside)
+    index = classifier / "model.safetensors.index.json"
+
+    def name_shard(file):
+        about = {"metadata": {}, "weight_map": dict.fromkeys(names, file)}
+        index.write_text(json.dumps(about))
+
+    name_shard(shard)
+    with pytest.raises(ArgumentError, match="which is no safetensors file of this folder"):
+        load_classifier(classifier)
+    link = classifier / "link.safetensors"
+    link.symlink_to(outside)
+    name_shard(link.name)
+    with pytest.raises(ArgumentError, match="a link that leaves its folder"):
+        load_classifier(classifier)
+    link.unlink()
+    outside.replace(link)
+    load_classifier(classifier)
+
+
+def test_a_folder_does_not_send_elsewhere(classifier):
+    weights = classifier / "model.safetensors"
+    (classifier / "adapter_config.json").write_text('{"base_model_name_or_path": "a/b"}')
+    with pytest.raises(ArgumentError, match="with an adapter_config.json"):
+        load_classifier(classifier)
+    (classifier / "adapter_config.json").unlink()
+    weights.replace(classifier.parent / "elsewhere")
+    weights.symlink_to(classifier.parent / "elsewhere")
+    with pytest.raises(ArgumentError, match="a link that leaves its folder"):
+        load_classifier(classifier)
+    # The hub's cache is made of such links.
+    cache = classifier.parent / "cache"
+    (cache / "snapshots").mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    (classifier.parent / "elsewhere").replace(cache / "blobs" / "0a1b")
+    weights.unlink()
+    fetched = classifier.replace(cache / "snapshots" / "revision")
+    (fetched / weights.name).symlink_to("../../blobs/0a1b")
+    load_classifier(fetched)
+
+
+def test_malformed_files_of_a_model_are_one_sentence(classifier):
+    for file in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        before = (classifier / file).read_text() if (classifier / file).exists() else None
+        for text in ("[" * 100_000, "{", '{"a": 1, "a": 2}', "[]", '{"a": ' * 70 + "1"):
+            (classifier / file).write_text(text)
+            with pytest.raises(
+                ArgumentError, match=f"{file}.*Save the model again"
+            ) as error:
+                load_classifier(classifier)
+            assert "\n" not in str(error.value)
+        (classifier / file).unlink()
+        if before is not None:
+            (classifier / file).write_text(before)
+    config = json.loads((classifier / "config.json").read_text())
+    for change in ({"hidden_size": "abc"}, {"hidden_size": -4}, {"model_type": ["bert"]}):
+        (classifier / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ArgumentError):
+            load_classifier(classifier)
+        with pytest.raises(ArgumentError):
+            load_skeleton(classifier)
 
 
 def test_damaged_weights_are_refused(classifier):
@@ -291,7 +386,7 @@ def test_a_failed_save_leaves_the_old_model(encoder, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(tokenizer, "save_pretrained", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StoreError, match="model cannot be written: disk full"):
         save_model(model, tokenizer, folder, overwrite=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert sorted(os.listdir(tmp_path)) == ["encoder", "model"]

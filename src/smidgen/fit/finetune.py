@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, StoreError
 from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
@@ -33,6 +33,7 @@ from smidgen.fit.epochs import (
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.runtime.artifact import require_like
 from smidgen.runtime.checkpoint import (
     of_prefix,
     pack_optimiser,
@@ -369,9 +370,16 @@ class _Tuning:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
+        first = self.weights.values()
         unpack_optimiser(self.weights.optimiser, of_prefix("optimiser", state))
-        self.weights.assign(of_prefix("now", state))
-        self.best_weights = of_prefix("best", state)
+        now, best = of_prefix("now", state), of_prefix("best", state)
+        for values in (now, best, self.weights.values()):
+            for name, value in first.items():
+                require_like(name, values[name], value)
+        self.weights.assign(now)
+        self.best_weights = best
         self.history = [Epoch.from_row(row) for row in state["history"].tolist()]
-        self.best = self.history[int(state["best"]) - 1]
-        self.steps = int(state["steps"])
+        number, self.steps = int(state["best"]), int(state["steps"])
+        if not 1 <= number <= len(self.history) <= self.settings.epochs or self.steps < 0:
+            raise StoreError(f"{len(self.history)} epochs cannot have {number} as the best")
+        self.best = self.history[number - 1]

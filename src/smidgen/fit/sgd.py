@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DivergedError
+from smidgen.errors import ArgumentError, DivergedError, StoreError
 from smidgen.fit.epochs import backward
 from smidgen.fit.training_run import check_save_every
 from smidgen.outputs.problem import SettledProblem
@@ -20,6 +20,7 @@ from smidgen.posterior.swag import (
     Snapshots,
     check_covariance,
 )
+from smidgen.runtime.artifact import require_like
 from smidgen.types import Batch
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetVector
@@ -179,10 +180,16 @@ class Sgd:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
         self.step = int(state["step"])
-        self.values = state["values"].to(self.values)
-        self.velocity = state["velocity"].to(self.velocity)
+        for name in ("values", "velocity"):
+            now = getattr(self, name)
+            setattr(self, name, require_like(name, state[name], now).to(now))
         self.weights.assign(self.values)
         self.snapshots.restore(state)
+        due = max(0, self.step - self.skipped) // self.settings.every
+        if self.step < 0 or self.snapshots.count != due:
+            raise StoreError(
+                f"{self.step} steps cannot have {self.snapshots.count} snapshots"
+            )
 
     def _backward(self, batch: Batch, outputs: Tensor) -> int:
         self._require_finite(outputs, "outputs")

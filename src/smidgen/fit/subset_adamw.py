@@ -16,7 +16,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, StoreError
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
@@ -75,6 +75,9 @@ class SubsetAdamW(torch.optim.Optimizer):
         """What has been added to each chosen weight, (S,), in the subset's order."""
         return self._state()["difference"]
 
+    state_names = frozenset({"step", "base", "difference", "exp_avg", "exp_avg_sq"})
+    """What it remembers."""
+
     @property
     def state_shape(self) -> tuple[int, ...]:
         """The shape of all it remembers but the count of steps: that of the chosen weights."""
@@ -123,6 +126,11 @@ class SubsetAdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up another's state, and put the weights where it had them."""
+        for saved in state_dict["state"].values():
+            # One type for all but the count of steps, or a step would mix two.
+            kinds = {value.dtype for name, value in saved.items() if name != "step"}
+            if len(kinds) > 1:
+                raise StoreError(f"the optimiser's state must have one type, got {kinds}")
         super().load_state_dict(state_dict)
         # torch casts state to its parameter's type; half of a difference is lost in bf16.
         for number, saved in state_dict["state"].items():

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import DataError, DivergedError
+from smidgen.errors import DataError, DivergedError, StoreError
 from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.sgd import Sgd, SwagSettings
 from smidgen.fit.training_run import TrainingRun
@@ -109,7 +109,6 @@ class _Collecting:
         self.scores: list[float] = []
         self.examples = 0
         self.sgd: Sgd | None = None
-        self.interrupted: Mapping[str, Tensor] = {}
 
     @property
     def trying(self) -> bool:
@@ -152,10 +151,9 @@ class _Collecting:
 
     def descend(self, run: TrainingRun, steps: int, progress: bool) -> SwagPosterior:
         """Run SGD from the trained weights, or continue it; fit a Gaussian to its snapshots."""
-        self.sgd = sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
-        if self.interrupted:
-            sgd.restore(self.interrupted)
-            self.interrupted = {}
+        if self.sgd is None:
+            self.sgd = Sgd(self.problem, self.subset, self.settings, self.rate, steps)
+        sgd = self.sgd
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
         every = self.settings.checkpoint_every
         for _, batch in run.steps(range(sgd.step, steps), label, every, progress):
@@ -227,4 +225,12 @@ class _Collecting:
         """Continue from an earlier state."""
         self.scores = state["scores"].tolist()
         self.examples = int(state["examples"])
-        self.interrupted = of_prefix("sgd", state)
+        if len(self.scores) > len(self.rates) or any(map(isnan, self.scores)):
+            raise StoreError(f"{len(self.rates)} rates cannot have these scores")
+        interrupted = of_prefix("sgd", state)
+        if interrupted:
+            settings = self.settings
+            steps = min(settings.trial_steps, settings.steps)
+            steps = steps if self.trying else settings.steps
+            self.sgd = Sgd(self.problem, self.subset, settings, self.rate, steps)
+            self.sgd.restore(interrupted)

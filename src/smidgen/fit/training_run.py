@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.errors import ArgumentError, DataError, StoreError, reason
+from smidgen.runtime.artifact import MALFORMED
 from smidgen.runtime.checkpoint import (
     of_prefix,
     read_checkpoint,
@@ -79,17 +80,21 @@ class TrainingRun:
         if tensors is None:
             return
         try:
-            self.learner.restore(of_prefix("learner", tensors))
-        except (ValueError, KeyError, RuntimeError, SmidgenError) as error:
+            parts = [of_prefix(part, tensors) for part in ("learner", "loader", "random")]
+            if len(tensors) > sum(map(len, parts)):
+                raise StoreError("it holds what no training wrote")
+            self.learner.restore(parts[0])
+            self.batches.resume(parts[1])
+            torch.set_rng_state(parts[2].pop("cpu"))
+            for index, state in parts[2].items():
+                torch.cuda.set_rng_state(state, int(index))
+        except DataError:
+            raise  # The loader is another one.
+        except MALFORMED as error:
             raise StoreError(
-                f"checkpoint {self.path} does not fit this training ({error}). Delete it "
-                "to start anew."
+                f"checkpoint {self.path} does not fit this training ({reason(error)}). "
+                "Delete it to start anew."
             ) from error
-        self.batches.resume(of_prefix("loader", tensors))
-        random = of_prefix("random", tensors)
-        torch.set_rng_state(random.pop("cpu"))
-        for index, state in random.items():
-            torch.cuda.set_rng_state(state, int(index))
 
     def save(self) -> None:
         """Write all that `resume` needs."""

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub.utils import logging as hub_logging
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
@@ -26,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
-from smidgen.integrations.model_folder import find_model_folder
+from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.writing.claim import RUN_NOTE
@@ -67,6 +66,7 @@ def load_classifier(
     labels: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a sequence classifier and its tokenizer from safetensors.
 
@@ -77,6 +77,8 @@ def load_classifier(
         seed: Fixes the weights of a new head; the global generator is not used.
         device: Where the model goes: "auto" for a CUDA device if there is one, or what
             `torch.device` takes; the CPU by default.
+        trust_remote_code: Run the code and kernels that the model's files ask for; without
+            it such a model is refused.
 
     Returns:
         The model in evaluation mode, and its tokenizer, which has a pad token and
@@ -86,7 +88,9 @@ def load_classifier(
         ArgumentError: If the model cannot be found, is stored as a pickle, has no
             tokenizer or has a trained head of another size; or there is no such device.
     """  # noqa: DOC502
-    model, tokenizer, _ = _load(name_or_folder, labels, seed, device)
+    model, tokenizer, _ = _load(
+        name_or_folder, labels, seed, device, trust_remote_code=trust_remote_code
+    )
     return model, tokenizer
 
 
@@ -109,6 +113,8 @@ def _load(
     labels: int | None,
     seed: int,
     device: str | torch.device | None,
+    *,
+    trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[str]]:
     """The model, its tokenizer, and the names of the weights missing from its folder."""
     if labels is not None and (isinstance(labels, bool) or labels < 1):
@@ -118,7 +124,7 @@ def _load(
     # Checked first: a model may take long to load.
     target = find_device("cpu" if device is None else device)
     with _silence():
-        folder = find_model_folder(str(name_or_folder))
+        folder = find_model_folder(str(name_or_folder), trust_remote_code=trust_remote_code)
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
             with torch.random.fork_rng(devices=[]):
@@ -126,16 +132,16 @@ def _load(
                 model, report = AutoModelForSequenceClassification.from_pretrained(
                     folder,
                     use_safetensors=True,
-                    trust_remote_code=False,
+                    trust_remote_code=trust_remote_code,
                     local_files_only=True,
                     ignore_mismatched_sizes=True,
                     output_loading_info=True,
                     **({} if labels is None else {"num_labels": labels}),
                 )
             tokenizer = AutoTokenizer.from_pretrained(
-                folder, trust_remote_code=False, local_files_only=True
+                folder, trust_remote_code=trust_remote_code, local_files_only=True
             )
-        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        except UNLOADABLE as error:
             raise ArgumentError(
                 f"model must be a classifier transformers can load, got "
                 f"{str(name_or_folder)!r} ({reason(error)}). Save it again with "

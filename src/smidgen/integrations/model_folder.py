@@ -1,20 +1,33 @@
-"""The folder of a transformers model: here, or fetched from the hub. No pickle."""
+"""The folder of a transformers model: here, or fetched from the hub.
+
+Its files are read before transformers sees them: no pickle, also not by way of an index;
+no code or kernel that a config asks for, unless the caller does; no link out of the folder.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 
-from smidgen.errors import ArgumentError, reason
+from smidgen.errors import ArgumentError, StoreError, reason
+from smidgen.runtime.artifact import MALFORMED
+from smidgen.runtime.files import recover
+from smidgen.runtime.reading import convert_json, parse_object, read_whole, refuse_outside
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """A folder with loadable weights has one of these files."""
 
 CONFIG = "config.json"
 """What every model's folder has."""
+
+UNLOADABLE = (*MALFORMED, ImportError, SafetensorError, StrictDataclassError)
+"""What transformers raises on a folder that it cannot load."""
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Without one of these transformers silently makes up an empty vocabulary.
@@ -27,12 +40,27 @@ _TOKENIZERS = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_INDEX = WEIGHTS[1]
+_ADAPTER = "adapter_config.json"
+# What transformers reads of a folder with Python's own JSON, which has no limit of depth.
+_READ = (
+    CONFIG,
+    _INDEX,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+)
+# Ways to compute that need nothing from elsewhere; others name a kernel to be fetched.
+_BUILT_IN = (None, "eager", "sdpa", "flex_attention")
+_KERNEL_KEYS = ("implementation", "implementation_internal")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def find_model_folder(name: str) -> Path:
+def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
     """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
     folder = Path(name).expanduser()
+    recover(folder)
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(name):
             raise ArgumentError(
@@ -49,6 +77,9 @@ def find_model_folder(name: str) -> Path:
             ),
         )
     _check_files(folder, name)
+    for file in (*_READ, WEIGHTS[0]):
+        if (folder / file).exists():
+            check_model_file(folder / file, trust_remote_code=trust_remote_code)
     return folder
 
 
@@ -60,6 +91,66 @@ def find_config_file(name: str) -> Path:
     if path.is_file() or not _HUB_ID.fullmatch(name):
         return path
     return _fetch(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
+
+
+def check_model_file(path: Path, *, trust_remote_code: bool = False) -> None:
+    """Refuse a JSON file of a model's folder that is damaged, or leads out of the folder."""
+    try:
+        _refuse_link(path)
+        if path.name == WEIGHTS[0]:
+            return
+        # A config may hold infinity: a limit that is none.
+        found = parse_object(read_whole(path), finite=False)
+        if path.name == _INDEX:
+            _check_index(path, found)
+        elif not trust_remote_code:
+            _refuse_code(found)
+    except MALFORMED as error:
+        said = reason(error)
+        if isinstance(error, OSError):
+            said = (error.strerror or said).lower()
+        raise ArgumentError(
+            f"model must be a folder of plain JSON and safetensors, got {str(path)!r}: "
+            f"{said}. Save the model again, or give another."
+        ) from error
+
+
+def _check_index(path: Path, index: dict[str, Any]) -> None:
+    """Refuse shards that are not safetensors files of the same folder."""
+    for shard in set(
+        convert_json(index["weight_map"], dict[str, str], "weight_map").values()
+    ):
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise StoreError(
+                f"it names {shard[:80]!r}, which is no safetensors file of this folder"
+            )
+        _refuse_link(path.parent / shard)
+
+
+def _refuse_link(path: Path) -> None:
+    """Refuse a link out of a folder, except into the hub's own cache."""
+    blobs = path.parent.parent.parent / "blobs"
+    if not (
+        path.is_symlink() and blobs.is_dir() and path.resolve().parent == blobs.resolve()
+    ):
+        refuse_outside(path, path.parent)
+
+
+def _refuse_code(config: Any) -> None:
+    """Refuse a config that asks for code of its own, or for a kernel from the hub."""
+    asked = "Pass trust_remote_code=True to load_classifier if you trust its author"
+    for name, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if name == "auto_map" and value:
+            raise StoreError(f"it asks for code of its own (auto_map). {asked}")
+        if isinstance(name, str) and name.strip("_").endswith(_KERNEL_KEYS):
+            kernels = list(value.values()) if isinstance(value, dict) else [value]
+            for kernel in kernels:
+                if kernel not in _BUILT_IN:
+                    raise StoreError(
+                        f"it asks for the kernel {str(kernel)[:80]!r}. {asked}"
+                    )
+        if isinstance(value, dict | list):
+            _refuse_code(value)
 
 
 def _fetch(name: str, fetch: Callable[[], str]) -> Path:
@@ -85,6 +176,11 @@ def _check_files(folder: Path, name: str) -> None:
         raise ArgumentError(
             f"model must be a transformers model, got {name!r} without a config.json. "
             f"Give {hint}."
+        )
+    if (folder / _ADAPTER).exists():
+        raise ArgumentError(
+            f"model must be a model of its own, got {name!r} with an {_ADAPTER}, which "
+            "names another to be loaded in its place. Merge the adapter and save it again."
         )
     if not any((folder / file).is_file() for file in WEIGHTS):
         pickled = any(any(folder.glob(pattern)) for pattern in _PICKLES)

@@ -19,6 +19,7 @@ from peft import PeftModel, ShiraConfig, get_peft_model
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.weights.delta import Delta
 
 
@@ -33,8 +34,18 @@ def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
     Returns:
         The folder.
     """
-    make_peft_model(delta, model).save_pretrained(str(folder))
-    return Path(folder)
+    folder = Path(folder)
+    refuse_taken(
+        folder,
+        overwrite=True,
+        needed="adapter_model.safetensors",
+        written=("adapter_*", "README.md"),
+        what="adapter",
+    )
+    adapted = make_peft_model(delta, model)
+    with new_folder(folder) as work:
+        adapted.save_pretrained(str(work))
+    return folder
 
 
 def make_peft_model(delta: Delta, model: nn.Module) -> PeftModel:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from smidgen.errors import ArgumentError, reason
-from smidgen.integrations.model_folder import CONFIG, WEIGHTS
+from smidgen.integrations.model_folder import CONFIG, UNLOADABLE, WEIGHTS, check_model_file
 
 
 def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedModel:
@@ -17,6 +17,8 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
     file = Path(path).expanduser()
     file = file / CONFIG if file.is_dir() else file
     changes: dict[str, Any] = {} if labels is None else {"num_labels": labels}
+    if file.is_file():
+        check_model_file(file)
     try:
         config = AutoConfig.from_pretrained(
             file, trust_remote_code=False, local_files_only=True, **changes
@@ -28,7 +30,7 @@ def load_skeleton(path: str | Path, *, labels: int | None = None) -> PreTrainedM
             model = AutoModelForSequenceClassification.from_config(
                 config, trust_remote_code=False
             )
-    except (OSError, ValueError, KeyError) as error:
+    except UNLOADABLE as error:
         raise ArgumentError(
             f"model must be a folder with a {CONFIG} of a classifier, that file, or a hub "
             f"id, got {str(path)!r} ({reason(error)[:160]}). Check the path."

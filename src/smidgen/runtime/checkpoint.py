@@ -20,6 +20,8 @@ from smidgen.runtime.artifact import (
 )
 
 _KEY = "smidgen-checkpoint"
+_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_SGD = frozenset({"momentum_buffer"})
 # The only tensors that may hold NaN or infinity: scores of a rate that diverged and of epochs
 # without validation data, and what an optimiser remembers of gradients too large to square.
 _UNBOUNDED = frozenset({"scores", "history", "traces", "optimiser", "widths"})
@@ -76,13 +78,23 @@ def unpack_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> Non
         # A count of steps, or one number for each entry that the optimiser moves.
         moved = getattr(optimiser, "state_shape", parameters[int(number)].shape)
         shape = () if name == "step" else tuple(moved)
-        if tuple(value.shape) != shape:
+        if tuple(value.shape) != shape or not value.is_floating_point():
             raise StoreError(
-                f"the optimiser's {key} must have shape {shape}, got {tuple(value.shape)}"
+                f"the optimiser's {key} must be floats of shape {shape}, got {value.dtype} "
+                f"of {tuple(value.shape)}"
             )
         states.setdefault(int(number), {})[name] = value
+    for state in states.values():
+        if state.keys() != _find_names(optimiser):
+            raise StoreError(f"the optimiser remembers {', '.join(sorted(state))} alone")
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _find_names(optimiser: Optimizer) -> frozenset[str]:
+    """Name what an optimiser remembers of a parameter."""
+    names: frozenset[str] = getattr(optimiser, "state_names", _ADAM)
+    return _SGD if isinstance(optimiser, torch.optim.SGD) else names
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, StoreError
 from smidgen.types import Batch
 
 
@@ -76,6 +76,8 @@ class ResumableLoader:
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on where another left off; torch's global random state stays as it is."""
         self.epoch, position = state["place"].tolist()
+        if self.epoch < 0 or position < 0:
+            raise StoreError(f"the loader cannot be at batch {position}")
         start = {name: value for name, value in state.items() if name != "place"}
         for name, generator in find_generators(self.loader).items():
             if name in start:

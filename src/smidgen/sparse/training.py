@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, StoreError
 from smidgen.runtime.checkpoint import (
     of_prefix,
     pack_optimiser,
@@ -197,6 +197,10 @@ def restore_training(
     optimiser: Optimizer,
 ) -> None:
     """Restore what `pack_training` listed into a network and optimiser made alike."""
+    pictured = {n: t.shape[1:] for n, t in tensors.items() if n.startswith(_CONNECTIVITY)}
+    bins = {_CONNECTIVITY + n: (len(each),) for n, each in network.connectivity().items()}
+    if pictured != bins:
+        raise StoreError("the connectivity is of other layers")
     header = describe_layers(network)
     for name, entry in header["maps"].items():
         # Layers may exchange weights in training.

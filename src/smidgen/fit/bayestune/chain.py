@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, StoreError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.epochs import backward
 from smidgen.fit.training_run import Learner, TrainingRun
 from smidgen.outputs.problem import SettledProblem
+from smidgen.runtime.artifact import require_like
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction
@@ -278,13 +279,15 @@ class Chain:
         """Continue from an earlier state."""
         with torch.no_grad():
             for part, tensors in {"weights": self.tensors, **self.sums}.items():
-                for name, tensor in of_prefix(part, state).items():
-                    tensors[name].copy_(tensor)
+                for name, tensor in tensors.items():
+                    tensor.copy_(require_like(name, state[f"{part}/{name}"], tensor))
         self.update.restore(of_prefix("update", state))
-        self.tail = state["tail"]
+        self.tail = require_like("tail", state["tail"], self.tail)
         rows = state["traces"].tolist()
         self.traces = [ChainSample(int(step), *rest) for step, *rest in rows]
         self.done = int(state["step"])
+        if not 0 <= self.done <= self.schedule.steps:
+            raise StoreError(f"step must be 0 to {self.schedule.steps}, got {self.done}")
 
 
 def _picture(scales: Tensor) -> str:

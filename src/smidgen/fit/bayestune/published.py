@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from smidgen.fit.bayestune.scale_prior import ScalePrior
 from smidgen.fit.epochs import group_by_decay
+from smidgen.runtime.artifact import require_like
 from smidgen.runtime.checkpoint import (
     of_prefix,
     pack_optimiser,
@@ -86,8 +87,8 @@ class Published:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
-        for name, scales in of_prefix("raw", state).items():
-            self.raw[name].copy_(scales)
+        for name, raw in self.raw.items():
+            raw.copy_(require_like(name, state[f"raw/{name}"], raw))
         for label, optimiser in self._optimisers.items():
             unpack_optimiser(optimiser, of_prefix(label, state))
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import DataError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
+from smidgen.runtime.artifact import require_like
 from smidgen.runtime.checkpoint import with_prefix
 
 _CHUNK = 1 << 16
@@ -136,9 +137,9 @@ class Langevin:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an earlier state."""
         self.generator.set_state(state["generator"])
-        self.level.copy_(state["level"])
+        self.level.copy_(require_like("level", state["level"], self.level))
         for name, tensor in self.memory.items():
-            tensor.copy_(state[f"memory/{name}"])
+            tensor.copy_(require_like(name, state[f"memory/{name}"], tensor))
 
     def _warm(self, squares: Tensor, gradient: Tensor, step: int) -> tuple[Tensor, float]:
         """Update the mean squares in place; return √G and the sum of root mean squares."""

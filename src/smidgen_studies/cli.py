@@ -175,8 +175,7 @@ def report(
     from smidgen_studies.statistics import collect_outcomes, describe_verdicts
 
     # The page beside the records belongs to the study, and is written anew each time.
-    written = outputs.files(page=page, json=json_file)
-    claim = outputs.open_run(context, written, overwrite=overwrite)
+    claim = outputs.open_run(context, *outputs.files(page=page))
     study, ledger = _open(name, profile, folder)
     done = read_state(study.cells, ledger).done
     if not done:

@@ -21,6 +21,7 @@ _COVERING = {
         cli/bayestune cli/options/chain_table report/many_records/chains report/one_record/tuned
         workflows/bayestune workflows/tuned_folder
     """,
+    "integration/test_cli_outputs.py": "cli/options/outputs",
     "integration/test_cli_plan_verify.py": "cli/plan cli/verify integrations/skeleton",
     "integration/test_demo_data.py": "cli/demo integrations/demo_data workflows/demo",
     "integration/test_devices.py": "integrations/devices",
@@ -61,7 +62,7 @@ _COVERING = {
         curvature/dry_run posterior/cost posterior/cost_laplace posterior/cost_swag
         runtime/memory
     """,
-    "unit/posterior/test_store.py": "runtime/files runtime/record sparse/store",
+    "unit/posterior/test_store.py": "runtime/record sparse/store",
     "integration/test_sparse_study.py": "report/many_records/trials",
     "unit/report/many_records/test_aggregate.py": """
         report/fields report/many_records/figures report/many_records/findings
@@ -81,7 +82,6 @@ _COVERING = {
     "unit/select/test_sparse_kfac.py": "select/modules select/weights",
     "unit/sparse/test_layers.py": "sparse/matmul sparse/pattern",
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
-    "unit/studies/engine/test_run.py": "runtime/packed_records",
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
     "unit/workflows/ramp/test_laplace.py": "workflows/ramp/points workflows/ramp/schemes",

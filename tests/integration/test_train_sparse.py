@@ -161,7 +161,7 @@ def test_the_command_trains_saves_draws_and_reports(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
     assert_usable(tmp_path / "net", found["scores"]["test"], images, labels)
     run(*words)
-    assert "is done already" in capsys.readouterr().out
+    assert "net is done already" in capsys.readouterr().out
     run(*words, "--seed", 1, code=1)
     assert "exists already" in capsys.readouterr().err
 

@@ -113,12 +113,7 @@ def bayestune(
     )
     paths = TunedFolder(folder, overwrite, checkpoint, "--out", keep_states=True)
     made = paths.list_outputs(posterior=posterior != "none", page=True)
-    run = outputs.open_run(
-        context,
-        (*made, *outputs.files(json=json_file)),
-        _list_states(paths),
-        overwrite=overwrite,
-    )
+    run = outputs.open_run(context, *made, states=_list_states(paths))
     paths = replace(paths, overwrite=run.overwrite, checkpoint=checkpoint or run.folder)
     columns = (text, text_pair, label)
     tables = _read_tables(train, val, columns, seed)

@@ -41,7 +41,7 @@ def demo(
         raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
     # The folder's own files are replaced each time.
     require_writable(folder, "--out", folder=True)
-    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
+    run = outputs.open_run(context)
     _require_encoder()
     from smidgen.report import write
     from smidgen.workflows.demo import QUICK, DemoSettings, run_demo

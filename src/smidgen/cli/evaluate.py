@@ -42,8 +42,7 @@ def evaluate(
     json_file: texts.Json = None,
 ) -> None:
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
-    written = outputs.files(json=json_file, report=page)
-    run = outputs.open_run(context, written, overwrite=overwrite)
+    run = outputs.open_run(context, *outputs.files(report=page))
     network, tokenizer = texts.load_model(model, test, device=device)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.find_label_names(network))

@@ -45,9 +45,7 @@ def finetune(
     from smidgen import fit
     from smidgen.integrations import huggingface
 
-    made = outputs.folder(folder, huggingface.refuse_taken_model)
-    written = (made, *outputs.files(json=json_file))
-    run = outputs.open_run(context, written, overwrite=overwrite)
+    run = outputs.open_run(context, outputs.folder(folder, huggingface.refuse_taken_model))
     say = Steps()
     table = texts.read_table(train, text, text_pair, label)
     held_out = texts.read_table(val, text, text_pair, label, table.label_names)

@@ -23,8 +23,8 @@ from smidgen.runtime.writing.writable import require_space
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
+    estimate_size,
     fit_posterior,
-    stored_bytes,
     takes,
 )
 from smidgen.workflows.ramp.swag import SwagOptions
@@ -72,9 +72,7 @@ def fit(
 ) -> None:
     """Fit a posterior over a subset of the weights and calibrate it on held-out data."""
     methods.refuse_unused(method, context)
-    made = outputs.folder(folder, refuse_taken_posterior)
-    written = (made, *outputs.files(json=json_file))
-    run = outputs.open_run(context, written, overwrite=overwrite)
+    run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
     structure = selection.choose_structure(structure)
@@ -93,7 +91,7 @@ def fit(
     subset = selection.choose(network, seen, say)
     if takes(method, "validation"):
         seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=seed)
-    require_space(folder, "--out", stored_bytes(network, subset, choices))
+    require_space(folder, "--out", estimate_size(network, subset, choices))
     say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
     posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)

@@ -53,7 +53,7 @@ def plan(
     from smidgen.planning.plan import PlanSettings
 
     methods.refuse_unused(method, context)
-    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
+    run = outputs.open_run(context)
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern)
     config = find_config_file(model)

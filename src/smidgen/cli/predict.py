@@ -40,7 +40,7 @@ def predict(
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts: calibrated probabilities, and how uncertain each one is."""
-    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
+    run = outputs.open_run(context)
     network, tokenizer = texts.load_model(model, data, device=device)
     loaded = smidgen.load(posterior, network)
     if not isinstance(loaded.likelihood, smidgen.Categorical):

@@ -155,12 +155,11 @@ def ramp(
     methods.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
     inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
-    written = [folder / name for name in _WRITTEN[:2]]
-    run = outputs.open_run(context, _outputs(folder, save, json_file), overwrite=overwrite)
+    run = outputs.open_run(context, *_outputs(folder, save))
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
         record = _ramp_swag(inputs, schemes, fractions, options, seed, folder)
-        _show(record, written, json_file)
+        _show(record, folder, json_file)
         run.finish()
         return
     numbers = read_numbers("--percents", percents, 100, "1,3,10,100", percent=True)
@@ -172,26 +171,30 @@ def ramp(
         approximation=approximation,
         seed=seed,
     )
-    if save not in (None, _BEST, *settings.schemes):
-        raise ArgumentError(
-            f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
-        )
+    _check_save(save, settings)
     network, batches = inputs.load()
     study = laplace.ramp(network, *batches, settings, config=inputs.describe())
-    _show(study.record, written, json_file)
+    _show(study.record, folder, json_file)
     if save is not None:
         _save(study, save, folder / _WRITTEN[2], run.overwrite)
     run.finish()
 
 
-def _outputs(folder: Path, save: str | None, json_file: Path | None) -> tuple[Output, ...]:
-    """List what is written: into the folder, and beside it."""
+def _check_save(save: str | None, settings: laplace.RampSettings) -> None:
+    if save not in (None, _BEST, *settings.schemes):
+        raise ArgumentError(
+            f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
+        )
+
+
+def _outputs(folder: Path, save: str | None) -> tuple[Output, ...]:
+    """List what is written into the folder."""
     saved: tuple[Output, ...] = ()
     if save is not None:
         path = folder / _WRITTEN[2]
         saved = (outputs.folder(path, refuse_taken_posterior),)
     within = outputs.inside(folder, *_WRITTEN[:2])
-    return (outputs.folder(folder), *within, *saved, *outputs.files(json=json_file))
+    return (outputs.folder(folder), *within, *saved)
 
 
 def _ramp_swag(
@@ -214,11 +217,11 @@ def _ramp_swag(
     return swag_ramp(network, *batches, folder / "points", settings, config=config)
 
 
-def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
+def _show(record: Record, folder: Path, json_file: Path | None) -> None:
     """Write the record and the page, and print the results."""
     from smidgen.report import write
 
-    numbers_at, page = written
+    numbers_at, page = (folder / name for name in _WRITTEN[:2])
     for path in filter(None, (numbers_at, json_file)):
         record.save(path)
     write(record, page)

@@ -37,8 +37,7 @@ def report(
     """Turn a record, or several side by side, into one HTML page that needs no network."""
     from smidgen.report import verdict, write
 
-    written = outputs.files(out=page, json=json_file)
-    run = outputs.open_run(context, written, overwrite=overwrite)
+    run = outputs.open_run(context, *outputs.files(out=page))
     loaded = _read(records)
     if len(loaded) > 1:
         show_many(loaded, page, json_file)

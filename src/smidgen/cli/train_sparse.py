@@ -144,9 +144,8 @@ def train_sparse(
     from smidgen.posterior.store import refuse_taken_posterior, save
 
     made = outputs.folder(folder, refuse_taken_posterior)
-    written = (made, *outputs.files(json=json_file, picture=picture))
-    states = outputs.files(checkpoint=checkpoint)
-    run = outputs.open_run(context, written, states, overwrite=overwrite)
+    drawn, states = outputs.files(picture=picture), outputs.files(checkpoint=checkpoint)
+    run = outputs.open_run(context, made, *drawn, states=states)
     say = Steps()
     data, classes = _read_data(train, test, label, held_out, seed)
     plain = _describe_network(model, data["train"], classes, hidden, width)
@@ -156,18 +155,16 @@ def train_sparse(
     say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
     if network.stochastic and temperature < 1:
         say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
-    posterior = _train(
-        network, data, settings, batch_size, seed, checkpoint or run.place("training")
-    )
+    state = checkpoint or run.place("training")
+    posterior = _train(network, data, settings, batch_size, seed, state)
     scores = _score(posterior, data, samples)
-    files = [path.name for path in train]
-    notes = {**_describe(posterior, settings, files, count), "seed": seed}
+    notes = {**_describe(posterior, settings, train, count), "seed": seed}
     save(replace(posterior, plain=plain, notes=notes), folder, overwrite=run.overwrite)
     say(f"Saved the network to {folder}")
     if picture is not None:
         _draw(posterior, plain, picture, say)
-    results = {"network": str(folder), "scores": scores, **_list_course(posterior)}
-    write_json(json_file, results)
+    about = {"network": str(folder), "scores": scores}
+    write_json(json_file, about | _list_course(posterior))
     run.finish()
 
 
@@ -187,11 +184,11 @@ def _read_settings(options: Mapping[str, Any], steps: int) -> SsviSettings:
 
 
 def _describe(
-    posterior: SparsePosterior, settings: SsviSettings, files: list[str], count: int
+    posterior: SparsePosterior, settings: SsviSettings, files: Sequence[Path], count: int
 ) -> dict[str, Any]:
     likelihood = {"kind": posterior.likelihood.kind, **asdict(posterior.likelihood)}
     training = {n: v for n, v in asdict(settings).items() if n not in _OF_NETWORK}
-    data = {"files": files, "examples": count}
+    data = {"files": [path.name for path in files], "examples": count}
     return {"likelihood": likelihood, "training": training, "data": data}
 
 

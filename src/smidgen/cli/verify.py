@@ -32,7 +32,7 @@ def verify(
     json_file: texts.Json = None,
 ) -> None:
     """Check a few weights of every layer against a slow, exact computation."""
-    run = outputs.open_run(context, outputs.files(json=json_file), overwrite=overwrite)
+    run = outputs.open_run(context)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.find_label_names(network)
     table = texts.read_table(data, text, text_pair, label, names)

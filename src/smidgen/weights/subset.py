@@ -26,7 +26,7 @@ from smidgen.runtime.artifact import (
     require_schema,
     write_tensor_file,
 )
-from smidgen.runtime.reading import convert_json, is_count
+from smidgen.runtime.reading import convert_json
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin, combine_origins
 
@@ -283,9 +283,8 @@ def _unpack_part(name: str, kind: str, tensors: Mapping[str, Tensor]) -> Part:
     if kind not in _STORED:
         raise StoreError(f"{name!r} must be whole, a block or entries, got {kind[:40]!r}")
     stored = [tensors[f"{entry.name}/{name}"] for entry in fields(_STORED[kind])]
-    for indices in stored:
-        if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1:
-            raise StoreError(f"the indices of {name!r} are not a list of whole numbers")
+    if any(i.dtype not in (torch.int32, torch.int64) or i.dim() != 1 for i in stored):
+        raise StoreError(f"the indices of {name!r} are not a list of whole numbers")
     return _STORED[kind](*(indices.long() for indices in stored))
 
 
@@ -312,7 +311,7 @@ def _intersection(left: Part | None, right: Part | None, shape: Shape) -> Part |
 
 def _check_universe(universe: Mapping[str, Shape]) -> None:
     for name, shape in universe.items():
-        if not isinstance(name, str) or not all(map(is_count, (*shape, prod(shape)))):
+        if not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, prod(shape))):
             raise SubsetError(
                 f"universe must have shapes of whole numbers, got {shape} for {name!r}."
             )

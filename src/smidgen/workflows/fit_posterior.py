@@ -43,7 +43,7 @@ def takes(method: str, argument: str) -> bool:
     return argument in signature(getattr(fit, method)).parameters
 
 
-def stored_bytes(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
+def estimate_size(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
     """Estimate what the saved posterior will take, as `smidgen.plan` does; 0 if unknown."""
     costs = POSTERIORS[choices.method].costs
     if costs is None:

@@ -16,19 +16,14 @@ _APART = ("overwrite",)
 
 
 def open_run(
-    context: typer.Context,
-    outputs: Iterable[Output],
-    states: Iterable[Output] = (),
-    *,
-    overwrite: bool,
+    context: typer.Context, *outputs: Output, states: Iterable[Output] = ()
 ) -> Claim:
     """Check all outputs of a command, and claim them until `finish` is called.
 
     Args:
         context: The command, as typer has read it.
-        outputs: What it writes, the folder of `--out` first.
+        outputs: What it writes besides `--json`, the folder of `--out` first.
         states: Checkpoints that the user keeps elsewhere.
-        overwrite: Whether what exists may be replaced.
 
     Returns:
         The claim.
@@ -36,14 +31,15 @@ def open_run(
     Raises:
         typer.Exit: If this very command has written everything already.
     """
-    written, kept = tuple(outputs), tuple(states)
+    written, kept = (*outputs, *files(json=context.params["json_file"])), tuple(states)
     about = _describe(context, written + kept)
-    claim = Claim(about, written, kept, overwrite=overwrite)
+    claim = Claim(about, written, kept, overwrite=context.params["overwrite"])
     if claim.finished:
         out.print(
             f"{written[0].path} is done already: this very command made it. Pass "
             "--overwrite to make it anew.",
             markup=False,
+            soft_wrap=True,
         )
         raise typer.Exit
     context.with_resource(claim)

@@ -25,7 +25,13 @@ class StructureError(SmidgenError, ValueError):
 
 
 class DataError(SmidgenError, ValueError):
-    """The data cannot be used as they are."""
+    """The data cannot be used as they are; `batch` is the number of theirs, from 1."""
+
+    batch: int | None = None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.batch is None else f"batch {self.batch}: {message}"
 
 
 class DivergedError(DataError):

@@ -23,11 +23,22 @@ from torch import Tensor
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
+
+
+def require_finite_sums(sums: Iterable[Tensor]) -> None:
+    """Refuse a batch that made a sum NaN or infinite: it would stay so."""
+    if not torch.isfinite(torch.stack([total.sum() for total in sums])).all():
+        raise DataError(
+            "the sums of squares must be finite, got NaN or infinity: what the layers are "
+            "given, or the outputs' gradients, are not finite or too large to be squared. "
+            "Check this batch's inputs and scale them, or use model.double()."
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ def gradients(likelihood: Likelihood) -> BackwardVectors:
     def make(trace: Trace) -> Tensor:
         if trace.targets is None:
             raise DataError(
-                "squared gradients need labels, and a batch has none. Pass labelled data."
+                "squared gradients need labels, and this batch has none. Pass labelled data."
             )
         return likelihood.gradient(trace.outputs.detach(), trace.targets)[None]
 
@@ -153,6 +164,11 @@ class Accumulator(ABC):
             self._add_columns(trace)
             self.seen += int(trace.kept.sum())
             self._add_fit(trace)
+            require_finite_sums(self.witnesses())
+
+    def witnesses(self) -> list[Tensor]:
+        """List sums that cannot all be finite unless all of `running` are."""
+        return self.running()
 
     def _add_columns(self, trace: Trace) -> None:
         count, parts = self.columns.of(trace)  # columns (K, R, C) in each part
@@ -211,9 +227,10 @@ def accumulate(
 ) -> Accumulator:
     """Run one pass over the data into `sums`, and return them."""
     with tapped(problem, blocks) as taps:
-        for batch in batches:
-            # Not kept in a name: the next pass must not find these activations alive.
-            sums.add(taps.run(batch))
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                # Not kept in a name: the next pass must not find these activations alive.
+                sums.add(taps.run(batch))
     if reduce is not None:
         sums.all_reduce(reduce)
     return sums
@@ -228,7 +245,7 @@ def find_mixing_layers(
     # example alone must leave δ = 0 in the rows of all others; where it does not, rows are
     # in another order or shared. A batch of one example is checked by shape alone.
     reasons: dict[str, str] = {}
-    with tapped(problem, blocks) as taps:
+    with tapped(problem, blocks) as taps, in_batch(1):
         trace = taps.run(batch)
         for block in blocks:
             try:

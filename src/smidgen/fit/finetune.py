@@ -26,6 +26,8 @@ from smidgen.fit.epochs import (
     Epoch,
     backward,
     group_by_decay,
+    require_finite_gradients,
+    require_labelled,
     resolve_criterion,
     validation_scores,
     warm_up_then_fall,
@@ -149,7 +151,8 @@ def finetune(
         subset = _with_head(problem.model, subset, settings.head)
     with _training(problem.model, loader, None if subset is None else seed):
         with preserve_model(problem.model):
-            problem, _, _ = problem.settle(batches)
+            problem, first, _ = problem.settle(batches)
+            problem.require_labels(first)
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)
         weights: _AllWeights | _ChosenWeights = (
@@ -234,6 +237,7 @@ class _ChosenWeights:
         self.problem, self.head = problem, settings.head
         rate, decay = settings.filled(all_weights=False)
         self.vector = SubsetVector(problem.model, subset)
+        self.trained = list(self.vector.tensors.values())
         self.optimiser = SubsetAdamW(
             self.vector.tensors, subset, rate, weight_decay=decay, clip=1.0
         )
@@ -341,7 +345,9 @@ class _Tuning:
         total, seen = 0.0, 0
         for index, batch in enumerate(batches):
             share = min(accumulate, self.length - index + index % accumulate)
-            loss, rows = self.weights.backward(batch, share)
+            with self.weights.problem.reading(batch, index + 1):
+                loss, rows = self.weights.backward(batch, share)
+                require_finite_gradients(self.weights.trained)
             total, seen = total + loss * rows, seen + rows
             if not (index + 1) % accumulate or index + 1 == self.length:
                 for group in optimiser.param_groups:
@@ -349,7 +355,8 @@ class _Tuning:
                 self.weights.update()
                 optimiser.zero_grad(set_to_none=True)
                 self.steps += 1
-        return total / max(seen, 1)
+        require_labelled(seen)
+        return total / seen
 
     def state(self) -> dict[str, Tensor]:
         """All that the next epoch depends on."""

@@ -28,7 +28,11 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.data_size import count_training_batches, count_training_data
-from smidgen.fit.epochs import validation_scores
+from smidgen.fit.epochs import (
+    require_finite_gradients,
+    require_labelled,
+    validation_scores,
+)
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.sparse import SparsePosterior
@@ -95,7 +99,8 @@ def ssvi(
     problem = replace(problem, model=network.model)
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_model(network):
-        problem, _, _ = problem.settle(batches)
+        problem, first, _ = problem.settle(batches)
+        problem.require_labels(first)
         num_data = count_training_data(problem, batches, settings.num_data)
     with (
         loader.seeded(seed),
@@ -193,14 +198,16 @@ class _Training:
         # Only of this epoch, so that a resumed training sees the same batches.
         recent: deque[Batch] = deque(maxlen=self.settings.passes)
         total, seen = 0.0, 0
-        for batch in batches:
-            loss, rows = self._step(batch)
+        for index, batch in enumerate(batches, 1):
+            with self.problem.reading(batch, index):
+                loss, rows = self._step(batch)
             if rows:
                 recent.append(batch)
             total, seen = total + loss * rows, seen + rows
             change = self.rewiring.advance(lambda: self._losses(recent))
             if change is not None:
                 self.changes.append(change)
+        require_labelled(seen)
         seconds = time.perf_counter() - started
         kl = float(self.network.kl().detach()) if self.network.stochastic else 0.0
         nll = accuracy = None
@@ -209,7 +216,7 @@ class _Training:
             with ResumableLoader(validation).seeded(seed), preserve_model(self.network):
                 nll, accuracy = validation_scores(self.problem, validation)
         connectivity = self.network.connectivity()
-        train_nll = total / max(seen, 1)
+        train_nll = total / seen
         self.history.append(
             SparseEpoch(number, train_nll, kl, nll, accuracy, seconds, connectivity)
         )
@@ -230,6 +237,7 @@ class _Training:
             objective = loss + weight * self.network.kl()
         self.optimiser.zero_grad(set_to_none=True)
         objective.backward()
+        require_finite_gradients(self.network.parameters())
         self.optimiser.step()
         return float(loss.detach()), rows
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import DataError, DivergedError
 from smidgen.fit.calibration.samples import held_out
+from smidgen.fit.epochs import require_labelled
 from smidgen.fit.sgd import Sgd, SwagSettings
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
@@ -75,7 +76,8 @@ def swag(
         torch.enable_grad(),
     ):
         with preserve_model(problem.model):
-            problem, _, _ = problem.settle(batches)
+            problem, first, _ = problem.settle(batches)
+            problem.require_labels(first)
         setting = Setting.of(problem, rank=settings.rank)
         refuse_too_large(SWAG_COSTS, problem, subset, settings.covariance, setting)
         collecting = _Collecting(problem, subset, settings, rates)
@@ -155,9 +157,13 @@ class _Collecting:
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
         every = self.settings.checkpoint_every
         for _, batch in run.steps(range(sgd.step, steps), label, every, progress):
-            count = sgd.take(batch)
+            with self.problem.reading(batch, run.batches.position):
+                count = sgd.take(batch)
             if run.batches.epoch == 0:
                 self.examples += count
+            else:
+                require_labelled(self.examples)
+        require_labelled(self.examples)
         mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,

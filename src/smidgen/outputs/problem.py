@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.outputs.batches import in_batch, refuse_not_finite
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.types import Batch, Forward
@@ -134,6 +136,21 @@ class Problem:
         outputs = _as_rows(self.forward(self.model, _move(batch, self.device)))
         return outputs.flatten(0, -2)
 
+    @contextmanager
+    def reading(self, batch: Batch, number: int) -> Iterator[None]:
+        """Refuse inputs that are not finite; note the batch's number in errors of its data."""
+        with in_batch(number):
+            refuse_not_finite(self._inputs(batch), batch, self.targets)
+            yield
+
+    def _inputs(self, batch: Batch) -> Batch:
+        """What the model is given of a batch; all of it if the forward is the caller's own."""
+        if self.forward is not model_outputs:
+            return batch
+        if isinstance(batch, Mapping):
+            return {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
+        return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+
     def settle(
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
@@ -146,12 +163,13 @@ class Problem:
                 "the data loader yielded no batch. Check the dataset's length and "
                 "drop_last."
             ) from None
-        self._refuse_unshifted(first)
-        likelihood = self.likelihood
-        if likelihood is None:
-            with torch.no_grad():
-                outputs = self.outputs(first)
-            likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
+        with self.reading(first, 1):
+            self._refuse_unshifted(first)
+            likelihood = self.likelihood
+            if likelihood is None:
+                with torch.no_grad():
+                    outputs = self.outputs(first)
+                likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
         return self.with_likelihood(likelihood), first, chain([first], iterator)
 
     def with_likelihood(self, likelihood: Likelihood) -> SettledProblem:
@@ -211,16 +229,21 @@ class SettledProblem(Problem):
         aligned[labelled] = checked
         return aligned, labelled
 
+    def require_labels(self, batch: Batch, use: str = "training") -> None:
+        """Refuse a batch without labels, before anything is done with it."""
+        if self.targets(batch) is None:
+            raise DataError(
+                f"{use} needs labels, and a batch has none. Name them "
+                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
+            )
+
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
         """Mean NLL of a batch's labelled rows, for autograd, and their number; None without any."""
         if not torch.isfinite(outputs.detach()).all():
             raise DivergedError(_DIVERGED.format("outputs are"))
+        self.require_labels(batch)
         targets, labelled = self.read(batch, outputs.detach())
-        if targets is None:
-            raise DataError(
-                "training needs labels, and a batch has none. Name them "
-                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
-            )
+        assert targets is not None
         rows = int(labelled.sum())
         if not rows:
             return None

@@ -23,9 +23,10 @@ def sum_squared_residuals(
     assert isinstance(likelihood, Gaussian)
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
     with preserve_model(problem.model), torch.no_grad():
-        for batch in batches:
-            outputs = problem.outputs(batch).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                outputs = problem.outputs(batch).flatten(0, -2)
+                targets, kept = problem.read(batch, outputs)
             if targets is not None:
                 sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()
                 rows += int(kept.sum())

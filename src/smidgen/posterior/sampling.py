@@ -51,11 +51,12 @@ def sampled_outputs(
     source = torch.Generator().manual_seed(seed)
     seeds = torch.randint(2**62, (count,), generator=source).tolist()
     runs = _Runs(problem, posterior, seeds, reuse)
-    for batch in batches:
-        with preserve_model(runs.problem.model), torch.no_grad():
-            outputs = runs.outputs(batch)
-        if not outputs.numel():
-            raise DataError("a batch holds no example. Leave empty batches out.")
+    for number, batch in enumerate(batches, 1):
+        with problem.reading(batch, number):
+            with preserve_model(runs.problem.model), torch.no_grad():
+                outputs = runs.outputs(batch)
+            if not outputs.numel():
+                raise DataError("a batch holds no example. Leave empty batches out.")
         yield batch, outputs.flatten(1, -2).double().cpu()
 
 

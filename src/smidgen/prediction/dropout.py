@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.guard import preserve_model
 from smidgen.runtime.progress import track
@@ -57,9 +58,12 @@ def dropout_outputs(
     outputs = []
     with preserve_model(problem.model, dropout=True), torch.no_grad():
         torch.manual_seed(seed)
-        for batch in track(batches, "predicting", show=progress):
-            passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]
-            outputs.append(torch.stack(passes).double().cpu())
+        tracked = track(batches, "predicting", show=progress)
+        for number, batch in enumerate(tracked, 1):
+            with problem.reading(batch, number):
+                passes = [problem.outputs(batch).flatten(0, -2) for _ in range(samples)]
+                outputs.append(torch.stack(passes).double().cpu())
+                require_finite_outputs(outputs[-1])
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
     return torch.cat(outputs, 1)

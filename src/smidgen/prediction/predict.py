@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.batches import Unread, in_batch
 from smidgen.outputs.links import Link, standard_normals
 from smidgen.outputs.predictive import Predictive, concatenate
 from smidgen.outputs.problem import Problem, as_problem
@@ -67,7 +68,12 @@ def predict(
         raise ArgumentError(
             "batch must be one batch, got a DataLoader. Use smidgen.predict_batches."
         )
-    return _predictives(posterior, model, [batch], link, samples, seed)[0]
+    try:
+        return _predictives(posterior, model, [batch], link, samples, seed)[0]
+    except DataError as error:
+        # There is but one: its number would say nothing.
+        error.batch = None
+        raise
 
 
 def predict_batches(
@@ -135,7 +141,9 @@ def _linearised_predictives(
 ) -> list[Predictive]:
     likelihood = posterior.likelihood
     posterior.require(problem.model)
-    unlabelled = replace(problem.with_likelihood(likelihood), targets=lambda batch: None)
+    unlabelled = replace(
+        problem.with_likelihood(likelihood), targets=Unread(problem.targets)
+    )
     name = likelihood.resolve_link(link.name, link.top)
     count = max(1, (link.top or likelihood.outputs) - 1)
     generator = torch.Generator().manual_seed(seed)
@@ -167,7 +175,8 @@ def _sampled_predictives(
     runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
     # Around the loader too, which may draw from torch's own generator.
     with preserve_model(problem.model):
-        for _, outputs in runs:
-            likelihood.check_outputs(outputs.flatten(0, 1))
+        for number, (_, outputs) in enumerate(runs, 1):
+            with in_batch(number):
+                likelihood.check_outputs(outputs.flatten(0, 1))
             predictives.append(likelihood.mixture(outputs, posterior.temperature))
     return predictives

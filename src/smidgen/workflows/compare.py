@@ -197,7 +197,9 @@ def _find_scale(
         return next((c.map_scale for c in calibrations if c is not None), None)
     data = read_examples(problem, validation, progress=progress)
     if data.targets is None:
-        raise DataError("validation must be labelled, got a batch without labels.")
+        raise DataError(
+            "validation must be labelled, got batches with -100 alone. Pass labelled data."
+        )
     outputs, likelihood = data.outputs, problem.likelihood
     targets = likelihood.check_targets(outputs, data.targets)
     point = outputs[None]

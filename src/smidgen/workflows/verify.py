@@ -146,10 +146,12 @@ def verify(
         raise ArgumentError(
             f"rows and columns must be 1 or more, got {rows} and {columns}. Try 6."
         )
-    unsettled, batches = as_problem(model), list(batches)
+    unsettled = as_problem(model)
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
     with preserve_model(unsettled.model):
+        # A loader may draw its order from torch's own generator.
+        batches = list(batches)
         problem, _, _ = unsettled.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.

@@ -177,7 +177,8 @@ def langevin(
     moving, free = _find_moving(problem.model, subset, settings.head)
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_model(problem.model), torch.enable_grad():
-        problem, _, _ = problem.settle(batches)
+        problem, first, _ = problem.settle(batches)
+        problem.require_labels(first)
         check_width(problem.model, settings.head, problem.likelihood.outputs)
         num_data = _count_data(problem, batches, settings)
         torch.manual_seed(seed)

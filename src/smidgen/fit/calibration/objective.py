@@ -132,4 +132,15 @@ def best_temperatures(curve: Curve, count: int) -> Tensor:
     # The NLL is convex in 1/T for a point estimate, so its curve has one valley.
     high = _repeat(_LARGEST, count)
     logs = minimize(lambda logs: curve(logs.exp()), -high, high, steps=_STEPS)
-    return torch.stack([logs.exp(), curve(logs.exp())])
+    nlls = curve(logs.exp())
+    require_scores(nlls)
+    return torch.stack([logs.exp(), nlls])
+
+
+def require_scores(nlls: Tensor) -> None:
+    """Refuse to choose where a score is NaN, or none is finite."""
+    if nlls.isnan().any() or not nlls.isfinite().any():
+        raise DataError(
+            f"the held-out NLL must be finite to choose by, got {nlls.tolist()[:3]}…. Check "
+            "the validation data and the posterior's numbers."
+        )

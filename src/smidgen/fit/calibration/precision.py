@@ -20,7 +20,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.golden_section import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
-from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.objective import Objective, require_scores
 from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
@@ -117,6 +117,7 @@ def choose_precisions(
     """Choose a precision for each label, with its scale if `jointly`; curve and choice."""
     curve = score_precisions(objective, table, table.covariance)
     scores = curve.joint_nll if jointly else curve.nll
+    require_scores(torch.tensor(scores, dtype=torch.float64))
     winner = min(range(len(scores)), key=scores.__getitem__)
     choice = ScaledPrecisions(
         dict.fromkeys(table.covariance, float(table.precisions[winner])),

@@ -132,11 +132,16 @@ class Likelihood(ABC):
                 f"outputs must have shape (batch, {self.outputs}), got "
                 f"{tuple(logits.shape)}. Pass forward= that returns such outputs."
             )
-        if not torch.isfinite(logits).all():
-            raise DataError(
-                "the model's outputs contain NaN or infinity. Check its weights and "
-                "the inputs of this batch."
-            )
+        require_finite_outputs(logits)
+
+
+def require_finite_outputs(outputs: Tensor) -> None:
+    """Refuse outputs of which one is NaN or infinite."""
+    if not torch.isfinite(outputs).all():
+        raise DataError(
+            "the model's outputs contain NaN or infinity. Check its weights and "
+            "the inputs of this batch."
+        )
 
 
 def flatten_targets(targets: Tensor, logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import typer
+from typer import BadParameter
 
 import smidgen
 from smidgen.cli import (
@@ -31,6 +32,9 @@ from smidgen.runtime.progress import SWITCH
 
 # What typer returns when the user pressed Ctrl-C.
 _INTERRUPTED = 130
+_WRONG_USAGE = 2
+# typer holds its own copy of click, and exports only a few of its errors.
+_WrongUsage: Any = BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="smidgen",
@@ -89,19 +93,29 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(words: list[str], *, debug: bool) -> int:
+    for word in words:
+        if not _is_utf8(word):
+            refuse(
+                f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
+            )
+            return _WRONG_USAGE
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
         warnings.showwarning = _show_warning
         try:
-            typer.main.get_command(app).main(args=words, prog_name="smidgen")
-        except SystemExit as leaving:
-            # typer handles help, wrong usage and Ctrl-C itself, and exits.
-            if leaving.code == _INTERRUPTED:
+            command = typer.main.get_command(app)
+            code = command.main(args=words, prog_name="smidgen", standalone_mode=False)
+            if code == _INTERRUPTED:
                 refuse(
                     "interrupted. No file is half-written; if there is a checkpoint, the "
                     "same command resumes from it."
                 )
-            return int(leaving.code or 0)
+            return int(code or 0)
+        except _WrongUsage as error:
+            # A command that needs another word, and got none, has shown its help.
+            if type(error).__name__ != "NoArgsIsHelpError":
+                refuse(_explain(error))
+            return _WRONG_USAGE
         except Interrupted as stop:
             refuse(f"interrupted. {stop}")
             return _INTERRUPTED
@@ -115,7 +129,27 @@ def _run(words: list[str], *, debug: bool) -> int:
                 raise
             refuse(f"{type(error).__name__}: {error}. Run again with --debug to see where.")
             return 1
-    return 0
+
+
+def _is_utf8(word: str) -> bool:
+    """Whether a word of the command line is text; other bytes came as halves of characters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
+def _explain(error: Any) -> str:
+    """Say what is wrong with a command line, and where its options are listed."""
+    path = error.ctx.command_path if error.ctx else "smidgen"
+    message = error.format_message().strip().rstrip(".")
+    found = getattr(error.__cause__, "errors", list)()
+    if found:
+        # pydantic's "Input should be a valid number, unable to…", in our words.
+        allowed = found[0]["msg"].removeprefix("Value error, ").rstrip(".")
+        allowed = allowed.removeprefix("Input should be ").partition(", unable")[0]
+        _, listed, choices = allowed.partition(" is not one of ")
+        option = max(error.param.opts, key=len)
+        allowed = f"one of {choices}" if listed else allowed
+        message = f"{option} must be {allowed}, got {str(found[0]['input'])!r}"
+    return f"{message[:1].lower()}{message[1:]}. Try '{path} --help'."
 
 
 def _show_warning(

@@ -6,7 +6,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
-from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
@@ -73,7 +72,7 @@ def _show_predictions(rows: list[dict[str, Any]]) -> None:
     for row in rows[:_SHOWN]:
         numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
         text = shorten(row["text"], _TEXT_WIDTH, placeholder="…")
-        table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), escape(text))
+        table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), text)
     out.print(table)
     if len(rows) > _SHOWN:
         out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

@@ -210,7 +210,7 @@ def _show(record: Record, written: list[Path], json_file: Path | None) -> None:
     show_record(record)
     out.print()
     for phase, seconds in record.results["seconds"].items():
-        out.print(f"[dim]{seconds:8.1f} s[/dim]  {phase}")
+        out.say(f"{seconds:8.1f} s", phase, "dim")
     out.print(f"\nThe whole story: {page}  (numbers: {numbers_at})")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from typer import Option
 
 import smidgen
@@ -36,7 +35,7 @@ def verify(
     table = texts.read_table(data, text, text_pair, label, names)
     loader = texts.make_batches(table, tokenizer, batch_size, max_length)
     verification = smidgen.verify(network, islice(loader, batches))
-    out.print(escape(str(verification)), soft_wrap=True)
+    out.print(str(verification), soft_wrap=True)
     write_json(json_file, verification.to_dict())
     if not verification.agrees:
         raise typer.Exit(1)

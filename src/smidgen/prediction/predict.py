@@ -63,6 +63,7 @@ def predict(
 
     Raises:
         ArgumentError: If batch is a loader, or the posterior belongs to another model.
+        DataError: If an input, an output or a variance is not finite.
     """
     if isinstance(batch, DataLoader):
         raise ArgumentError(

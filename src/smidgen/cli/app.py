@@ -140,7 +140,7 @@ def _explain(error: Any) -> str:
     """Say what is wrong with a command line, and where its options are listed."""
     path = error.ctx.command_path if error.ctx else "smidgen"
     message = error.format_message().strip().rstrip(".")
-    found = getattr(error.__cause__, "errors", list)()
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if found:
         # pydantic's "Input should be a valid number, unable to…", in our words.
         allowed = found[0]["msg"].removeprefix("Value error, ").rstrip(".")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, is_whole
 from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
@@ -63,8 +63,11 @@ def exact_ggn(likelihood: Likelihood) -> BackwardVectors:
 
 def sampled_fisher(likelihood: Likelihood, draws: int, seed: int) -> BackwardVectors:
     """Gradients at drawn labels, scaled so that their squares average over the draws."""
-    if draws < 1:
-        raise ArgumentError(f"fisher_draws must be 1 or more, got {draws}.")
+    if not is_whole(draws) or draws < 1:
+        raise ArgumentError(
+            f"fisher_draws must be a whole number, 1 or more, got {draws!r}. Try 1, or leave "
+            "it out for the exact curvature."
+        )
     generator = torch.Generator().manual_seed(seed)
 
     def make(trace: Trace) -> Tensor:
@@ -193,7 +196,7 @@ class Accumulator(ABC):
         if num_data is not None and num_data < self.seen:
             raise ArgumentError(
                 f"num_data must be at least the {self.seen} examples (or labelled tokens) "
-                f"that the batches have, got {num_data}."
+                f"that the batches have, got {num_data}. Leave it out if they are all."
             )
         total = num_data or self.seen
         scale = total / self.seen

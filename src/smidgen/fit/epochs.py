@@ -116,7 +116,7 @@ def resolve_criterion(stop_on: Criterion | None, likelihood: Likelihood) -> Crit
     if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
         raise ArgumentError(
             f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
-            f"got {stop_on!r}."
+            f"got {stop_on!r}. Leave it out for the usual one."
         )
     return stop_on
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, fill_settings, is_number, is_whole
 from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
@@ -81,13 +81,23 @@ class FinetuneSettings:
     stop_on: Criterion | None = None
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.patience, self.accumulate) < 1:
-            raise ArgumentError(
-                "epochs, patience and accumulate must be 1 or more, got "
-                f"{self.epochs}, {self.patience} and {self.accumulate}."
-            )
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ArgumentError(f"learning_rate must be > 0, got {self.learning_rate}.")
+        for name in ("epochs", "patience", "accumulate"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise ArgumentError(
+                    f"{name} must be a whole number, 1 or more, got {value!r}. Try "
+                    f"{getattr(type(self), name)}."
+                )
+        for name, least in (("learning_rate", "> 0"), ("weight_decay", "0 or more")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            good = is_number(value) and 0 <= value < inf and (value or least != "> 0")
+            if not good:
+                raise ArgumentError(
+                    f"{name} must be a finite number {least}, got {value!r}. Leave it out "
+                    "for the usual one."
+                )
 
     def filled(self, *, all_weights: bool) -> tuple[float, float]:
         """Learning rate and weight decay, with defaults filled in."""
@@ -141,7 +151,7 @@ def finetune(
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    settings = settings or FinetuneSettings()
+    settings = fill_settings(settings, FinetuneSettings)
     length = count_training_batches(batches)
     if subset is not None:
         check_subset(subset)

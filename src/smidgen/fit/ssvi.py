@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, SmidgenWarning, fill_settings
 from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import (
     require_finite_gradients,
@@ -88,7 +88,7 @@ def ssvi(
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    settings = settings or SsviSettings()
+    settings = fill_settings(settings, SsviSettings)
     length = count_training_batches(batches)
     if subset is not None:
         check_subset(subset)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import DataError, DivergedError
+from smidgen.errors import DataError, DivergedError, fill_settings
 from smidgen.fit.calibration.samples import held_out
 from smidgen.fit.epochs import require_labelled
 from smidgen.fit.sgd import Sgd, SwagSettings
@@ -64,7 +64,7 @@ def swag(
         The posterior, at temperature 1; `calibrate` chooses another. A regression's noise
         is fitted to the validation data, or without them to the training residuals.
     """
-    settings = settings or SwagSettings()
+    settings = fill_settings(settings, SwagSettings)
     rates = settings.rates(choosing=validation is not None)
     check_subset(subset)
     problem = as_problem(model)

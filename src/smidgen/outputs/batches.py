@@ -7,14 +7,14 @@ becomes inside the network is checked where it is summed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from smidgen.errors import DataError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.types import Batch
 
 # Inputs whose names hold one of these are added to scores, and may be −∞.
@@ -31,6 +31,18 @@ class Unread:
 
     def __call__(self, batch: Batch) -> None:
         """Return no targets, whatever the batch holds."""
+
+
+def check_batches(batches: object) -> None:
+    """Refuse one batch, or something else altogether, in the place of many."""
+    if isinstance(batches, (Tensor, Mapping, str, nn.Module)) or not isinstance(
+        batches, Iterable
+    ):
+        kind = "one tensor" if isinstance(batches, Tensor) else type(batches).__name__
+        raise ArgumentError(
+            f"batches must be a loader or a list of batches, got {kind}. Put a single batch "
+            "into a list, [batch]."
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
-from smidgen.outputs.batches import in_batch, refuse_not_finite
+from smidgen.outputs.batches import check_batches, in_batch, refuse_not_finite
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.types import Batch, Forward
@@ -97,6 +97,18 @@ class Problem:
     targets: Callable[[Batch], Tensor | None] = batch_targets
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ArgumentError(
+                f"model must be a torch.nn.Module, got {type(self.model).__name__}. Load it "
+                "first."
+            )
+        if not isinstance(self.likelihood, Likelihood | None):
+            raise ArgumentError(
+                f"likelihood must be a smidgen likelihood, got {self.likelihood!r}. Pass "
+                "Categorical(C), Bernoulli(C) or Gaussian(C) for C outputs, or leave it out."
+            )
+
     def outputs(self, batch: Batch, replaced: Mapping[str, Tensor] | None = None) -> Tensor:
         """Compute outputs, (B, C) or (B, T, C), on detached weights: no weight gets a gradient."""
         return self.outputs_with(self._tensors(replaced or {}), batch)
@@ -155,6 +167,7 @@ class Problem:
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
         """Infer the likelihood, unless known, from the first batch; return that and all batches."""
+        check_batches(batches)
         iterator = iter(batches)
         try:
             first = next(iterator)
@@ -260,7 +273,8 @@ def as_problem(model: nn.Module | Problem) -> Problem:
     if isinstance(model, nn.Module):
         return Problem(model)
     raise ArgumentError(
-        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}."
+        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}. "
+        "Load it first."
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_model
@@ -40,6 +41,7 @@ def point_outputs(
         DataError: If there is no batch, or one is not finite.
     """
     problem = as_problem(model)
+    check_batches(batches)
     outputs, targets = [], []
     with preserve_model(problem.model), torch.no_grad():
         tracked = track(batches, "predicting", show=progress)

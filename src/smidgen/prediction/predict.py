@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.batches import Unread, in_batch
+from smidgen.outputs.batches import Unread, check_batches, in_batch
 from smidgen.outputs.links import Link, standard_normals
 from smidgen.outputs.predictive import Predictive, concatenate
 from smidgen.outputs.problem import Problem, as_problem
@@ -104,6 +104,7 @@ def predict_batches(
     Raises:
         DataError: If there is no batch.
     """
+    check_batches(batches)
     tracked = track(batches, "predicting", show=progress)
     predictives = _predictives(posterior, model, tracked, link, samples, seed)
     if not predictives:

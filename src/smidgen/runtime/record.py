@@ -111,7 +111,7 @@ class Record:
             StoreError: If the file is missing, is not a record or has another schema.
         """
         if not Path(path).exists():
-            raise StoreError(f"{path} must be a record, got no such file.")
+            raise StoreError(f"{path} must be a record, got no such file. Check its name.")
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

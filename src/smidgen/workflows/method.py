@@ -19,6 +19,7 @@ from torch import Tensor
 from smidgen import evaluate
 from smidgen.errors import DataError
 from smidgen.evaluate.scores import confidence_and_correct
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
@@ -72,6 +73,7 @@ def read_examples(
     progress: bool = True,
 ) -> Examples:
     """Read all batches once and run the model on them; leave out rows labelled −100."""
+    check_batches(batches)
     with preserve_model(problem.model):
         data = list(batches)
     outputs, targets = point_outputs(problem, data, labelled=labelled, progress=progress)

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.operators import Kronecker
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
 from smidgen.fit import laplace
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
@@ -142,11 +143,12 @@ def verify(
     Raises:
         ArgumentError: If rows or columns is below 1.
     """
-    if rows < 1 or columns < 1:
+    if not is_whole(rows) or not is_whole(columns) or rows < 1 or columns < 1:
         raise ArgumentError(
             f"rows and columns must be 1 or more, got {rows} and {columns}. Try 6."
         )
     unsettled = as_problem(model)
+    check_batches(batches)
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
     with preserve_model(unsettled.model):

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, fill_settings
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule, Scales, WeightUpdate
 from smidgen.fit.bayestune.published import Published
 from smidgen.fit.bayestune.scale_prior import ScalePrior
@@ -90,7 +90,8 @@ class LangevinSettings:
     def __post_init__(self) -> None:
         if self.update not in get_args(Update):
             raise ArgumentError(
-                f"update must be one of {get_args(Update)}, got {self.update!r}."
+                f"update must be one of {get_args(Update)}, got {self.update!r}. Leave it "
+                "out for 'langevin'."
             )
         for name in ("temperature", "noise_discount", "preconditioned", "clip", "num_data"):
             value = getattr(self, name)
@@ -170,7 +171,7 @@ def langevin(
     Raises:
         DataError: If there is no label, or loss or weights are not finite.
     """  # noqa: DOC502
-    settings = settings or LangevinSettings()
+    settings = fill_settings(settings, LangevinSettings)
     if subset is not None:
         check_subset(subset)
     problem = as_problem(model)

@@ -137,14 +137,17 @@ def checked_grid(precisions: Sequence[float]) -> Tensor:
     grid = torch.as_tensor(list(precisions), dtype=torch.float64)
     if not grid.numel() or not (grid > 0).all() or not torch.isfinite(grid).all():
         raise ArgumentError(
-            f"precisions must be one or more finite numbers > 0, got {list(precisions)}."
+            f"precisions must be one or more finite numbers > 0, got {list(precisions)}. "
+            "Leave them out for the usual grid."
         )
     return grid.unique()
 
 
 def _check_choices(posterior: LaplacePosterior, what: What) -> None:
     if what not in get_args(What):
-        raise ArgumentError(f"what must be one of {get_args(What)}, got {what!r}.")
+        raise ArgumentError(
+            f"what must be one of {get_args(What)}, got {what!r}. Leave it out for 'joint'."
+        )
     if isinstance(posterior.likelihood, Gaussian) and what == "temperature":
         raise ArgumentError(
             "what='temperature' is for classification, and this posterior is of a "

@@ -14,6 +14,7 @@ from smidgen.cli.finetune import show_history
 from smidgen.cli.fit import show_posterior
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.chain_table import show_chain
+from smidgen.cli.options.lists import require_files
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
 
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from smidgen.workflows.bayestune import Finding
 
 Val = Annotated[
-    Path | None, Option(help="Held-out data; by default a tenth of --train is held out.")
+    Path | None,
+    Option(
+        callback=require_files,
+        help="Held-out data; by default a tenth of --train is held out.",
+    ),
 ]
 Out = Annotated[Path, Option("--out", help="Folder for all results.")]
 Fraction = Annotated[

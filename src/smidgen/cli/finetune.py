@@ -11,6 +11,7 @@ from typer import Option
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 def finetune(
     model: texts.Model,
     train: texts.Train,
-    val: Annotated[Path, Option(help="Held-out data, to decide when to stop.")],
+    val: Annotated[
+        Path, Option(callback=require_files, help="Held-out data, to decide when to stop.")
+    ],
     folder: Annotated[Path, Option("--out", help="Folder for the model.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,

@@ -13,6 +13,7 @@ from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import methods
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
@@ -39,7 +40,9 @@ def fit(
     context: typer.Context,
     model: texts.Model,
     train: texts.TrainedOn,
-    val: Annotated[Path, Option(help="Held-out data to calibrate on.")],
+    val: Annotated[
+        Path, Option(callback=require_files, help="Held-out data to calibrate on.")
+    ],
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
@@ -82,7 +85,7 @@ def fit(
     }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
     choices = FitChoices(method, folder, *arguments, overwrite)
     say = Steps()
-    network, tokenizer = texts.load_model(model, train, val, device=device)
+    network, tokenizer = texts.load_model(model, device=device)
     columns = (text, text_pair, label, texts.find_label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loading = (tokenizer, batch_size, max_length)

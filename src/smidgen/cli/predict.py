@@ -12,6 +12,7 @@ from typer import Option
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.errors import ArgumentError
 
 _SHOWN, _TEXT_WIDTH = 10, 36
@@ -20,7 +21,10 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 def predict(
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    data: Annotated[Path, Option(help="Texts to predict; labels are not needed.")],
+    data: Annotated[
+        Path,
+        Option(callback=require_files, help="Texts to predict; labels are not needed."),
+    ],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
@@ -38,7 +42,7 @@ def predict(
 ) -> None:
     """Predict texts: calibrated probabilities, and how uncertain each one is."""
     refuse_taken_files(json_file, overwrite=overwrite)
-    network, tokenizer = texts.load_model(model, data, device=device)
+    network, tokenizer = texts.load_model(model, device=device)
     loaded = smidgen.load(posterior, network)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
         raise ArgumentError(

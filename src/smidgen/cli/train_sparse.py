@@ -11,6 +11,7 @@ from typer import Option
 
 from smidgen.cli.console import Steps, out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
@@ -27,9 +28,12 @@ _FILE = (
     "Training data: .npz, .csv, IDX images (.gz or not), a CIFAR-10 .bin file or the "
     "folder of its batches. Several files are joined."
 )
-Train = Annotated[list[Path], Option(help=_FILE)]
+Train = Annotated[list[Path], Option(callback=require_files_or_folders, help=_FILE)]
 Out = Annotated[Path, Option("--out", help="Folder for the trained network.")]
-Test = Annotated[Path | None, Option(help="Test data, which are only scored.")]
+Test = Annotated[
+    Path | None,
+    Option(callback=require_files_or_folders, help="Test data, which are only scored."),
+]
 Label = Annotated[
     str,
     Option(help="Column of the class in a CSV file: its name or number; -1 is the last."),
@@ -139,6 +143,8 @@ def train_sparse(
     options = dict(locals())
     from smidgen.posterior.store import refuse_taken_posterior, save
 
+    if not 0 < density <= 1:
+        raise ArgumentError(f"--density must be in (0, 1], got {density:g}. Try 0.1.")
     refuse_taken_posterior(folder, overwrite=overwrite)
     refuse_taken_files(json_file, picture, overwrite=overwrite)
     say = Steps()

@@ -12,11 +12,14 @@ from typer import Option
 import smidgen
 from smidgen.cli.console import out, refuse_taken_files, write_json
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 
 
 def verify(
     model: texts.Model,
-    data: Annotated[Path, Option(help="Texts; only the first few are used.")],
+    data: Annotated[
+        Path, Option(callback=require_files, help="Texts; only the first few are used.")
+    ],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: Annotated[

@@ -114,7 +114,7 @@ def _run(words: list[str], *, debug: bool) -> int:
         except _WrongUsage as error:
             # A command that needs another word, and got none, has shown its help.
             if type(error).__name__ != "NoArgsIsHelpError":
-                refuse(_explain(error))
+                refuse(_explain(error, words))
             return _WRONG_USAGE
         except Interrupted as stop:
             refuse(f"interrupted. {stop}")
@@ -122,7 +122,7 @@ def _run(words: list[str], *, debug: bool) -> int:
         except SmidgenError as error:
             if debug:
                 raise
-            refuse(str(error))
+            refuse(_name_option(str(error), words))
             return 1
         except Exception as error:
             if debug:
@@ -136,9 +136,25 @@ def _is_utf8(word: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
-def _explain(error: Any) -> str:
+def _find_command(words: list[str]) -> Any:
+    """Find the command that was typed, or None."""
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+    return commands.get(next(iter(words), ""))
+
+
+def _name_option(message: str, words: list[str]) -> str:
+    """Where a message begins with an argument's name in Python, put the option's."""
+    for parameter in getattr(_find_command(words), "params", ()):
+        option = max(parameter.opts, key=len)
+        if option.startswith("--") and message.startswith(f"{parameter.name} must "):
+            return option + message.removeprefix(parameter.name)
+    return message
+
+
+def _explain(error: Any, words: list[str]) -> str:
     """Say what is wrong with a command line, and where its options are listed."""
-    path = error.ctx.command_path if error.ctx else "smidgen"
+    path = f"smidgen {words[0]}" if _find_command(words) else "smidgen"
+    path = error.ctx.command_path if error.ctx else path
     message = error.format_message().strip().rstrip(".")
     found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if found:

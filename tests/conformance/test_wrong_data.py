@@ -373,3 +373,68 @@ def test_no_verb_advances_a_random_state(verb, classes):
     before = random_states()
     VERBS[verb](classes, loader)
     assert random_states() == before
+
+
+OTHERS = {
+    "sparse_kfac": lambda s, _: smidgen.select.sparse_kfac(
+        s.problem.model, percent=50, by="random"
+    ),
+    "weights": lambda s, _: smidgen.select.weights(
+        s.problem.model, fraction=0.1, by="random"
+    ),
+    "modules": lambda s, _: smidgen.select.modules(s.problem.model, count=1, by="random"),
+    "choose": lambda s, loader: smidgen.select.choose(
+        "sparse-kfac-curvature", s.problem, size=10, batches=loader
+    ),
+    "make_sparse": lambda s, _: smidgen.make_sparse(s.problem.model, density=0.5),
+    "plan": lambda s, loader: smidgen.plan(s.problem, batch=s.good[0]),
+    "coverage": lambda s, _: smidgen.coverage(s.problem.model),
+    "agreement": lambda s, loader: smidgen.fit.agreement(
+        s.problem, loader, loader, settings=_CHAIN, progress=False
+    ),
+    "temperature": lambda s, loader: smidgen.fit.temperature(
+        *smidgen.point_outputs(s.problem, s.good, progress=False)
+    ),
+    "log_evidence": lambda s, _: smidgen.fit.log_evidence(s.fitted("kron"), s.problem),
+    "calibrate_by_evidence": lambda s, _: smidgen.fit.calibrate_by_evidence(
+        s.fitted("kron"), s.problem
+    ),
+    "sampled fisher": lambda s, loader: smidgen.fit.laplace(
+        s.problem,
+        loader,
+        s.whole,
+        settings=smidgen.fit.LaplaceSettings(fisher_draws=2),
+        progress=False,
+    ),
+    "predict": lambda s, _: smidgen.predict(s.fitted("kron"), s.problem, s.good[0]),
+    "predict by draws": lambda s, _: smidgen.predict(
+        s.fitted("swag"), s.problem, s.good[0]
+    ),
+    "summarise": lambda s, _: smidgen.evaluate.summarise(
+        smidgen.predict(s.fitted("kron"), s.problem, s.good[0]), s.good[0][1]
+    ),
+    "bootstrap_auroc": lambda s, _: smidgen.evaluate.bootstrap_auroc(
+        torch.arange(5.0), torch.arange(4.0), draws=20
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")
+@pytest.mark.parametrize("verb", OTHERS)
+def test_nothing_else_advances_a_random_state(verb, classes):
+    for method in ("kron", "swag"):
+        classes.fitted(method)
+    data = TensorDataset(*(torch.cat(parts) for parts in zip(*classes.good, strict=True)))
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    before = random_states()
+    OTHERS[verb](classes, loader)
+    assert random_states() == before
+
+
+def test_saving_and_loading_advance_no_random_state(classes, tmp_path):
+    posterior = classes.fitted("kron")
+    sparse = classes.fitted("ssvi")
+    before = random_states()
+    smidgen.load(smidgen.save(posterior, tmp_path / "kron"), classes.problem)
+    smidgen.load(smidgen.save(sparse, tmp_path / "ssvi"), classes.problem)
+    assert random_states() == before

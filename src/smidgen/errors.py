@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
-Settings = TypeVar("Settings")
+_Settings = TypeVar("_Settings")
 
 
 class SmidgenError(Exception):
@@ -81,7 +81,7 @@ def require_kind(name: str, value: object, kind: type, advice: str) -> None:
         )
 
 
-def fill_settings(settings: Settings | None, kind: type[Settings]) -> Settings:
+def fill_settings(settings: _Settings | None, kind: type[_Settings]) -> _Settings:
     """Return the settings, or the usual ones; refuse those of something else."""
     if settings is None:
         return kind()

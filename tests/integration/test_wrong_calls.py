@@ -448,7 +448,7 @@ CALLS = {
     "compare by number": (
         lambda w: smidgen.compare(w.model, {1: w.laplace}, w.loader, **QUIET),
         "name",
-        "1",
+        "int",
     ),
     "compare named map": (
         lambda w: smidgen.compare(w.model, {"map": w.laplace}, w.loader, **QUIET),

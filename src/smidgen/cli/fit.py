@@ -30,6 +30,9 @@ from smidgen.workflows.ramp.swag import SwagOptions
 
 # What a method's fit takes, and what its calibration takes.
 _Arguments = tuple[dict[str, Any], dict[str, Any]]
+HeldOut = Annotated[
+    Path, Option("--val", callback=require_files, help="Held-out data to calibrate on.")
+]
 Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
@@ -40,9 +43,7 @@ def fit(
     context: typer.Context,
     model: texts.Model,
     train: texts.TrainedOn,
-    val: Annotated[
-        Path, Option(callback=require_files, help="Held-out data to calibrate on.")
-    ],
+    val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,

@@ -45,8 +45,21 @@ Hidden = Annotated[
     str, Option(help="Units of an MLP's hidden layers, separated by commas.")
 ]
 Width = Annotated[int, Option(help="Channels of a ResNet's first stage.", min=1)]
+
+
+def _check_density(density: float) -> float:
+    """Check it before any data are read."""
+    if not 0 < density <= 1:
+        raise ArgumentError(f"--density must be in (0, 1], got {density:g}. Try 0.1.")
+    return density
+
+
 Density = Annotated[
-    float, Option(help="Fraction of the weights that are active, in (0, 1].")
+    float,
+    Option(
+        callback=_check_density,
+        help="Fraction of the weights that are active, in (0, 1].",
+    ),
 ]
 BudgetName = Annotated[
     Budget, Option(help="How to divide them among the layers; erk gives small layers more.")
@@ -143,8 +156,6 @@ def train_sparse(
     options = dict(locals())
     from smidgen.posterior.store import refuse_taken_posterior, save
 
-    if not 0 < density <= 1:
-        raise ArgumentError(f"--density must be in (0, 1], got {density:g}. Try 0.1.")
     refuse_taken_posterior(folder, overwrite=overwrite)
     refuse_taken_files(json_file, picture, overwrite=overwrite)
     say = Steps()

@@ -229,7 +229,7 @@ def check_fit(
     """Refuse before any pass what no pass could fit."""
     if not is_number(precision) or not 0 < precision < float("inf"):
         raise ArgumentError(
-            f"precision must be a finite number > 0, got {precision!r}. Leave it out, and "
+            f"precision must be > 0 and finite, got {precision!r}. Leave it out, and "
             "calibrate afterwards."
         )
     scattered = [block for block in blocks if block.entries is not None]

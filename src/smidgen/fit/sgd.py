@@ -72,7 +72,7 @@ class SwagSettings:
             value, usual = getattr(self, name), getattr(type(self), name)
             if not is_whole(value) or value < 1:
                 raise ArgumentError(
-                    f"{name} must be a whole number, 1 or more, got {value!r}. Try {usual}."
+                    f"{name} must be 1 or more, got {value!r}. Try {usual}."
                 )
         if not 0 <= self.burn_in < self.steps:
             raise ArgumentError(

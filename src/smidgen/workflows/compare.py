@@ -125,9 +125,10 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
     """Give every posterior a different name."""
     if isinstance(posteriors, Mapping):
         for name in posteriors:
-            if not isinstance(name, str) or not name.strip() or name in BASELINES:
+            require_kind("the name of a posterior", name, str, "Choose another name")
+            if not name.strip() or name in BASELINES:
                 raise ArgumentError(
-                    f"the name of a posterior must be a text, none of {', '.join(BASELINES)}, got "
+                    f"the name of a posterior must be none of {', '.join(BASELINES)}, got "
                     f"{name!r}. Choose another name."
                 )
         named = dict(posteriors)

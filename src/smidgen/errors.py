@@ -6,6 +6,12 @@ prints the message and nothing else.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import TypeVar
+
+_Settings = TypeVar("_Settings")
 
 
 class SmidgenError(Exception):
@@ -25,7 +31,13 @@ class StructureError(SmidgenError, ValueError):
 
 
 class DataError(SmidgenError, ValueError):
-    """The data cannot be used as they are."""
+    """The data cannot be used as they are; `batch` is the number of theirs, from 1."""
+
+    batch: int | None = None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.batch is None else f"batch {self.batch}: {message}"
 
 
 class DivergedError(DataError):
@@ -59,3 +71,38 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def how_to_install(extra: str) -> str:
     """Say how to install what is missing: from a checkout, as there is no release yet."""
     return f"pip install -e '.[{extra}]' in a checkout of smidgen"
+
+
+def require_kind(name: str, value: object, kind: type, advice: str) -> None:
+    """Refuse an argument that is something else altogether."""
+    if not isinstance(value, kind):
+        raise ArgumentError(
+            f"{name} must be a {kind.__name__}, got {type(value).__name__}. {advice}."
+        )
+
+
+def fill_settings(settings: _Settings | None, kind: type[_Settings]) -> _Settings:
+    """Return the settings, or the usual ones; refuse those of something else."""
+    if settings is None:
+        return kind()
+    require_kind("settings", settings, kind, f"Pass {kind.__name__}(...), or leave it out")
+    return settings
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number: neither text nor True."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number: neither a float nor True."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def as_path(name: str, value: object) -> Path:
+    """Return a path, or refuse what is none."""
+    if not isinstance(value, (str, PathLike)):
+        raise ArgumentError(
+            f"{name} must be a path, got {type(value).__name__}. Pass a string or a Path."
+        )
+    return Path(value)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
@@ -71,10 +70,10 @@ def list_studies() -> None:
 
     for name in shipped_studies():
         study = read_study(name)
-        out.print(f"[bold]{name}[/bold]  {escape(study.title)}")
+        out.say(f"{name} ", study.title, "bold")
         for profile, about in list_profiles(name).items():
             count = len(read_study(name, profile).cells)
-            line = f"--profile {profile}: {count} cells. {escape(about)}"
+            line = f"--profile {profile}: {count} cells. {about}"
             out.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
@@ -277,7 +276,7 @@ def _show_state(study: Study, ledger: Ledger) -> State:
     parts = (state.done, state.running, state.failed, state.left)
     for name in dict.fromkeys(str(cell.data["name"]) for cell in study.cells):
         counts = [sum(cell.data["name"] == name for cell in part) for part in parts]
-        table.add_row(escape(name), *map(str, counts))
+        table.add_row(name, *map(str, counts))
     table.add_row("all", *(str(len(part)) for part in parts), style="bold")
     out.print(table)
     reasons: dict[str, list[Cell]] = {}

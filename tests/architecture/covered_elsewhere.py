@@ -8,6 +8,7 @@ _COVERING = {
         outputs/likelihood/bernoulli outputs/likelihood/categorical outputs/predictive
         prediction/predict prediction/point
     """,
+    "conformance/test_wrong_data.py": "outputs/batches",
     "conformance/test_selectors.py": """
         select/last_layer select/named select/ranking select/registry
     """,

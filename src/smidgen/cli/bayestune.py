@@ -15,6 +15,7 @@ from smidgen.cli.fit import show_posterior
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.chain_table import show_chain
+from smidgen.cli.options.lists import require_files
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
 from smidgen.runtime.writing.claim import Output
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from smidgen.workflows.tuned_folder import TunedFolder
 
 Val = Annotated[
-    Path | None, Option(help="Held-out data; by default a tenth of --train is held out.")
+    Path | None,
+    Option(
+        callback=require_files,
+        help="Held-out data; by default a tenth of --train is held out.",
+    ),
 ]
 Out = Annotated[Path, Option("--out", help="Folder for all results.")]
 Fraction = Annotated[

@@ -1,16 +1,23 @@
-"""Printing to the terminal: steps, tables, notes and errors."""
+"""Printing to the terminal: steps, tables, notes and errors.
+
+Names of classes and files, labels and texts come from others. Printed as they are, they
+could colour the terminal, move its cursor or turn a line around, and square brackets would be
+read as markup. So nothing that is printed is markup, and control characters are shown as
+escapes. Files get every name as it is.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
@@ -18,7 +25,38 @@ from smidgen.runtime.record import Record
 if TYPE_CHECKING:
     from smidgen.report.one_record.tables import Row
 
-out = Console(highlight=False)
+# Control characters but newline and tab, what turns the direction of writing around, other
+# ends of lines, and halves of characters: bytes of a file name that is not UTF-8.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def clean(text: str) -> str:
+    """Show control characters as escapes, so that a terminal does not obey them."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class Terminal(Console):
+    """A console that prints every text as it is, but for its control characters."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(
+            stderr=stderr, soft_wrap=stderr, markup=False, emoji=False, highlight=False
+        )
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a text, alone or in the cell of a table."""
+        return super().render_str(clean(text), **options)
+
+    def say(self, first: str, text: str, style: str) -> None:
+        """Print a first word in a style and then one line."""
+        line = clean(text).replace("\n", "\\n")
+        self.print(Text.assemble((first, style), "  " if style == "dim" else " ", line))
+
+
+out = Terminal()
+err = Terminal(stderr=True)
 _CALIBRATION = "ece_equal_mass"
 _HEADINGS = {
     "fraction": "weights",
@@ -30,7 +68,6 @@ _HEADINGS = {
     "floats": "floats stored",
     "relative_seconds": "time / forward",
 }
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Interrupted(Exception):
@@ -46,17 +83,17 @@ class Steps:
     def __call__(self, step: str) -> None:
         """Print one step."""
         seconds = time.monotonic() - self.started
-        out.print(f"[dim]{seconds:5.0f} s[/dim]  {escape(step)}")
+        out.say(f"{seconds:5.0f} s", step, "dim")
 
 
 def note(message: str) -> None:
     """Print a warning; the result is still valid."""
-    err.print(f"[yellow]note:[/yellow] {escape(message)}")
+    err.say("note:", message, "yellow")
 
 
 def refuse(message: str) -> None:
     """Print why the program stops."""
-    err.print(f"[red]smidgen:[/red] {escape(message)}")
+    err.say("smidgen:", message, "red")
 
 
 def show_record(record: Record) -> None:
@@ -80,19 +117,18 @@ def show_record(record: Record) -> None:
         table.add_column(narrow, justify="right", no_wrap=sized)
     for row in rows:
         cells = [row.cells[index] for index in shown]
-        texts = [c.text if sized else c.plain_text for c in cells]
         texts = [
-            f"[bold]{text}[/bold]" if cell.best else text
-            for cell, text in zip(cells, texts, strict=True)
+            Text(cell.text if sized else cell.plain_text, "bold" if cell.best else "")
+            for cell in cells
         ]
-        table.add_row(escape(row.label), *[row.size] * sized, *texts)
+        table.add_row(row.label, *[row.size] * sized, *texts)
     out.print()
     out.print(table)
     for line in _describe_floors(rows, sized):
-        out.print(f"[dim]{line}[/dim]")
+        out.print(Text(line, "dim"))
     out.print()
     for line in (*verdict(record), *list_sides(record)):
-        out.print(f"• {escape(line)}")
+        out.print(f"• {line}")
 
 
 def _describe_floors(rows: Sequence[Row], sized: bool) -> list[str]:
@@ -110,4 +146,4 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     """Write the results of a command as JSON, if a file was named."""
     if path is not None:
         write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-        out.print(f"wrote {escape(str(path))}")
+        out.print(f"wrote {path}")

@@ -11,6 +11,7 @@ import smidgen
 from smidgen.cli.console import out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import refuse_missing, require_files
 from smidgen.errors import ArgumentError
 
 
@@ -18,7 +19,10 @@ def evaluate(
     context: Context,
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    test: Annotated[Path, Option(help="Labelled test data, which are only scored.")],
+    test: Annotated[
+        Path,
+        Option(callback=require_files, help="Labelled test data, which are only scored."),
+    ],
     shift: Annotated[
         list[str] | None,
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
@@ -43,12 +47,12 @@ def evaluate(
 ) -> None:
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     run = outputs.open_run(context, *outputs.files(report=page))
-    network, tokenizer = texts.load_model(model, test, device=device)
+    items = [_split_item(item) for item in shift or []]
+    network, tokenizer = texts.load_model(model, device=device)
     loaded = smidgen.load(posterior, network)
     table = texts.read_table(test, text, text_pair, label, texts.find_label_names(network))
     shifted = {}
-    for item in shift or []:
-        key, path = _split_item(item)
+    for key, path in items:
         others = texts.read_table(path, text, text_pair, None)
         shifted[key] = texts.make_batches(others, tokenizer, batch_size, max_length)
     record = smidgen.compare(
@@ -72,4 +76,5 @@ def _split_item(item: str) -> tuple[str, Path]:
         raise ArgumentError(
             f"--shift must be NAME=FILE, got {item!r}. Try --shift news=news.tsv."
         )
+    refuse_missing("--shift", Path(path))
     return name, Path(path)

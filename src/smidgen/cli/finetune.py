@@ -12,6 +12,7 @@ from typer import Context, Option
 from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
 from smidgen.runtime.memory import count_bytes
@@ -25,7 +26,9 @@ def finetune(
     context: Context,
     model: texts.Model,
     train: texts.Train,
-    val: Annotated[Path, Option(help="Held-out data, to decide when to stop.")],
+    val: Annotated[
+        Path, Option(callback=require_files, help="Held-out data, to decide when to stop.")
+    ],
     folder: Annotated[Path, Option("--out", help="Folder for the model.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,

@@ -13,6 +13,7 @@ from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
@@ -31,6 +32,9 @@ from smidgen.workflows.ramp.swag import SwagOptions
 
 # What a method's fit takes, and what its calibration takes.
 _Arguments = tuple[dict[str, Any], dict[str, Any]]
+HeldOut = Annotated[
+    Path, Option("--val", callback=require_files, help="Held-out data to calibrate on.")
+]
 Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
@@ -41,7 +45,7 @@ def fit(
     context: typer.Context,
     model: texts.Model,
     train: texts.TrainedOn,
-    val: Annotated[Path, Option(help="Held-out data to calibrate on.")],
+    val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
@@ -83,7 +87,7 @@ def fit(
     }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
     choices = FitChoices(method, folder, *arguments, run.place("training"), run.overwrite)
     say = Steps()
-    network, tokenizer = texts.load_model(model, train, val, device=device)
+    network, tokenizer = texts.load_model(model, device=device)
     columns = (text, text_pair, label, texts.find_label_names(network))
     tables = [texts.read_table(path, *columns) for path in (train, val)]
     loading = (tokenizer, batch_size, max_length)

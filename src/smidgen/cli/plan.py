@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from typer import Argument, Option
 
 import smidgen
@@ -77,6 +76,6 @@ def plan(
             rank=rank, steps=steps, batch_size=batch_size, max_length=max_length
         ),
     )
-    out.print(escape(str(plan)), soft_wrap=True)
+    out.print(str(plan), soft_wrap=True)
     write_json(json_file, plan.to_dict())
     run.finish()

@@ -6,7 +6,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
-from rich.markup import escape
 from rich.table import Table
 from typer import Context, Option
 
@@ -14,6 +13,7 @@ import smidgen
 from smidgen.cli.console import out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 from smidgen.errors import ArgumentError
 
 _SHOWN, _TEXT_WIDTH = 10, 36
@@ -23,7 +23,10 @@ def predict(
     context: Context,
     model: texts.Model,
     posterior: texts.PosteriorFolder,
-    data: Annotated[Path, Option(help="Texts to predict; labels are not needed.")],
+    data: Annotated[
+        Path,
+        Option(callback=require_files, help="Texts to predict; labels are not needed."),
+    ],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
@@ -41,7 +44,7 @@ def predict(
 ) -> None:
     """Predict texts: calibrated probabilities, and how uncertain each one is."""
     run = outputs.open_run(context)
-    network, tokenizer = texts.load_model(model, data, device=device)
+    network, tokenizer = texts.load_model(model, device=device)
     loaded = smidgen.load(posterior, network)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
         raise ArgumentError(
@@ -76,7 +79,7 @@ def _show_predictions(rows: list[dict[str, Any]]) -> None:
     for row in rows[:_SHOWN]:
         numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
         text = shorten(row["text"], _TEXT_WIDTH, placeholder="…")
-        table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), escape(text))
+        table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), text)
     out.print(table)
     if len(rows) > _SHOWN:
         out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

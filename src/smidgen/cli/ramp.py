@@ -16,7 +16,7 @@ from smidgen.cli.console import Steps, out, show_record
 from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import read_choices, read_numbers
+from smidgen.cli.options.lists import read_choices, read_numbers, require_files
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
@@ -43,9 +43,14 @@ _WRITTEN = ("record.json", "report.html", "posterior")
 
 
 HeldOut = Annotated[
-    Path, Option(help="Held-out data, to choose sizes and to calibrate on.")
+    Path,
+    Option(
+        callback=require_files, help="Held-out data, to choose sizes and to calibrate on."
+    ),
 ]
-Test = Annotated[Path, Option(help="Labelled test data, which are only scored.")]
+Test = Annotated[
+    Path, Option(callback=require_files, help="Labelled test data, which are only scored.")
+]
 Folder = Annotated[Path, Option("--out", help="Folder for record.json and report.html.")]
 Schemes = Annotated[
     list[str] | None,
@@ -102,9 +107,7 @@ class _Inputs:
 
     def load(self, shuffle: int | None = None) -> Loaded:
         """Load the model and batches by length; a seed shuffles the training batches."""
-        network, tokenizer = texts.load_model(
-            self.model, *self.files.values(), device=self.device
-        )
+        network, tokenizer = texts.load_model(self.model, device=self.device)
         columns = (*self.columns, texts.find_label_names(network))
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
         counts = ", ".join(f"{len(table):,} {name}" for name, table in tables.items())
@@ -228,7 +231,7 @@ def _show(record: Record, folder: Path, json_file: Path | None) -> None:
     show_record(record)
     out.print()
     for phase, seconds in record.results["seconds"].items():
-        out.print(f"[dim]{seconds:8.1f} s[/dim]  {phase}")
+        out.say(f"{seconds:8.1f} s", phase, "dim")
     out.print(f"\nThe whole story: {page}  (numbers: {numbers_at})")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.markup import escape
 from typer import Argument, Context, Option
 
 from smidgen.cli.console import out, show_record, write_json
@@ -66,8 +65,8 @@ def show_many(
     table = gather(records, about.test_to_train)
     lines = list(about.found) or findings(table, choose_baseline(table, about.baseline))
     for line in lines:
-        out.print(f"• {escape(line)}")
-    out.print(f"\nwrote {escape(str(page))}")
+        out.print(f"• {line}")
+    out.print(f"\nwrote {page}")
     write_json(json_file, {"page": str(page), "findings": lines})
 
 

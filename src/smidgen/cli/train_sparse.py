@@ -12,6 +12,7 @@ from typer import Context, Option
 from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.errors import ArgumentError, DataError
 from smidgen.sparse.budgets import Budget
 from smidgen.sparse.build import FirstWeights
@@ -28,9 +29,12 @@ _FILE = (
     "Training data: .npz, .csv, IDX images (.gz or not), a CIFAR-10 .bin file or the "
     "folder of its batches. Several files are joined."
 )
-Train = Annotated[list[Path], Option(help=_FILE)]
+Train = Annotated[list[Path], Option(callback=require_files_or_folders, help=_FILE)]
 Out = Annotated[Path, Option("--out", help="Folder for the trained network.")]
-Test = Annotated[Path | None, Option(help="Test data, which are only scored.")]
+Test = Annotated[
+    Path | None,
+    Option(callback=require_files_or_folders, help="Test data, which are only scored."),
+]
 Label = Annotated[
     str,
     Option(help="Column of the class in a CSV file: its name or number; -1 is the last."),
@@ -42,8 +46,21 @@ Hidden = Annotated[
     str, Option(help="Units of an MLP's hidden layers, separated by commas.")
 ]
 Width = Annotated[int, Option(help="Channels of a ResNet's first stage.", min=1)]
+
+
+def _check_density(density: float) -> float:
+    """Check it before any data are read."""
+    if not 0 < density <= 1:
+        raise ArgumentError(f"--density must be in (0, 1], got {density:g}. Try 0.1.")
+    return density
+
+
 Density = Annotated[
-    float, Option(help="Fraction of the weights that are active, in (0, 1].")
+    float,
+    Option(
+        callback=_check_density,
+        help="Fraction of the weights that are active, in (0, 1].",
+    ),
 ]
 BudgetName = Annotated[
     Budget, Option(help="How to divide them among the layers; erk gives small layers more.")

@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
+from smidgen.cli.options.lists import require_files
 
 
 def verify(
     context: typer.Context,
     model: texts.Model,
-    data: Annotated[Path, Option(help="Texts; only the first few are used.")],
+    data: Annotated[
+        Path, Option(callback=require_files, help="Texts; only the first few are used.")
+    ],
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: Annotated[
@@ -38,7 +40,7 @@ def verify(
     table = texts.read_table(data, text, text_pair, label, names)
     loader = texts.make_batches(table, tokenizer, batch_size, max_length)
     verification = smidgen.verify(network, islice(loader, batches))
-    out.print(escape(str(verification)), soft_wrap=True)
+    out.print(str(verification), soft_wrap=True)
     write_json(json_file, verification.to_dict())
     run.finish()
     if not verification.agrees:

@@ -22,12 +22,23 @@ from torch import Tensor
 
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, is_whole
+from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
+
+
+def require_finite_sums(sums: Iterable[Tensor]) -> None:
+    """Refuse a batch that made a sum NaN or infinite: it would stay so."""
+    if not torch.isfinite(torch.stack([total.sum() for total in sums])).all():
+        raise DataError(
+            "the sums of squares must be finite, got NaN or infinity: what the layers are "
+            "given, or the outputs' gradients, are not finite or too large to be squared. "
+            "Check this batch's inputs and scale them, or use model.double()."
+        )
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,11 @@ def exact_ggn(likelihood: Likelihood) -> BackwardVectors:
 
 def sampled_fisher(likelihood: Likelihood, draws: int, seed: int) -> BackwardVectors:
     """Gradients at drawn labels, scaled so that their squares average over the draws."""
-    if draws < 1:
-        raise ArgumentError(f"fisher_draws must be 1 or more, got {draws}.")
+    if not is_whole(draws) or draws < 1:
+        raise ArgumentError(
+            f"fisher_draws must be a whole number, 1 or more, got {draws!r}. Try 1, or leave "
+            "it out for the exact curvature."
+        )
     generator = torch.Generator().manual_seed(seed)
 
     def make(trace: Trace) -> Tensor:
@@ -71,7 +85,7 @@ def gradients(likelihood: Likelihood) -> BackwardVectors:
     def make(trace: Trace) -> Tensor:
         if trace.targets is None:
             raise DataError(
-                "squared gradients need labels, and a batch has none. Pass labelled data."
+                "squared gradients need labels, and this batch has none. Pass labelled data."
             )
         return likelihood.gradient(trace.outputs.detach(), trace.targets)[None]
 
@@ -153,6 +167,11 @@ class Accumulator(ABC):
             self._add_columns(trace)
             self.seen += int(trace.kept.sum())
             self._add_fit(trace)
+            require_finite_sums(self.witnesses())
+
+    def witnesses(self) -> list[Tensor]:
+        """List sums that cannot all be finite unless all of `running` are."""
+        return self.running()
 
     def _add_columns(self, trace: Trace) -> None:
         ran = [name for name in self.names if trace.runs(name)]
@@ -178,7 +197,7 @@ class Accumulator(ABC):
         if num_data is not None and num_data < self.seen:
             raise ArgumentError(
                 f"num_data must be at least the {self.seen} examples (or labelled tokens) "
-                f"that the batches have, got {num_data}."
+                f"that the batches have, got {num_data}. Leave it out if they are all."
             )
         total = num_data or self.seen
         scale = total / self.seen
@@ -212,9 +231,10 @@ def accumulate(
 ) -> Accumulator:
     """Run one pass over the data into `sums`, and return them."""
     with tapped(problem, blocks) as taps:
-        for batch in batches:
-            # Not kept in a name: the next pass must not find these activations alive.
-            sums.add(taps.run(batch))
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                # Not kept in a name: the next pass must not find these activations alive.
+                sums.add(taps.run(batch))
     if reduce is not None:
         sums.all_reduce(reduce)
     return sums
@@ -229,7 +249,7 @@ def find_mixing_layers(
     # example alone must leave δ = 0 in the rows of all others; where it does not, rows are
     # in another order or shared. A batch of one example is checked by shape alone.
     reasons: dict[str, str] = {}
-    with tapped(problem, blocks) as taps:
+    with tapped(problem, blocks) as taps, in_batch(1):
         trace = taps.run(batch)
         for block in blocks:
             try:

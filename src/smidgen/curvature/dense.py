@@ -48,6 +48,10 @@ class DenseAccumulator(Accumulator):
         """List the one matrix."""
         return [self.matrix]
 
+    def witnesses(self) -> list[Tensor]:
+        """The diagonal is enough: |H_ij| is at most √(H_ii H_jj)."""
+        return [self.matrix.diagonal()]
+
     def operators(self, scale: float) -> dict[str, Operator]:
         """Decompose the matrix."""
         return {JOINT: Dense.from_matrix(self.matrix * scale)}

@@ -101,6 +101,10 @@ class KroneckerAccumulator(Accumulator):
         """List both factors' sums of all blocks, and what divides them."""
         return [total for sums in self.blocks.values() for total in vars(sums).values()]
 
+    def witnesses(self) -> list[Tensor]:
+        """Diagonals are enough: |G_ij| is at most √(G_ii G_jj)."""
+        return [t.diagonal() if t.dim() == 2 else t for t in self.running()]
+
     def _refuse_joined_outputs(self, trace: Trace) -> None:
         if self.reduces and trace.slots > 1 and self.columns.together:
             raise ArgumentError(

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, require_kind
 from smidgen.evaluate import checks
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
@@ -167,6 +167,8 @@ def drop_unlabelled(
     predictive: AnyPredictive, targets: Tensor
 ) -> tuple[AnyPredictive, Tensor]:
     """Leave out the examples labelled −100: padding, and tokens without a label."""
+    require_kind("predictive", predictive, Predictive, "Use smidgen.predict")
+    require_kind("targets", targets, Tensor, "Use torch.tensor(targets)")
     if targets.dim() == 0 or len(targets) != len(predictive):
         return predictive, targets  # the checks of each score refuse these
     # A regression's whole numbers may be −100 and mean it.

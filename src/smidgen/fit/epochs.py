@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.likelihood import Categorical, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
@@ -59,6 +59,29 @@ def backward(
     return float(loss.detach()), rows
 
 
+def require_finite_gradients(tensors: Iterable[Tensor]) -> None:
+    """Refuse a batch whose gradients are NaN or infinite, before a step takes them in."""
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    if not gradients:
+        return
+    norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])
+    # A norm may overflow where no gradient did.
+    if not torch.isfinite(norms).all() and not all(g.isfinite().all() for g in gradients):
+        raise DivergedError(
+            "the training gradients are not finite. Lower learning_rate, or check the data "
+            "of this batch."
+        )
+
+
+def require_labelled(rows: int) -> None:
+    """Refuse training data of which no row has had a label."""
+    if not rows:
+        raise DataError(
+            "training needs labels, and no row of any batch has one (all are -100). Pass "
+            "labelled data."
+        )
+
+
 def validation_scores(
     problem: SettledProblem,
     batches: Iterable[Batch],
@@ -69,18 +92,21 @@ def validation_scores(
     nll, hits, seen = 0.0, 0.0, 0
     shadowed = problem.on_shadow()
     with preserve_random_state(problem.model), torch.no_grad():
-        for batch in batches:
-            outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
-            if targets is None:
-                raise DataError("validation needs labels, and a batch has none.")
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                problem.require_labels(batch, "validation")
+                outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
+                targets, kept = problem.read(batch, outputs)
+            assert targets is not None
             outputs, targets = outputs[kept], targets[kept]
             nll -= float(problem.likelihood.log_prob(outputs, targets).double().sum())
             if classes:
                 hits += float((outputs.argmax(-1) == targets).sum())
             seen += len(targets)
     if not seen:
-        raise DataError("the validation loader yielded no labelled example.")
+        raise DataError(
+            "the validation loader yielded no labelled example. Check its length and labels."
+        )
     return nll / seen, hits / seen if classes else None
 
 
@@ -92,7 +118,7 @@ def resolve_criterion(stop_on: Criterion | None, likelihood: Likelihood) -> Crit
     if stop_on not in (("accuracy", "nll") if classes else ("nll",)):
         raise ArgumentError(
             f"stop_on must be {'accuracy or ' if classes else ''}nll for this likelihood, "
-            f"got {stop_on!r}."
+            f"got {stop_on!r}. Leave it out for the usual one."
         )
     return stop_on
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.output_layers import check_last_layer, see_output_layers
-from smidgen.errors import ArgumentError, StoreError
+from smidgen.errors import ArgumentError, StoreError, fill_settings, is_number, is_whole
 from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
     backward,
     group_by_decay,
+    require_finite_gradients,
+    require_labelled,
     resolve_criterion,
     validation_scores,
     warm_up_then_fall,
@@ -82,13 +84,23 @@ class FinetuneSettings:
     stop_on: Criterion | None = None
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.patience, self.accumulate) < 1:
-            raise ArgumentError(
-                "epochs, patience and accumulate must be 1 or more, got "
-                f"{self.epochs}, {self.patience} and {self.accumulate}."
-            )
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ArgumentError(f"learning_rate must be > 0, got {self.learning_rate}.")
+        for name in ("epochs", "patience", "accumulate"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise ArgumentError(
+                    f"{name} must be a whole number, 1 or more, got {value!r}. Try "
+                    f"{getattr(type(self), name)}."
+                )
+        for name, least in (("learning_rate", "> 0"), ("weight_decay", "0 or more")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            good = is_number(value) and 0 <= value < inf and (value or least != "> 0")
+            if not good:
+                raise ArgumentError(
+                    f"{name} must be a finite number {least}, got {value!r}. Leave it out "
+                    "for the usual one."
+                )
 
     def filled(self, *, all_weights: bool) -> tuple[float, float]:
         """Learning rate and weight decay, with defaults filled in."""
@@ -142,7 +154,7 @@ def finetune(
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    settings = settings or FinetuneSettings()
+    settings = fill_settings(settings, FinetuneSettings)
     length = count_training_batches(batches)
     if subset is not None:
         check_subset(subset)
@@ -152,6 +164,7 @@ def finetune(
         subset = _with_head(problem.model, subset, settings.head)
     with _training(problem.model, loader, None if subset is None else seed):
         problem, first, _ = problem.settle(batches)
+        problem.require_labels(first)
         if subset is not None:
             if subset.claims_last:
                 check_last_layer(problem, first, subset)
@@ -248,6 +261,7 @@ class _ChosenWeights:
         self.problem = problem.on_shadow(dropout=True)
         rate, decay = settings.filled(all_weights=False)
         self.vector = SubsetVector(problem.model, subset)
+        self.trained = list(self.vector.tensors.values())
         self.optimiser = SubsetAdamW(
             self.vector.tensors, subset, rate, weight_decay=decay, clip=1.0
         )
@@ -352,7 +366,9 @@ class _Tuning:
         total, seen = 0.0, 0
         for index, batch in enumerate(batches):
             share = min(accumulate, self.length - index + index % accumulate)
-            loss, rows = self.weights.backward(batch, share)
+            with self.weights.problem.reading(batch, index + 1):
+                loss, rows = self.weights.backward(batch, share)
+                require_finite_gradients(self.weights.trained)
             total, seen = total + loss * rows, seen + rows
             if not (index + 1) % accumulate or index + 1 == self.length:
                 for group in optimiser.param_groups:
@@ -360,7 +376,8 @@ class _Tuning:
                 self.weights.update()
                 optimiser.zero_grad(set_to_none=True)
                 self.steps += 1
-        return total / max(seen, 1)
+        require_labelled(seen)
+        return total / seen
 
     def state(self) -> dict[str, Tensor]:
         """All that the next epoch depends on."""

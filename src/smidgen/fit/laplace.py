@@ -40,7 +40,15 @@ from smidgen.curvature.operators import (
     Operator,
 )
 from smidgen.curvature.output_layers import check_last_layer
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    SmidgenWarning,
+    StructureError,
+    fill_settings,
+    is_number,
+)
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import fit_relative_noise
@@ -126,7 +134,7 @@ def laplace(
         The posterior; for regression, the noise is that of the training residuals,
         whatever the likelihood came with.
     """
-    settings = settings or LaplaceSettings()
+    settings = fill_settings(settings, LaplaceSettings)
     _check_arguments(structure, settings, batches, subset)
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
@@ -159,9 +167,11 @@ def laplace(
 def _check_arguments(
     structure: str, settings: LaplaceSettings, batches: Iterable[Batch], subset: Subset
 ) -> None:
-    if structure not in STRUCTURES:
+    if not isinstance(structure, str) or structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
-        raise StructureError(f"structure must be one of {names}, got {structure!r}.")
+        raise StructureError(
+            f"structure must be one of {names}, got {structure!r}. Leave it out for 'kron'."
+        )
     reads_twice = {
         f"structure {structure!r}": len(_PASSES[structure]) > 1,
         "noise": settings.noise == "per-output",
@@ -173,6 +183,7 @@ def _check_arguments(
                 "or a data loader."
             )
     check_subset(subset)
+    check_batches(batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,8 +230,11 @@ def check_fit(
     model: nn.Module, structure: str, precision: float, blocks: Sequence[LayerBlock]
 ) -> None:
     """Refuse before any pass what no pass could fit."""
-    if not 0 < precision < float("inf"):
-        raise ArgumentError(f"precision must be > 0 and finite, got {precision}.")
+    if not is_number(precision) or not 0 < precision < float("inf"):
+        raise ArgumentError(
+            f"precision must be > 0 and finite, got {precision!r}. Leave it out, and "
+            "calibrate afterwards."
+        )
     scattered = [block for block in blocks if block.entries is not None]
     if scattered and not STRUCTURES[structure].scattered:
         able = [name for name, kind in STRUCTURES.items() if kind.scattered]

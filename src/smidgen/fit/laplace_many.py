@@ -17,13 +17,14 @@ from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import Kronecker
 from smidgen.curvature.output_layers import check_last_layer
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, fill_settings, require_kind
 from smidgen.fit.laplace import (
     LaplaceSettings,
     check_fit,
     drop_mixing_layers,
     make_posterior,
 )
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
@@ -31,7 +32,7 @@ from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
-from smidgen.weights.subset import Subset
+from smidgen.weights.subset import Subset, check_subset
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -63,14 +64,20 @@ def laplace_many(
     Raises:
         ArgumentError: If there is no subset, or a noise for each output is asked for.
     """
-    settings = settings or LaplaceSettings()
+    settings = fill_settings(settings, LaplaceSettings)
+    require_kind("subsets", subsets, Mapping, "Give each a name: {10: subset, ...}")
     if not subsets:
-        raise ArgumentError("subsets must hold at least one subset, got none.")
+        raise ArgumentError(
+            "subsets must hold at least one subset, got none. Use smidgen.select."
+        )
+    for subset in subsets.values():
+        check_subset(subset)
     if settings.noise != "scalar":
         raise ArgumentError(
             f"noise must be 'scalar' for several subsets, got {settings.noise!r}. Use "
             "smidgen.fit.laplace for each."
         )
+    check_batches(batches)
     problem = as_problem(model)
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
     all_blocks = [block for chosen in blocks.values() for block in chosen]

@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DivergedError, StoreError
+from smidgen.errors import ArgumentError, DivergedError, StoreError, is_whole
 from smidgen.fit.epochs import backward
 from smidgen.fit.training_run import check_save_every
 from smidgen.outputs.problem import SettledProblem
@@ -70,8 +70,11 @@ class SwagSettings:
     def __post_init__(self) -> None:
         check_covariance(self.covariance, self.rank)
         for name in ("steps", "every", "trial_steps"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+            value, usual = getattr(self, name), getattr(type(self), name)
+            if not is_whole(value) or value < 1:
+                raise ArgumentError(
+                    f"{name} must be 1 or more, got {value!r}. Try {usual}."
+                )
         if not 0 <= self.burn_in < self.steps:
             raise ArgumentError(
                 f"burn_in must be from 0 to steps − 1 = {self.steps - 1}, got "
@@ -80,7 +83,7 @@ class SwagSettings:
         if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < inf:
             raise ArgumentError(
                 "momentum must be in [0, 1) and weight_decay 0 or more, got "
-                f"{self.momentum} and {self.weight_decay}."
+                f"{self.momentum} and {self.weight_decay}. Try 0.9 and 3e-4."
             )
         check_save_every(self.checkpoint_every)
         self._require_snapshots("steps", self.steps)
@@ -95,7 +98,9 @@ class SwagSettings:
                 f"got {self.learning_rate!r}. Pass validation batches, or one rate."
             )
         if not all(0 < rate < inf for rate in rates):
-            raise ArgumentError(f"learning_rate must be > 0, got {list(rates)}.")
+            raise ArgumentError(
+                f"learning_rate must be > 0, got {list(rates)}. Try {_RATE}."
+            )
         if len(rates) > 1:
             self._require_snapshots("trial_steps", min(self.trial_steps, self.steps))
             if self.samples < 2:

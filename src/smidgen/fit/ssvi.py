@@ -29,9 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.output_layers import check_last_layer
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, SmidgenWarning, fill_settings
 from smidgen.fit.data_size import count_training_batches, count_training_data
-from smidgen.fit.epochs import validation_scores
+from smidgen.fit.epochs import (
+    require_finite_gradients,
+    require_labelled,
+    validation_scores,
+)
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -92,7 +96,7 @@ def ssvi(
     Raises:
         DataError: If a loader yields nothing, or the loss is not finite.
     """  # noqa: DOC502
-    settings = settings or SsviSettings()
+    settings = fill_settings(settings, SsviSettings)
     length = count_training_batches(batches)
     if subset is not None:
         check_subset(subset)
@@ -104,6 +108,7 @@ def ssvi(
     loader = ResumableLoader(batches)
     with loader.seeded(seed), preserve_random_state(network):
         problem, first, _ = problem.settle(batches)
+        problem.require_labels(first)
         if subset is not None and subset.claims_last:
             check_last_layer(dense, first, subset)
         num_data = count_training_data(problem, batches, settings.num_data)
@@ -210,14 +215,16 @@ class _Training:
         # Only of this epoch, so that a resumed training sees the same batches.
         recent: deque[Batch] = deque(maxlen=self.settings.passes)
         total, seen = 0.0, 0
-        for batch in batches:
-            loss, rows = self._step(batch)
+        for index, batch in enumerate(batches, 1):
+            with self.problem.reading(batch, index):
+                loss, rows = self._step(batch)
             if rows:
                 recent.append(batch)
             total, seen = total + loss * rows, seen + rows
             change = self.rewiring.advance(lambda: self._losses(recent))
             if change is not None:
                 self.changes.append(change)
+        require_labelled(seen)
         seconds = time.perf_counter() - started
         kl = float(self.network.kl().detach()) if self.network.stochastic else 0.0
         nll = accuracy = None
@@ -226,7 +233,7 @@ class _Training:
             with ResumableLoader(validation).seeded(seed):
                 nll, accuracy = validation_scores(self.problem, validation)
         connectivity = self.network.connectivity()
-        train_nll = total / max(seen, 1)
+        train_nll = total / seen
         self.history.append(
             SparseEpoch(number, train_nll, kl, nll, accuracy, seconds, connectivity)
         )
@@ -249,6 +256,7 @@ class _Training:
             objective = loss + weight * self.network.kl()
         self.optimiser.zero_grad(set_to_none=True)
         objective.backward()
+        require_finite_gradients(self.network.parameters())
         self.optimiser.step()
         return float(loss.detach()), rows
 

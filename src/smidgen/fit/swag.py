@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.output_layers import check_last_layer
-from smidgen.errors import DataError, DivergedError, StoreError
+from smidgen.errors import DataError, DivergedError, StoreError, fill_settings
 from smidgen.fit.calibration.samples import held_out
+from smidgen.fit.epochs import require_labelled
 from smidgen.fit.sgd import Sgd, SwagSettings
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
@@ -65,7 +66,7 @@ def swag(
         is fitted to the validation data, or without them to the training residuals at
         the posterior's mean.
     """
-    settings = settings or SwagSettings()
+    settings = fill_settings(settings, SwagSettings)
     rates = settings.rates(choosing=validation is not None)
     check_subset(subset)
     problem = as_problem(model)
@@ -77,6 +78,7 @@ def swag(
         torch.enable_grad(),
     ):
         problem, first, _ = problem.on_shadow(dropout=settings.dropout).settle(batches)
+        problem.require_labels(first)
         if subset.claims_last:
             check_last_layer(problem, first, subset)
         setting = Setting.of(problem, rank=settings.rank)
@@ -160,9 +162,13 @@ class _Collecting:
         label = f"trying rate {self.rate:g}" if self.trying else "collecting"
         every = self.settings.checkpoint_every
         for _, batch in run.steps(range(sgd.step, steps), label, every, progress):
-            count = sgd.take(batch)
+            with self.problem.reading(batch, run.batches.position):
+                count = sgd.take(batch)
             if run.batches.epoch == 0:
                 self.examples += count
+            else:
+                require_labelled(self.examples)
+        require_labelled(self.examples)
         mean, variance, deviations = sgd.snapshots.moments()
         return SwagPosterior(
             subset=self.subset,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, is_whole
 from smidgen.outputs.information import entropy_of
 
 LINKS = ("quadrature", "probit", "diagonal-probit", "sampling", "laplace-bridge")
@@ -46,6 +46,17 @@ class Link:
     name: str = "auto"
     draws: int = DRAWS
     top: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("auto", *LINKS):
+            raise ArgumentError(
+                f"link must be 'auto' or one of {LINKS}, got {self.name!r}. Leave it out "
+                "for the usual one."
+            )
+        if not is_whole(self.draws) or self.draws < 1:
+            raise ArgumentError(
+                f"draws must be a whole number, 1 or more, got {self.draws!r}. Try {DRAWS}."
+            )
 
     def refuse_for_draws(self) -> None:
         """Refuse a link where the network itself runs under draws of its weights."""

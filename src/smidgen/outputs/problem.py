@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.outputs.batches import check_batches, in_batch, refuse_not_finite
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.logits import find_logits
@@ -91,6 +93,18 @@ class Problem:
     targets: Callable[[Batch], Tensor | None] = batch_targets
     mask: Callable[[Batch], Tensor | None] = batch_mask
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ArgumentError(
+                f"model must be a torch.nn.Module, got {type(self.model).__name__}. Load it "
+                "first."
+            )
+        if not isinstance(self.likelihood, Likelihood | None):
+            raise ArgumentError(
+                f"likelihood must be a smidgen likelihood, got {self.likelihood!r}. Pass "
+                "Categorical(C), Bernoulli(C) or Gaussian(C) for C outputs, or leave it out."
+            )
+
     def on_shadow(self, *, dropout: bool = False) -> Self:
         """Pose the problem on a shadow of its model, in evaluation mode, that passes may change."""
         # With `dropout` it trains, except layers with running statistics.
@@ -162,10 +176,26 @@ class Problem:
         outputs = _as_rows(self.forward(self.model, _move(batch, self.device)))
         return outputs.flatten(0, -2)
 
+    @contextmanager
+    def reading(self, batch: Batch, number: int) -> Iterator[None]:
+        """Refuse inputs that are not finite; note the batch's number in errors of its data."""
+        with in_batch(number):
+            refuse_not_finite(self._inputs(batch), batch, self.targets)
+            yield
+
+    def _inputs(self, batch: Batch) -> Batch:
+        """What the model is given of a batch; all of it if the forward is the caller's own."""
+        if self.forward is not model_outputs:
+            return batch
+        if isinstance(batch, Mapping):
+            return {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
+        return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+
     def settle(
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
         """Infer the likelihood, unless known, from the first batch; return that and all batches."""
+        check_batches(batches)
         iterator = iter(batches)
         try:
             first = next(iterator)
@@ -174,13 +204,14 @@ class Problem:
                 "the data loader yielded no batch. Check the dataset's length and "
                 "drop_last."
             ) from None
-        self._refuse_unshifted(first)
-        likelihood = self.likelihood
-        if likelihood is None:
-            # In no mode of training, which might draw or refuse a single example.
-            with torch.no_grad(), preserve_random_state(self.model):
-                outputs = self.on_shadow().outputs(first)
-            likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
+        with self.reading(first, 1):
+            self._refuse_unshifted(first)
+            likelihood = self.likelihood
+            if likelihood is None:
+                # In no mode of training, which might draw or refuse a single example.
+                with torch.no_grad(), preserve_random_state(self.model):
+                    outputs = self.on_shadow().outputs(first)
+                likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
         return self.with_likelihood(likelihood), first, chain([first], iterator)
 
     def with_likelihood(self, likelihood: Likelihood) -> SettledProblem:
@@ -240,16 +271,21 @@ class SettledProblem(Problem):
         aligned[labelled] = checked
         return aligned, labelled
 
+    def require_labels(self, batch: Batch, use: str = "training") -> None:
+        """Refuse a batch without labels, before anything is done with it."""
+        if self.targets(batch) is None:
+            raise DataError(
+                f"{use} needs labels, and a batch has none. Name them "
+                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
+            )
+
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:
         """Mean NLL of a batch's labelled rows, for autograd, and their number; None without any."""
         if not torch.isfinite(outputs.detach()).all():
             raise DivergedError(_DIVERGED.format("outputs are"))
+        self.require_labels(batch)
         targets, labelled = self.read(batch, outputs.detach())
-        if targets is None:
-            raise DataError(
-                "training needs labels, and a batch has none. Name them "
-                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
-            )
+        assert targets is not None
         rows = int(labelled.sum())
         if not rows:
             return None
@@ -266,7 +302,8 @@ def as_problem(model: nn.Module | Problem) -> Problem:
     if isinstance(model, nn.Module):
         return Problem(model)
     raise ArgumentError(
-        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}."
+        f"model must be a torch.nn.Module or a smidgen.Problem, got {type(model).__name__}. "
+        "Load it first."
     )
 
 

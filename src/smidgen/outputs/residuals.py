@@ -27,9 +27,10 @@ def sum_squared_residuals(
     sums, rows = torch.zeros(likelihood.outputs, dtype=torch.float64), 0
     shadowed = problem.on_shadow()
     with preserve_random_state(problem.model), torch.no_grad():
-        for batch in batches:
-            outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
-            targets, kept = problem.read(batch, outputs)
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                outputs = shadowed.outputs(batch, replaced).flatten(0, -2)
+                targets, kept = problem.read(batch, outputs)
             if targets is not None:
                 sums += likelihood.squares(outputs[kept], targets[kept]).sum(0).cpu()
                 rows += int(kept.sum())

@@ -18,7 +18,14 @@ from torch import nn
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.output_layers import guess_output_layers
 from smidgen.curvature.taps import tapped
-from smidgen.errors import ArgumentError, DataError, StructureError
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    StructureError,
+    fill_settings,
+    is_number,
+    is_whole,
+)
 from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.cost import (
@@ -201,7 +208,7 @@ def plan(
     Returns:
         The plan; print it.
     """
-    settings = settings or PlanSettings()
+    settings = fill_settings(settings, PlanSettings)
     structure = _check_arguments(percent, method, structure, examples)
     settings.check(method)
     costs, problem = _METHODS[method], as_problem(model)
@@ -256,13 +263,15 @@ def _check_arguments(
     percent: float, method: str, structure: str | None, examples: int
 ) -> str:
     """Check the arguments; return the structure."""
-    if not 0 < percent <= 100:
+    if not is_number(percent) or not 0 < percent <= 100:
         raise ArgumentError(f"percent must be in (0, 100], got {percent!r}. Try 10.")
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         names = " or ".join(map(repr, _METHODS))
-        raise ArgumentError(f"method must be {names}, got {method!r}.")
-    if examples < 1:
-        raise ArgumentError(f"examples must be 1 or more, got {examples}.")
+        raise ArgumentError(
+            f"method must be {names}, got {method!r}. Leave it out for 'laplace'."
+        )
+    if not is_whole(examples) or examples < 1:
+        raise ArgumentError(f"examples must be 1 or more, got {examples!r}. Try 1000.")
     forms = _METHODS[method].forms
     if structure is not None and structure not in forms:
         names = ", ".join(forms)

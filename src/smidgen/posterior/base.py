@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, StructureError
+from smidgen.errors import ArgumentError, StructureError, is_number
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.output_covariance import CovarianceTerm
@@ -226,5 +226,5 @@ SHA-256 of the base model's weights: `{self.fingerprint}`
 
 def check_positive(name: str, value: float) -> None:
     """Refuse an argument that is not a finite number above zero."""
-    if not 0 < value < float("inf"):
-        raise ArgumentError(f"{name} must be > 0 and finite, got {value}.")
+    if not is_number(value) or not 0 < value < float("inf"):
+        raise ArgumentError(f"{name} must be > 0 and finite, got {value!r}. Try 1.")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from smidgen.curvature.operators import Operator
 from smidgen.curvature.taps import Trace, tapped
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -76,13 +76,15 @@ def output_moments(
     moments: list[Moments] = []
     taken = 0
     with tapped(problem, blocks) as taps:
-        for batch in batches:
-            trace = taps.run(batch)
-            # The caller's autocast is for the model's forward pass, not for our products.
-            with torch.autocast(trace.outputs.device.type, enabled=False):
-                moments.append(_compute_moments(trace, contractions, directions))
-            # The next pass must not find these activations alive.
-            del trace
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                trace = taps.run(batch)
+                # The caller's autocast is for the model's forward pass, not for our products.
+                with torch.autocast(trace.outputs.device.type, enabled=False):
+                    moments.append(_compute_moments(trace, contractions, directions))
+                # The next pass must not find these activations alive.
+                del trace
+                _require_finite(moments[-1])
             taken += sum(term.nbytes for term in moments[-1].covariance.values())
             if taken > _MOST_BYTES:
                 raise ArgumentError(
@@ -92,6 +94,16 @@ def output_moments(
                     "or top= to follow the likeliest classes only."
                 )
     return moments
+
+
+def _require_finite(moments: Moments) -> None:
+    """Refuse variances that are NaN or infinite, before a link makes probabilities of them."""
+    if not all(torch.isfinite(term.sum()) for term in moments.covariance.values()):
+        raise DataError(
+            "the outputs' covariance must be finite, got NaN or infinity: what the chosen "
+            "layers are given is not finite or too large, or the posterior is damaged. Check "
+            "this batch's inputs, or fit the posterior again."
+        )
 
 
 def _compute_moments(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, is_whole
 from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.posterior.base import SAMPLES, Posterior, Sampler
 from smidgen.runtime.guard import preserve_random_state
@@ -42,8 +42,11 @@ def sampled_outputs(
     # With samples=0, or if draws do not differ, they are the point estimate's, twice. `reuse`
     # keeps what lies below the stochastic weights for all draws of a batch; it is compared
     # with a plain pass once, and given up if it differs.
-    if samples < 0 or samples == 1:
-        raise ArgumentError(f"samples must be 2 or more, or 0, got {samples}.")
+    if not is_whole(samples) or samples < 0 or samples == 1:
+        raise ArgumentError(
+            f"samples must be 2 or more, or 0, got {samples!r}. Leave them out for the usual "
+            "number."
+        )
     posterior.require(problem.model)
     count = samples if posterior.stochastic else 0
     # One seed for each draw: drawn anew for every batch, only one is ever in memory,
@@ -51,11 +54,12 @@ def sampled_outputs(
     source = torch.Generator().manual_seed(seed)
     seeds = torch.randint(2**62, (count,), generator=source).tolist()
     runs = _Runs(problem, posterior, seeds, reuse)
-    for batch in batches:
-        with preserve_random_state(problem.model), torch.no_grad():
-            outputs = runs.outputs(batch)
-        if not outputs.numel():
-            raise DataError("a batch holds no example. Leave empty batches out.")
+    for number, batch in enumerate(batches, 1):
+        with problem.reading(batch, number):
+            with preserve_random_state(problem.model), torch.no_grad():
+                outputs = runs.outputs(batch)
+            if not outputs.numel():
+                raise DataError("a batch holds no example. Leave empty batches out.")
         yield batch, outputs.flatten(1, -2).double().cpu()
 
 

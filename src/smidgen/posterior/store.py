@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from smidgen.errors import ArgumentError, SmidgenError, StoreError
+from smidgen.errors import ArgumentError, SmidgenError, StoreError, as_path
 from smidgen.outputs.likelihood import describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
@@ -75,7 +75,7 @@ def save(
         ArgumentError: If thing is none of these.
         StoreError: If the path is taken by something that may not be replaced.
     """
-    path = Path(path)
+    path = as_path("path", path)
     if isinstance(thing, Posterior):
         refuse_taken_posterior(path, overwrite=overwrite)
         with new_folder(path) as work:
@@ -85,7 +85,8 @@ def save(
         return path
     if not isinstance(thing, Delta | Subset):
         raise ArgumentError(
-            f"thing must be a posterior, a Delta or a Subset, got {type(thing).__name__}."
+            f"thing must be a posterior, a Delta or a Subset, got {type(thing).__name__}. "
+            "The order is (thing, path)."
         )
     if path.exists() and not (overwrite and _kind_of_file(path) is type(thing)):
         raise StoreError(
@@ -122,7 +123,7 @@ def load(path: str | Path, model: nn.Module | Problem | None = None) -> Any:
     Raises:
         StoreError: If it is missing, damaged, or of another model.
     """  # noqa: DOC502
-    path = Path(path)
+    path = as_path("path", path)
     if not path.is_file():
         return _load_posterior(path, model)
     return Delta.load(path) if _kind_of_file(path) is Delta else Subset.from_file(path)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import DataError, StructureError
+from smidgen.outputs.batches import in_batch
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.output_covariance import CovarianceTerm, output_moments
@@ -88,17 +89,19 @@ def variance_table(
     directions = likelihood.choose_directions(link, top)
     rows = []
     settled = problem.with_likelihood(likelihood)
-    for moments in output_moments(settled, batches, around, terms, directions):
+    tables = output_moments(settled, batches, around, terms, directions)
+    for number, moments in enumerate(tables, 1):
         labelled = moments.kept
-        if moments.targets is None:
-            raise DataError(
-                "calibration needs labels, and a batch has none. Pass labelled data."
-            )
+        with in_batch(number):
+            if moments.targets is None:
+                raise DataError(
+                    "calibration needs labels, and this batch has none. Pass labelled data."
+                )
         covariance = {key: c[:, labelled] for key, c in moments.covariance.items()}
         rows.append((moments.outputs[labelled], covariance, moments.targets[labelled]))
     if not sum(len(outputs) for outputs, _, _ in rows):
         raise DataError(
-            "the validation loader yielded no labelled example. Check its length."
+            "the validation loader yielded no labelled example. Check its length and labels."
         )
     outputs, covariances, targets = zip(*rows, strict=True)
     return VarianceTable(

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.batches import check_batches
+from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
@@ -45,6 +47,7 @@ def dropout_outputs(
         DataError: If there is no batch.
     """
     problem = as_problem(model)
+    check_batches(batches)
     if samples < 2:
         raise ArgumentError(f"samples must be 2 or more, got {samples}.")
     if not any(
@@ -58,9 +61,12 @@ def dropout_outputs(
     shadowed = problem.on_shadow(dropout=True)
     with preserve_random_state(problem.model, seeding=True), torch.no_grad():
         torch.manual_seed(seed)
-        for batch in track(batches, "predicting", show=progress):
-            passes = [shadowed.outputs(batch).flatten(0, -2) for _ in range(samples)]
-            outputs.append(torch.stack(passes).double().cpu())
+        tracked = track(batches, "predicting", show=progress)
+        for number, batch in enumerate(tracked, 1):
+            with problem.reading(batch, number):
+                passes = [shadowed.outputs(batch).flatten(0, -2) for _ in range(samples)]
+                outputs.append(torch.stack(passes).double().cpu())
+                require_finite_outputs(outputs[-1])
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")
     return torch.cat(outputs, 1)

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.batches import Unread, check_batches, in_batch
 from smidgen.outputs.links import Link, standard_normals
 from smidgen.outputs.predictive import Predictive, concatenate
 from smidgen.outputs.problem import Problem, as_problem
@@ -62,12 +63,18 @@ def predict(
 
     Raises:
         ArgumentError: If batch is a loader, or the posterior belongs to another model.
+        DataError: If an input, an output or a variance is not finite.
     """
     if isinstance(batch, DataLoader):
         raise ArgumentError(
             "batch must be one batch, got a DataLoader. Use smidgen.predict_batches."
         )
-    return _predictives(posterior, model, [batch], link, samples, seed)[0]
+    try:
+        return _predictives(posterior, model, [batch], link, samples, seed)[0]
+    except DataError as error:
+        # There is but one: its number would say nothing.
+        error.batch = None
+        raise
 
 
 def predict_batches(
@@ -97,6 +104,7 @@ def predict_batches(
     Raises:
         DataError: If there is no batch.
     """
+    check_batches(batches)
     tracked = track(batches, "predicting", show=progress)
     predictives = _predictives(posterior, model, tracked, link, samples, seed)
     if not predictives:
@@ -135,7 +143,9 @@ def _linearised_predictives(
 ) -> list[Predictive]:
     likelihood = posterior.likelihood
     posterior.require(problem.model)
-    unlabelled = replace(problem.with_likelihood(likelihood), targets=lambda batch: None)
+    unlabelled = replace(
+        problem.with_likelihood(likelihood), targets=Unread(problem.targets)
+    )
     name = likelihood.resolve_link(link.name, link.top)
     count = max(1, (link.top or likelihood.outputs) - 1)
     normals = None
@@ -168,7 +178,8 @@ def _sampled_predictives(
     runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
     # Around the loader too, which may draw from torch's own generator.
     with preserve_random_state(problem.model):
-        for _, outputs in runs:
-            likelihood.check_outputs(outputs.flatten(0, 1))
+        for number, (_, outputs) in enumerate(runs, 1):
+            with in_batch(number):
+                likelihood.check_outputs(outputs.flatten(0, 1))
             predictives.append(likelihood.mixture(outputs, posterior.temperature))
     return predictives

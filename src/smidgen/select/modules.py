@@ -57,7 +57,7 @@ def modules(
     if not isinstance(count, int) or not 1 <= count <= len(layers):
         raise ArgumentError(
             f"count must be a whole number from 1 to {len(layers)} for group {group!r}, got "
-            f"{count!r}."
+            f"{count!r}. Try 1."
         )
     if by == "random":
         generator = torch.Generator().manual_seed(seed)

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from smidgen.errors import SubsetError
+from smidgen.errors import ArgumentError, SubsetError, require_kind
 from smidgen.weights.affine import coverage
 from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
@@ -24,9 +24,17 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
         The parameters. Its universe is that of the affine layers and of what was named.
 
     Raises:
+        ArgumentError: If patterns are no texts.
         SubsetError: If a pattern matches no parameter.
     """
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    require_kind("model", model, nn.Module, "Of a Problem, pass its .model")
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+        raise ArgumentError(
+            f"patterns must be a shell pattern or several, got {patterns!r}. Try "
+            "'classifier.*'."
+        )
+    patterns = list(patterns)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     chosen: dict[str, tuple[int, ...]] = {}
     for pattern in patterns:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, is_number
 from smidgen.select.scores.magnitude import iterate_magnitudes
 from smidgen.select.scores.random import iterate_random_scores
 from smidgen.types import Json, Shape
@@ -63,7 +63,7 @@ def check_fraction(fraction: float) -> float:
 
 
 def _check(name: str, value: float, largest: int, what: str) -> float:
-    if not isinstance(value, (int, float)) or not 0 < value <= largest:
+    if not is_number(value) or not 0 < value <= largest:
         raise ArgumentError(
             f"{name} must be in (0, {largest}], got {value!r}. It is {what}."
         )

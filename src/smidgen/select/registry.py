@@ -170,8 +170,10 @@ def choose(
     Raises:
         ArgumentError: If the name is unknown or something is missing.
     """
-    if name not in SELECTORS:
-        raise ArgumentError(f"name must be one of {', '.join(SELECTORS)}, got {name!r}.")
+    if not isinstance(name, str) or name not in SELECTORS:
+        raise ArgumentError(
+            f"name must be one of {', '.join(SELECTORS)}, got {name!r}. Try 'sparse-kfac'."
+        )
     selector, problem = SELECTORS[name], as_problem(model)
     inputs: dict[Need, Any] = {"batches": batches, "scores": scores, "patterns": patterns}
     selector.check_size(size)

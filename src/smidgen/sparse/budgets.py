@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import floor, prod
 from typing import Literal
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, is_number
 from smidgen.types import Shape
 
 Budget = Literal["uniform", "erk", "global"]
@@ -22,10 +22,13 @@ def share_out(
     shapes: Mapping[str, Shape], density: float, budget: Budget = "uniform"
 ) -> dict[str, int]:
     """Divide the active weights, density times all weights, among layers; each gets one."""
-    if not 0 < density <= 1:
-        raise ArgumentError(f"density must be in (0, 1], got {density}. Try 0.1.")
+    if not is_number(density) or not 0 < density <= 1:
+        raise ArgumentError(f"density must be in (0, 1], got {density!r}. Try 0.1.")
     if budget not in ("uniform", "erk", "global"):
-        raise ArgumentError(f"budget must be 'uniform', 'erk' or 'global', got {budget!r}.")
+        raise ArgumentError(
+            f"budget must be 'uniform', 'erk' or 'global', got {budget!r}. Leave it out for "
+            "'uniform'."
+        )
     sizes = {name: prod(shape) for name, shape in shapes.items()}
     total = max(len(sizes), round(density * sum(sizes.values())))
     if budget == "erk":

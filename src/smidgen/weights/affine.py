@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import StructureError
+from smidgen.errors import StructureError, require_kind
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
@@ -135,6 +135,7 @@ def coverage(model: nn.Module) -> Coverage:
     Returns:
         Layers in the order of the modules, and left-out modules that hold parameters.
     """
+    require_kind("model", model, nn.Module, "Of a Problem, pass its .model")
     canonical = {id(p): name for name, p in model.named_parameters()}
     owners: dict[int, list[str]] = {}
     for path, module in model.named_modules():

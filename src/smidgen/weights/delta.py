@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, StoreError
+from smidgen.errors import ArgumentError, StoreError, require_kind
 from smidgen.runtime.artifact import (
     Taken,
     read_tensor_file,
@@ -312,8 +312,15 @@ def merge_deltas(deltas: Sequence[Delta], weights: Sequence[float] | None = None
     Raises:
         ArgumentError: If they are of several bases, or replace a parameter differently.
     """
+    deltas = list(deltas)
+    for delta in deltas:
+        require_kind("deltas", delta, Delta, "Load them with smidgen.load")
+    if not deltas:
+        raise ArgumentError(
+            "deltas must be one Delta or more, got none. Load them with smidgen.load."
+        )
     factors = [1.0] * len(deltas) if weights is None else list(weights)
-    if not deltas or len(factors) != len(deltas):
+    if len(factors) != len(deltas):
         raise ArgumentError(
             f"weights must be as many as the deltas, {len(deltas)}, got {len(factors)}."
         )

@@ -376,7 +376,9 @@ def _check_indices(indices: Tensor | Iterable[int], bound: int, what: str) -> Te
         )
     if ordered[0] < 0 or ordered[-1] >= bound:
         wrong = int(ordered[0] if ordered[0] < 0 else ordered[-1])
-        raise SubsetError(f"{what} must be in [0, {bound}), got {wrong}.")
+        raise SubsetError(
+            f"{what} must be in [0, {bound}), got {wrong}. They are counted from 0."
+        )
     return ordered
 
 

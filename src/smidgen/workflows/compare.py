@@ -12,7 +12,7 @@ from torch import nn
 
 from smidgen import report
 from smidgen.curvature.operators import STRUCTURES
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning, as_path, require_kind
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -55,7 +55,7 @@ class Comparison(Record):
         Returns:
             The path.
         """
-        return report.write(self, path)
+        return report.write(self, as_path("path", path))
 
     def __str__(self) -> str:
         headings = ("", *(column.plain_heading for column in tables.list_columns(self)))
@@ -98,6 +98,8 @@ def compare(
         The record. Print it for a table and a verdict; `report` writes a page.
     """
     network = as_problem(model).model
+    if shifted is not None:
+        require_kind("shifted", shifted, Mapping, "Give them a name: {'news': loader}")
     named = _name_posteriors(posteriors)
     likelihood = next(iter(named.values())).likelihood
     problem = as_problem(model).with_likelihood(likelihood)
@@ -147,6 +149,7 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
     """Give every posterior a different name."""
     if isinstance(posteriors, Mapping):
         for name in posteriors:
+            require_kind("the name of a posterior", name, str, "Choose another name")
             if not name.strip() or name in BASELINES:
                 raise ArgumentError(
                     f"the name of a posterior must be none of {', '.join(BASELINES)}, got "
@@ -154,14 +157,24 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
                 )
         named = dict(posteriors)
     else:
-        several = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+        several: Any = [posteriors] if isinstance(posteriors, Posterior) else posteriors
+        if isinstance(several, str) or not isinstance(several, Iterable):
+            raise ArgumentError(
+                f"posteriors must be one posterior, several, or several by name, got "
+                f"{posteriors!r}. The order is (model, posteriors, test)."
+            )
+        several = list(several)
+        _check_kinds(several)
         named = {}
         for posterior in several:
             first = _name(posterior, several)
             names = (first, *(f"{first}-{number}" for number in range(2, len(several) + 1)))
             named[next(name for name in names if name not in named)] = posterior
     if not named:
-        raise ArgumentError("posteriors must be one posterior or more, got none.")
+        raise ArgumentError(
+            "posteriors must be one posterior or more, got none. Fit one with smidgen.fit."
+        )
+    _check_kinds(named.values())
     kinds = {(p.likelihood.kind, p.likelihood.outputs) for p in named.values()}
     if len(kinds) > 1:
         raise ArgumentError(
@@ -169,6 +182,12 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
             "those of each model separately."
         )
     return named
+
+
+def _check_kinds(posteriors: Iterable[object]) -> None:
+    for posterior in posteriors:
+        advice = "The order is (model, posteriors, test)"
+        require_kind("posteriors", posterior, Posterior, advice)
 
 
 def _name(posterior: Posterior, beside: Sequence[Posterior]) -> str:
@@ -221,7 +240,9 @@ def _find_scale(
         return next((c.map_scale for c in calibrations if c is not None), None)
     data = read_examples(problem, validation, progress=progress)
     if data.targets is None:
-        raise DataError("validation must be labelled, got a batch without labels.")
+        raise DataError(
+            "validation must be labelled, got batches with -100 alone. Pass labelled data."
+        )
     outputs, likelihood = data.outputs, problem.likelihood
     targets = likelihood.check_targets(outputs, data.targets)
     point = outputs[None]

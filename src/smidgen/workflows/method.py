@@ -19,6 +19,7 @@ from torch import Tensor
 from smidgen import evaluate
 from smidgen.errors import DataError
 from smidgen.evaluate.scores import confidence_and_correct
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
@@ -65,18 +66,23 @@ class Examples:
 
 
 def read_examples(
-    problem: Problem, batches: Iterable[Batch], *, progress: bool = True
+    problem: Problem,
+    batches: Iterable[Batch],
+    *,
+    labelled: bool = True,
+    progress: bool = True,
 ) -> Examples:
     """Read all batches once and run the model on them; leave out rows labelled −100."""
+    check_batches(batches)
     with preserve_random_state(problem.model):
         data = list(batches)
-    outputs, targets = point_outputs(problem, data, progress=progress)
+    outputs, targets = point_outputs(problem, data, labelled=labelled, progress=progress)
     rows = torch.ones(len(outputs), dtype=torch.bool)
     # The numbers of a regression may be −100 and mean it.
     if targets is not None and not isinstance(problem.likelihood, Gaussian):
-        labelled = has_target(targets)
-        if labelled.any():
-            rows, outputs, targets = labelled, outputs[labelled], targets[labelled]
+        kept = has_target(targets)
+        if kept.any():
+            rows, outputs, targets = kept, outputs[kept], targets[kept]
         else:
             targets = None
     return Examples(data, outputs, targets, rows)
@@ -149,7 +155,8 @@ def predict_shifted(
     """Predict other data with the same methods, one data set in memory at a time."""
     predictives: dict[str, dict[str, Predictive]] = {m.name: {} for m in methods}
     for key, batches in shifted.items():
-        data = read_examples(problem, batches, progress=progress)
+        # Of another task perhaps, whose labels are not this model's.
+        data = read_examples(problem, batches, labelled=False, progress=progress)
         for method in methods:
             if method.name in posteriors:
                 posterior = posteriors[method.name]

@@ -30,11 +30,13 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.operators import Kronecker
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
 from smidgen.fit import laplace
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -184,14 +186,18 @@ def verify(
     Raises:
         ArgumentError: If rows or columns is below 1.
     """
-    if rows < 1 or columns < 1:
+    if not is_whole(rows) or not is_whole(columns) or rows < 1 or columns < 1:
         raise ArgumentError(
             f"rows and columns must be 1 or more, got {rows} and {columns}. Try 6."
         )
-    unsettled, batches = as_problem(model), list(batches)
+    unsettled = as_problem(model)
+    check_batches(batches)
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
-    problem, _, _ = unsettled.settle(batches)
+    with preserve_random_state(unsettled.model):
+        # A loader may draw its order from torch's own generator.
+        batches = list(batches)
+        problem, _, _ = unsettled.settle(batches)
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)

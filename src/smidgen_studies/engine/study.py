@@ -34,6 +34,7 @@ from smidgen_studies.engine.settings import (
 )
 
 _SHIPPED = resources.files("smidgen_studies") / "shipped"
+_ADVICE = " Run 'smidgen study list' to see them."
 _REQUIRED = ("title", "about", "data", "cells", "profiles")
 _OPTIONAL = ("resources", "baseline", "pairwise", "test_to_train", "paper")
 _PROFILE = ("about", "seeds", "data", "cells")
@@ -93,7 +94,7 @@ def study_text(name_or_file: str) -> str:
     absent = "" if path.name == path.stem == name_or_file else ", a file that is not there"
     raise ArgumentError(
         f"NAME must be one of {', '.join(known)}, or a TOML file, got "
-        f"{name_or_file!r}{absent}.{did_you_mean(path.stem, known)}"
+        f"{name_or_file!r}{absent}.{did_you_mean(path.stem, known) or _ADVICE}"
     )
 
 
@@ -129,7 +130,10 @@ def _read(name_or_file: str) -> tuple[str, dict[str, Any]]:
     try:
         return path.stem if path.is_file() else name_or_file, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ArgumentError(f"{path} must be TOML, got something else: {error}.") from error
+        raise ArgumentError(
+            f"{path} must be TOML, got something else: {error}. Start from one that "
+            "'smidgen study show NAME' prints."
+        ) from error
 
 
 def _choose_profile(

@@ -86,7 +86,8 @@ def test_a_name_that_cannot_be_shown_is_refused_as_run_refuses_it(capsys):
 )
 def test_a_name_that_is_nobodys_is_told_from_a_file_that_is_not_there(name, told, capsys):
     assert ended("status", name) == 1
-    assert said(capsys.readouterr().err).endswith(told)
+    advice = "" if told.endswith("?") else " Run 'smidgen study list' to see them."
+    assert said(capsys.readouterr().err).endswith(told + advice)
 
 
 def test_a_folder_of_data_that_is_not_there_is_said_to_be_missing(tmp_path, capsys):

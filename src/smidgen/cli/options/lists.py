@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
-from typer import BadParameter
+from typer import BadParameter, CallbackParam
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 
 Word = TypeVar("Word", bound=str)
+Paths: TypeAlias = Path | list[Path] | None
 
 
 def require_one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
@@ -21,6 +23,33 @@ def require_one_of(known: Collection[str]) -> Callable[[str | None], str | None]
         return name
 
     return check
+
+
+def require_files(option: CallbackParam, paths: Paths) -> Paths:
+    """Check before any work, as an option's callback, that the file to read is there."""
+    for path in _list(paths):
+        refuse_missing(max(option.opts, key=len), path)
+    return paths
+
+
+def require_files_or_folders(option: CallbackParam, paths: Paths) -> Paths:
+    """Check the same of data that may be a folder of files."""
+    for path in _list(paths):
+        refuse_missing(max(option.opts, key=len), path, folder=True)
+    return paths
+
+
+def _list(paths: Paths) -> list[Path]:
+    return [paths] if isinstance(paths, Path) else paths or []
+
+
+def refuse_missing(option: str, path: Path, *, folder: bool = False) -> None:
+    """Refuse a path where there is no file, or no folder if it may be one."""
+    if not path.is_file() and not (folder and path.is_dir()):
+        kind = "a file or folder" if folder else "a file"
+        raise DataError(
+            f"{option} must be {kind} that exists, got {str(path)!r}. Check its name."
+        )
 
 
 def split_words(values: list[str] | None) -> list[str]:
@@ -62,7 +91,8 @@ def read_choices(
         match = next((choice for choice in known if choice == word), None)
         if match is None:
             raise ArgumentError(
-                f"{option} must be some of {', '.join(known)}, got {word!r}."
+                f"{option} must be some of {', '.join(known)}, got {word!r}. Leave it out "
+                "for all."
             )
         choices[match] = None
     return tuple(choices) or tuple(known)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from smidgen.errors import DataError
+from smidgen.cli.options.lists import require_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +31,13 @@ Pair = Annotated[
     str | None, Option("--text-pair", help="Column of a second text, for pairs.")
 ]
 Label = Annotated[str, Option("--label", help="Column of the label.")]
-Train = Annotated[Path, Option(help="Training data: TSV, CSV, JSONL or Parquet.")]
-TrainedOn = Annotated[Path, Option(help="The data the model was trained on.")]
+Train = Annotated[
+    Path,
+    Option(callback=require_files, help="Training data: TSV, CSV, JSONL or Parquet."),
+]
+TrainedOn = Annotated[
+    Path, Option(callback=require_files, help="The data the model was trained on.")
+]
 Epochs = Annotated[int, Option(min=1, help="Largest number of epochs.")]
 LearningRate = Annotated[float, Option("--lr", help="Peak learning rate.")]
 Patience = Annotated[int, Option(min=1, help="Epochs without gain before stopping.")]
@@ -63,16 +68,11 @@ Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing files."
 
 
 def load_model(
-    model: str, *files: Path, device: str = "cpu"
+    model: str, *, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a classifier and its tokenizer; check first that the data files exist."""
+    """Load a classifier and its tokenizer."""
     from smidgen.integrations.huggingface import load_classifier
 
-    for path in files:
-        if not path.is_file():
-            raise DataError(
-                f"the data must be a file that exists, got {str(path)!r}. Check its name."
-            )
     return load_classifier(model, device=device)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from smidgen.errors import DataError, StoreError
 from smidgen.fit.bayestune.scale_prior import ScalePrior
-from smidgen.fit.epochs import backward
+from smidgen.fit.epochs import backward, require_finite_gradients
 from smidgen.fit.training_run import Learner, TrainingRun
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.artifact import require_like
@@ -189,7 +189,8 @@ class Chain:
         left = range(self.done, self.schedule.steps)
         for index, batch in run.steps(left, lambda: self.label, save_every, progress):
             step = index + 1
-            nll = self.step(batch, step)
+            with self.problem.reading(batch, run.batches.position):
+                nll = self.step(batch, step)
             number = self.schedule.sample_at(step)
             if number is not None:
                 self.sample(step, number, nll)
@@ -202,6 +203,7 @@ class Chain:
         nll = self.problem.within(
             batch, self.tensors, lambda outputs: self._backward(batch, outputs)
         )
+        require_finite_gradients(self.tensors.values())
         with torch.no_grad():
             self.update.move(step)
         for tensor in self.tensors.values():
@@ -211,7 +213,9 @@ class Chain:
     def _backward(self, batch: Batch, outputs: Tensor) -> float:
         nll, rows = backward(self.problem, batch, outputs)
         if not rows:
-            raise DataError("a chain needs labels, and a batch has none but −100.")
+            raise DataError(
+                "a chain needs labels, and a batch has none but -100. Leave such batches out."
+            )
         return nll
 
     def sample(self, step: int, number: int, nll: float) -> None:

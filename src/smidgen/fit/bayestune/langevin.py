@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from smidgen.curvature.output_layers import name_head
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, fill_settings
 from smidgen.fit.bayestune.chain import Chain, ChainSchedule, Scales, WeightUpdate
 from smidgen.fit.bayestune.published import Published
 from smidgen.fit.bayestune.scale_prior import ScalePrior
@@ -91,7 +91,8 @@ class LangevinSettings:
     def __post_init__(self) -> None:
         if self.update not in get_args(Update):
             raise ArgumentError(
-                f"update must be one of {get_args(Update)}, got {self.update!r}."
+                f"update must be one of {get_args(Update)}, got {self.update!r}. Leave it "
+                "out for 'langevin'."
             )
         for name in ("temperature", "noise_discount", "preconditioned", "clip", "num_data"):
             value = getattr(self, name)
@@ -171,7 +172,7 @@ def langevin(
     Raises:
         DataError: If there is no label, or loss or weights are not finite.
     """  # noqa: DOC502
-    settings = settings or LangevinSettings()
+    settings = fill_settings(settings, LangevinSettings)
     if subset is not None:
         check_subset(subset)
     problem = as_problem(model)
@@ -186,6 +187,7 @@ def langevin(
         torch.enable_grad(),
     ):
         problem, first, _ = problem.on_shadow().settle(batches)
+        problem.require_labels(first)
         if moving is None:
             head = name_head(problem, first, settings.head)
             moving, free = _find_moving(problem.model, subset, head)

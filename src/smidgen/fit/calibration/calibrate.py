@@ -8,9 +8,10 @@ from typing import TypeVar, cast
 
 from torch import nn
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, fill_settings
 from smidgen.fit.calibration.precision import CalibrationSettings, calibrate_precision
 from smidgen.fit.calibration.samples import calibrate_from_outputs, held_out
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior, SampleCalibration
@@ -60,6 +61,7 @@ def calibrate(
             "order is (posterior, model, batches)."
         )
     problem = as_problem(model).with_likelihood(posterior.likelihood)
+    check_batches(batches)
     tracked = track(batches, "calibrating", show=progress)
     named = link if isinstance(link, Link) else Link(link)
     if not posterior.linearised:
@@ -82,13 +84,13 @@ def calibrate(
     if samples is not None:
         raise ArgumentError(
             f"samples must be left out for a {posterior.method} posterior, which predicts "
-            f"without draws, got {samples}."
+            f"without draws, got {samples}. Leave them out."
         )
     precise = calibrate_precision(
         cast(LaplacePosterior, posterior),
         problem,
         tracked,
-        settings or CalibrationSettings(),
+        fill_settings(settings, CalibrationSettings),
         named,
         seed,
     )

@@ -154,7 +154,9 @@ def best_temperatures(curve: Curve, count: int) -> Tensor:
     low = logs[(lowest - 1).clamp_min(0)]
     high = logs[(lowest + 1).clamp_max(_SCANNED - 1)]
     found = minimize(lambda places: curve(places.exp()), low, high)
-    return torch.stack([found.exp(), curve(found.exp())])
+    best = curve(found.exp())
+    require_scores(best)
+    return torch.stack([found.exp(), best])
 
 
 def _temperatures_near(curve: Curve, logs: Tensor) -> Tensor:
@@ -169,3 +171,12 @@ def _temperatures_near(curve: Curve, logs: Tensor) -> Tensor:
         logs = torch.where(found < nlls, moved, logs)
         nlls = torch.minimum(found, nlls)
     return torch.stack([logs.exp(), nlls])
+
+
+def require_scores(nlls: Tensor) -> None:
+    """Refuse to choose where a score is NaN, or none is finite."""
+    if nlls.isnan().any() or not nlls.isfinite().any():
+        raise DataError(
+            f"the held-out NLL must be finite to choose by, got {nlls.tolist()[:3]}…. Check "
+            "the validation data and the posterior's numbers."
+        )

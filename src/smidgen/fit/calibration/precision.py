@@ -22,7 +22,7 @@ from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.grid_search import GridSearch
 from smidgen.fit.calibration.groups import Scope, group_labels
-from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.objective import Objective, require_scores
 from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.likelihood.gaussian import nll_of_squares, squares_of_nll
@@ -130,6 +130,7 @@ def choose_precisions(
     """Choose a precision for each label, with its scale if `jointly`; curve and choice."""
     curve = score_precisions(objective, table, table.covariance)
     scores = curve.joint_nll if jointly else curve.nll
+    require_scores(torch.tensor(scores, dtype=torch.float64))
     winner = min(range(len(scores)), key=scores.__getitem__)
     choice = ScaledPrecisions(
         dict.fromkeys(table.covariance, float(table.precisions[winner])),
@@ -155,14 +156,17 @@ def checked_grid(precisions: Sequence[float]) -> Tensor:
     grid = torch.as_tensor(list(precisions), dtype=torch.float64)
     if not grid.numel() or not (grid > 0).all() or not torch.isfinite(grid).all():
         raise ArgumentError(
-            f"precisions must be one or more finite numbers > 0, got {list(precisions)}."
+            f"precisions must be one or more finite numbers > 0, got {list(precisions)}. "
+            "Leave them out for the usual grid."
         )
     return grid.unique()
 
 
 def _check_choices(posterior: LaplacePosterior, what: What) -> None:
     if what not in get_args(What):
-        raise ArgumentError(f"what must be one of {get_args(What)}, got {what!r}.")
+        raise ArgumentError(
+            f"what must be one of {get_args(What)}, got {what!r}. Leave it out for 'joint'."
+        )
     if isinstance(posterior.likelihood, Gaussian) and what == "temperature":
         raise ArgumentError(
             "what='temperature' is for classification, and this posterior is of a "

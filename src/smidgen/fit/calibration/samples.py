@@ -14,10 +14,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError, SmidgenWarning
+from smidgen.errors import DataError, DivergedError, SmidgenWarning
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import warn_if_extreme
+from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
@@ -77,17 +78,25 @@ def held_out(
     outputs, points, targets = [], [], []
     base = replace(problem, model=posterior.point_model(problem.model)).on_shadow()
     runs = sampled_outputs(problem, posterior, validation, samples=samples, seed=seed)
-    for batch, drawn in runs:
-        with preserve_random_state(base.model), torch.no_grad():
-            point = base.outputs(batch).flatten(0, -2).double().cpu()
-        labels, labelled = base.read(batch, point)
-        if labels is None:
-            raise DataError("validation needs labels, and a batch has none.")
+    for number, (batch, drawn) in enumerate(runs, 1):
+        with in_batch(number):
+            base.require_labels(batch, "validation")
+            with preserve_random_state(base.model), torch.no_grad():
+                point = base.outputs(batch).flatten(0, -2).double().cpu()
+            labels, labelled = base.read(batch, point)
+            if not torch.isfinite(drawn).all():
+                raise DivergedError(
+                    f"the outputs of {posterior.method}'s draws contain NaN or infinity. Fit "
+                    "it with a smaller learning rate, or fewer steps."
+                )
+        assert labels is not None
         outputs.append(drawn[:, labelled])
         points.append(point[None, labelled])
         targets.append(labels[labelled])
     if not sum(map(len, targets)):
-        raise DataError("the validation loader yielded no labelled example.")
+        raise DataError(
+            "the validation loader yielded no labelled example. Check its length and labels."
+        )
     tensors = torch.cat(outputs, 1), torch.cat(points, 1), torch.cat(targets)
     return HeldOut(posterior.likelihood, *tensors)
 

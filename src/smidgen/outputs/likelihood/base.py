@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, is_whole
 from smidgen.outputs.predictive import Predictive
 
 IGNORED = -100
@@ -28,6 +28,13 @@ class Likelihood(ABC):
     outputs: int
     kind: ClassVar[str]
     links: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.outputs) or self.outputs < 1:
+            raise ArgumentError(
+                f"outputs must be a whole number, 1 or more, got {self.outputs!r}. It is how "
+                "many numbers the model returns for an example."
+            )
 
     @abstractmethod
     def root_columns(self, logits: Tensor) -> Tensor:
@@ -132,11 +139,16 @@ class Likelihood(ABC):
                 f"outputs must have shape (batch, {self.outputs}), got "
                 f"{tuple(logits.shape)}. Pass forward= that returns such outputs."
             )
-        if not torch.isfinite(logits).all():
-            raise DataError(
-                "the model's outputs contain NaN or infinity. Check its weights and "
-                "the inputs of this batch."
-            )
+        require_finite_outputs(logits)
+
+
+def require_finite_outputs(outputs: Tensor) -> None:
+    """Refuse outputs of which one is NaN or infinite."""
+    if not torch.isfinite(outputs).all():
+        raise DataError(
+            "the model's outputs contain NaN or infinity. Check its weights and "
+            "the inputs of this batch."
+        )
 
 
 def flatten_targets(targets: Tensor, logits: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class Categorical(Likelihood):
     kind: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.outputs < 2:
             raise ArgumentError(
                 f"a categorical likelihood needs 2 outputs or more, got {self.outputs}. "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import exp, log, pi
+from math import exp, inf, log, pi
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, is_number
 from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
 from smidgen.outputs.predictive import GaussianPredictive
 
@@ -42,8 +42,12 @@ class Gaussian(Likelihood):
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        if not self.noise > 0:
-            raise ArgumentError(f"noise is a variance and must be > 0, got {self.noise}.")
+        super().__post_init__()
+        if not is_number(self.noise) or not 0 < self.noise < inf:
+            raise ArgumentError(
+                f"noise must be a variance > 0, got {self.noise!r}. Leave it out to have it "
+                "fitted."
+            )
         ratios = self.relative
         if ratios is None:
             return

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from smidgen.curvature.accumulate import require_finite_sums
 from smidgen.curvature.taps import tapped
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import score_layers
@@ -46,13 +47,15 @@ def _visit(
     squares = {b.layer.name: zero.new_zeros(b.column_count) for b in blocks}
     counts = dict.fromkeys(squares, 0)
     with tapped(problem, blocks) as taps, torch.no_grad():
-        for batch in batches:
-            trace = taps.run(batch)
-            for name in filter(trace.runs, squares):
-                unpadded = trace.unpadded(name)
-                x = trace.inputs(name) * unpadded[..., None]
-                squares[name] += x.square().sum((0, 1)).double()
-                counts[name] += int(unpadded.sum())
+        for number, batch in enumerate(batches, 1):
+            with problem.reading(batch, number):
+                trace = taps.run(batch)
+                for name in filter(trace.runs, squares):
+                    unpadded = trace.unpadded(name)
+                    x = trace.inputs(name) * unpadded[..., None]
+                    squares[name] += x.square().sum((0, 1)).double()
+                    counts[name] += int(unpadded.sum())
+                require_finite_sums(squares.values())
     scores = {}
     for block in blocks:
         name = block.layer.name

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import Accumulator, accumulate, find_mixing_layers
 from smidgen.errors import SmidgenWarning
+from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
@@ -32,6 +33,7 @@ def score_layers(
     model: nn.Module | Problem, batches: Iterable[Batch], visit: Visit, *, progress: bool
 ) -> dict[str, Tensor]:
     """Score every parameter of the affine layers in one pass over the data."""
+    check_batches(batches)
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})

@@ -169,9 +169,7 @@ def train_sparse(
     network = _make_network(plain, data["train"], options)
     count = len(data["train"])
     settings = _read_settings(options, -(-count // batch_size) * epochs)
-    say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
-    if network.stochastic and temperature < 1:
-        say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
+    _announce(network, count, temperature, say)
     state = checkpoint or run.place("training")
     posterior = _train(network, data, settings, batch_size, seed, state)
     scores = _score(posterior, data, samples)
@@ -198,6 +196,12 @@ def _read_settings(options: Mapping[str, Any], steps: int) -> SsviSettings:
     if settings["every"] is None:
         settings["every"] = max(1, min(100, steps // 20))
     return SsviSettings(**settings)
+
+
+def _announce(network: SparseNetwork, count: int, temperature: float, say: Steps) -> None:
+    say(f"Training {network.count:,} of {network.total:,} weights on {count:,} examples")
+    if network.stochastic and temperature < 1:
+        say(f"The KL term is weighted {temperature:g}: a cold posterior (1 is VI)")
 
 
 def _describe(

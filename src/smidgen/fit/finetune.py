@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
@@ -25,15 +24,12 @@ from smidgen.fit.data_size import count_training_batches
 from smidgen.fit.epochs import (
     Criterion,
     Epoch,
-    backward,
-    group_by_decay,
     require_finite_gradients,
     require_labelled,
     resolve_criterion,
-    validation_scores,
     warm_up_then_fall,
 )
-from smidgen.fit.subset_adamw import SubsetAdamW
+from smidgen.fit.trained_weights import AllWeights, ChosenWeights
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.artifact import require_like
@@ -47,10 +43,9 @@ from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.memory import count_bytes
 from smidgen.types import Batch
-from smidgen.weights.delta import Delta, make_delta
+from smidgen.weights.delta import Delta
 from smidgen.weights.head import Head, find_certain_head, find_head
 from smidgen.weights.subset import Subset, Whole, check_subset
-from smidgen.weights.vector import SubsetVector
 
 
 @dataclass(frozen=True)
@@ -171,10 +166,11 @@ def finetune(
             settings = replace(settings, head=_find_new(problem, first, settings.head))
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)
-        weights: _AllWeights | _ChosenWeights = (
-            _AllWeights(problem, settings)
+        rates = settings.filled(all_weights=subset is None)
+        weights: AllWeights | ChosenWeights = (
+            AllWeights(problem, *rates)
             if subset is None
-            else _ChosenWeights(problem, subset, settings)
+            else ChosenWeights(problem, subset, settings.head, *rates)
         )
         tuning = _Tuning(weights, settings, length)
         stop_on = None if validation is None else criterion
@@ -218,95 +214,12 @@ def _with_head(model: nn.Module, subset: Subset, head: Head) -> Subset:
     return subset | Subset({name: shapes[name] for name in parts}, parts)
 
 
-class _AllWeights:
-    """All weights of a copy of the model, under torch's AdamW."""
-
-    def __init__(self, problem: SettledProblem, settings: FinetuneSettings) -> None:
-        self.problem = replace(problem, model=deepcopy(problem.model).train())
-        rate, decay = settings.filled(all_weights=True)
-        self.trained = [p for p in self.problem.model.parameters() if p.requires_grad]
-        if not self.trained:
-            raise ArgumentError("model must have weights with requires_grad, got none.")
-        groups = group_by_decay(self.trained, decay)
-        # Fused: on a CPU the plain step takes a fifth of the time of a small model's batch.
-        self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
-
-    def backward(self, batch: Batch, share: int) -> tuple[float, int]:
-        return backward(self.problem, batch, self.problem.training_outputs(batch), share)
-
-    def update(self) -> None:
-        nn.utils.clip_grad_norm_(self.trained, 1.0)
-        self.optimiser.step()
-
-    def scores(self, validation: Iterable[Batch]) -> tuple[float, float | None]:
-        return validation_scores(self.problem, validation)
-
-    def values(self) -> dict[str, Tensor]:
-        return {n: v.clone() for n, v in self.problem.model.state_dict().items()}
-
-    def assign(self, values: Mapping[str, Tensor]) -> None:
-        self.problem.model.load_state_dict(values)
-
-    def result(self) -> tuple[nn.Module, None]:
-        return self.problem.model, None
-
-
-class _ChosenWeights:
-    """A subset of the weights, held beside the caller's model, under `SubsetAdamW`."""
-
-    def __init__(
-        self, problem: SettledProblem, subset: Subset, settings: FinetuneSettings
-    ) -> None:
-        self.model, self.head = problem.model, settings.head
-        self.problem = problem.on_shadow(dropout=True)
-        rate, decay = settings.filled(all_weights=False)
-        self.vector = SubsetVector(problem.model, subset)
-        self.trained = list(self.vector.tensors.values())
-        self.optimiser = SubsetAdamW(
-            self.vector.tensors, subset, rate, weight_decay=decay, clip=1.0
-        )
-
-    def backward(self, batch: Batch, share: int) -> tuple[float, int]:
-        return self.problem.within(
-            batch,
-            self.vector.tensors,
-            lambda outputs: backward(self.problem, batch, outputs, share),
-        )
-
-    def update(self) -> None:
-        self.optimiser.step()
-
-    def scores(self, validation: Iterable[Batch]) -> tuple[float, float | None]:
-        return validation_scores(self.problem, validation, self.vector.tensors)
-
-    def values(self) -> dict[str, Tensor]:
-        return {"difference": self.optimiser.difference.clone()}
-
-    def assign(self, values: Mapping[str, Tensor]) -> None:
-        self.optimiser.assign(values["difference"].to(self.optimiser.difference))
-
-    def result(self) -> tuple[nn.Module, Delta]:
-        copy = deepcopy(self.model)
-        difference = self.optimiser.difference
-        delta = make_delta(copy, self.vector.subset, difference, self._replaced())
-        delta.apply(copy)
-        return copy, delta
-
-    def _replaced(self) -> dict[str, Tensor]:
-        """The head's parameters that were tuned whole, unless nothing else was tuned."""
-        new = find_head(self.problem.model, self.head)
-        parts = self.vector.subset.parts
-        names = [name for name in new if isinstance(parts.get(name), Whole)]
-        whole = {name: self.vector.tensors[name] for name in names}
-        return {} if len(whole) == len(parts) else whole
-
-
 class _Tuning:
     """Runs the epochs and keeps the best."""
 
     def __init__(
         self,
-        weights: _AllWeights | _ChosenWeights,
+        weights: AllWeights | ChosenWeights,
         settings: FinetuneSettings,
         length: int,
     ) -> None:

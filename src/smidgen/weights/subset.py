@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, StoreError, SubsetError
-from smidgen.runtime.artifact import (
-    Taken,
-    read_tensor_file,
-    reading,
-    require_schema,
-    write_tensor_file,
-)
+from smidgen.runtime import artifact
 from smidgen.runtime.reading import convert_json
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin, combine_origins
@@ -118,11 +112,9 @@ class Subset:
     @property
     def claims_last(self) -> bool:
         """Whether it, or a subset it was joined with, was chosen as the last layer."""
-        origins = [self.origin] if self.origin else []
-        if self.origin and self.origin.selector == "union":
-            origins = self.origin.parts()
-        last = LAST_LAYER_ORIGIN
-        return any(last == o.selector or last in o.settings for o in origins)
+        origin = self.origin
+        parts = origin.parts() if origin and origin.selector == "union" else [origin]
+        return any(o and LAST_LAYER_ORIGIN in (o.selector, *o.settings) for o in parts)
 
     def sizes(self) -> dict[str, int]:
         """Count the chosen weights of each parameter."""
@@ -217,9 +209,7 @@ class Subset:
         """Rebuild what `to_tensors` took apart, checking every name, type and index."""
         if header.keys() - {"universe", "parts", "origin"}:
             raise StoreError("the stored subset has a field that is unknown")
-        shapes = convert_json(
-            header.get("universe"), dict[str, tuple[int, ...]], "universe"
-        )
+        shapes = convert_json(header.get("universe"), dict[str, Shape], "universe")
         kinds = convert_json(header.get("parts"), dict[str, str], "parts")
         parts = {name: _unpack_part(name, kind, tensors) for name, kind in kinds.items()}
         return cls(shapes, parts, Origin.from_json(header.get("origin")))
@@ -238,16 +228,17 @@ class Subset:
         tensors, header = self.to_tensors()
         # safetensors refuses a file of no tensors at all: a subset of whole parameters.
         tensors["schema"] = torch.tensor([_SCHEMA], dtype=torch.int32)
-        write_tensor_file(path, tensors, {"schema": _SCHEMA, **header}, key=_KEY)
+        artifact.write_tensor_file(path, tensors, {"schema": _SCHEMA, **header}, key=_KEY)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Subset:
         """Read a subset that `to_file` wrote."""
         advice = "Write it again with smidgen.save."
-        stored, header = read_tensor_file(path, key=_KEY, what="subset file", advice=advice)
-        require_schema(path, header.pop("schema", None), _SCHEMA, "subset")
-        with reading(path, "subset file", advice):
-            tensors = Taken({n: t for n, t in stored.items() if n != "schema"})
+        what = "subset file"
+        stored, header = artifact.read_tensor_file(path, key=_KEY, what=what, advice=advice)
+        artifact.require_schema(path, header.pop("schema", None), _SCHEMA, "subset")
+        with artifact.reading(path, what, advice):
+            tensors = artifact.Taken({n: t for n, t in stored.items() if n != "schema"})
             subset = cls.from_tensors(tensors, header)
             tensors.refuse_rest()
         return subset
@@ -376,9 +367,7 @@ def _check_indices(indices: Tensor | Iterable[int], bound: int, what: str) -> Te
         )
     if ordered[0] < 0 or ordered[-1] >= bound:
         wrong = int(ordered[0] if ordered[0] < 0 else ordered[-1])
-        raise SubsetError(
-            f"{what} must be in [0, {bound}), got {wrong}. They are counted from 0."
-        )
+        raise SubsetError(f"{what} must be in [0, {bound}), got {wrong}. Count from 0.")
     return ordered
 
 

@@ -9,13 +9,13 @@ their joint update of θ and λ is `update="published"`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.curvature.output_layers import name_head
 from smidgen.errors import ArgumentError, fill_settings
@@ -200,13 +200,7 @@ def langevin(
             if name in tensors and name not in free
         }
         prior, schedule = settings.prior, settings.schedule
-        update: WeightUpdate
-        if settings.update == "published":
-            rate = settings.learning_rate
-            update = Published(tensors, base, prior, schedule.burn_in, rate, seed)
-        else:
-            step, burn_in = settings.step, schedule.burn_in
-            update = Langevin(tensors, base, prior, step, num_data, burn_in, seed)
+        update = _make_update(settings, tensors, base, num_data, seed)
         keep = settings.displacement
         chain = Chain(
             problem, tensors, base, prior, schedule, update, keep_displacement=keep
@@ -229,6 +223,19 @@ def langevin(
         run = TrainingRun(chain, loader, lambda: description, checkpoint, size)
         run.resume()
         return chain.run(run, settings.checkpoint_every, progress)
+
+
+def _make_update(
+    settings: LangevinSettings,
+    tensors: Mapping[str, Tensor],
+    base: Mapping[str, Tensor],
+    num_data: int,
+    seed: int,
+) -> WeightUpdate:
+    prior, burn_in = settings.prior, settings.schedule.burn_in
+    if settings.update == "published":
+        return Published(tensors, base, prior, burn_in, settings.learning_rate, seed)
+    return Langevin(tensors, base, prior, settings.step, num_data, burn_in, seed)
 
 
 def _count_data(

@@ -51,7 +51,7 @@ _COVERING = {
         fit/calibration/groups fit/calibration/objective fit/calibration/temperature
     """,
     "unit/fit/calibration/test_grid_search.py": "fit/calibration/brent",
-    "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/training_run",
+    "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/trained_weights fit/training_run",
     "unit/fit/test_laplace.py": "errors outputs/problem types",
     "unit/fit/test_laplace_many.py": "posterior/variance_table",
     "unit/fit/test_ssvi.py": "sparse/build sparse/flops sparse/network",

@@ -22,6 +22,7 @@ def test_fitting_and_predicting_lead_through_few_files():
         )
     )
     predicting = walk(lambda: smidgen.predict(posteriors[0], model, batches[0]))
-    # What refuses a wrong type is named so that nobody needs to open it.
-    assert len(set(fitting) - {"errors.py"}) <= 17
-    assert len(set(predicting) - {"errors.py"}) <= 13
+    # What refuses a wrong type is named so that nobody needs to open it. Two files came with
+    # promises of their own: `runtime/shadow.py` (threads), `outputs/batches.py` (bad data).
+    assert len(set(fitting) - {"errors.py"}) <= 18
+    assert len(set(predicting) - {"errors.py"}) <= 14

@@ -29,7 +29,7 @@ from smidgen.fit.epochs import (
     resolve_criterion,
     warm_up_then_fall,
 )
-from smidgen.fit.trained_weights import AllWeights, ChosenWeights
+from smidgen.fit.trained_weights import AllWeights, SubsetWeights
 from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.artifact import require_like
@@ -167,10 +167,10 @@ def finetune(
         criterion = resolve_criterion(settings.stop_on, problem.likelihood)
         torch.manual_seed(seed)
         rates = settings.filled(all_weights=subset is None)
-        weights: AllWeights | ChosenWeights = (
+        weights: AllWeights | SubsetWeights = (
             AllWeights(problem, *rates)
             if subset is None
-            else ChosenWeights(problem, subset, settings.head, *rates)
+            else SubsetWeights(problem, subset, settings.head, *rates)
         )
         tuning = _Tuning(weights, settings, length)
         stop_on = None if validation is None else criterion
@@ -219,7 +219,7 @@ class _Tuning:
 
     def __init__(
         self,
-        weights: AllWeights | ChosenWeights,
+        weights: AllWeights | SubsetWeights,
         settings: FinetuneSettings,
         length: int,
     ) -> None:

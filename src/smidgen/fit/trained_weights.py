@@ -58,7 +58,7 @@ class AllWeights:
         return self.problem.model, None
 
 
-class ChosenWeights:
+class SubsetWeights:
     """A subset of the weights, held beside the caller's model, under `SubsetAdamW`."""
 
     def __init__(

@@ -218,8 +218,7 @@ def langevin(
             **asdict(settings.step),
             "prior": asdict(prior),
         }
-        # The weights, three vectors of their size, and the displacement's.
-        size = 5 * sum(tensor.nbytes for tensor in tensors.values())
+        size = 5 * sum(tensor.nbytes for tensor in tensors.values())  # five such vectors
         run = TrainingRun(chain, loader, lambda: description, checkpoint, size)
         run.resume()
         return chain.run(run, settings.checkpoint_every, progress)

@@ -163,8 +163,7 @@ def train_sparse(
     say(f"Saved the network to {folder}")
     if picture is not None:
         _draw(posterior, plain, picture, say)
-    about = {"network": str(folder), "scores": scores}
-    write_json(json_file, about | _list_course(posterior))
+    write_json(json_file, {"network": str(folder), "scores": scores} | _list_course(posterior))
     run.finish()
 
 

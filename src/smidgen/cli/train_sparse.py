@@ -178,8 +178,7 @@ def train_sparse(
     say(f"Saved the network to {folder}")
     if picture is not None:
         _draw(posterior, plain, picture, say)
-    about = {"network": str(folder), "scores": scores}
-    write_json(json_file, about | _list_course(posterior))
+    write_json(json_file, _list_results(posterior, folder, scores))
     run.finish()
 
 
@@ -213,8 +212,12 @@ def _describe(
     return {"likelihood": likelihood, "training": training, "data": data}
 
 
-def _list_course(posterior: SparsePosterior) -> dict[str, Any]:
+def _list_results(
+    posterior: SparsePosterior, folder: Path, scores: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
+        "network": str(folder),
+        "scores": scores,
         "history": [epoch.scores() for epoch in posterior.history],
         "moves": [change.to_record() for change in posterior.changes],
         "state_bytes": posterior.state_bytes,

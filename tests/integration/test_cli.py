@@ -633,7 +633,7 @@ def test_a_damaged_posterior(world, tmp_path, capsys):
         )
         == 1
     )
-    assert "cut off or edited" in capsys.readouterr().err
+    assert "damaged or edited" in capsys.readouterr().err
 
 
 def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch):

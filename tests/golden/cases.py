@@ -7,6 +7,7 @@ the numbers stay.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
@@ -1151,8 +1152,8 @@ def study_keys(name):
 
 
 def recorded(record):
-    """What is read from a record, whole."""
-    text = record.to_json()
+    """What is read from a record, whole, but its digest."""
+    text = json.dumps(asdict(record), indent=1) + "\n"
     return sha256(text.encode()).hexdigest()
 
 

@@ -626,7 +626,7 @@ def test_a_damaged_posterior(world, tmp_path, capsys):
         )
         == 1
     )
-    assert "truncated or edited" in capsys.readouterr().err
+    assert "cut off or edited" in capsys.readouterr().err
     tensors = load_file(world / "posterior" / "posterior.safetensors")
     save_file({k: v * 2 for k, v in tensors.items()}, path)
     assert (
@@ -641,7 +641,7 @@ def test_a_damaged_posterior(world, tmp_path, capsys):
         )
         == 1
     )
-    assert "truncated or edited" in capsys.readouterr().err
+    assert "damaged or edited" in capsys.readouterr().err
 
 
 def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch):

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import datasets
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.labels import Labels, format_label, read_labels
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -247,10 +247,11 @@ def _read_json(path: Path) -> _Columns:
 def _decode(content: str, line: int, path: Path) -> Any:
     try:
         return json.loads(content)
-    except json.JSONDecodeError as error:
+    except (RecursionError, ValueError) as error:
+        line += getattr(error, "lineno", 1) - 1
         raise DataError(
             f"{path} must hold one JSON object a line, or one array of objects, got "
-            f"something else in line {line + error.lineno - 1} ({error.msg}). Fix it."
+            f"something else in line {line} ({getattr(error, 'msg', reason(error))}). Fix it."
         ) from error
 
 

@@ -149,7 +149,10 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
             length = prod(shape) * kind.itemsize
             # One after the other, without holes: then the file has no byte that nobody reads.
             if start != end or stop - start != length or stop > rest:
-                raise StoreError(f"tensor {name[:80]!r} is not where its header says")
+                raise StoreError(
+                    f"it was cut off or edited, tensor {name[:80]!r} is not where its header "
+                    "says"
+                )
             tensors[name], end = _read_tensor(file, kind, shape), stop
         if end != rest:
             raise StoreError(f"it has {rest} bytes of tensors, its header says {end}")

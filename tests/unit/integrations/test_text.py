@@ -244,6 +244,12 @@ def test_a_text_that_is_no_string_is_refused(write):
     [
         ("a.jsonl", '{"text": "a"}\n{"text": \n', "in line 2"),
         ("a.json", '[{"text": "a"},\n {"text": }]', "in line 2"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": ' + "[" * 100_000,
+            r"in line 2 \(maximum recursion",
+        ),
+        ("a.jsonl", '{"text": ' + "9" * 5000 + "}", r"in line 1 \(Exceeds the limit"),
         ("a.jsonl", "5\n", "row 1 .* must be a JSON object"),
         ("a.csv", b"text,label\n\xe9,1\n", "must be UTF-8 text, got byte 0xe9"),
         ("a.csv", 'text,label\n"a,1\n', "cannot be read"),

@@ -190,22 +190,24 @@ SQUARED = ["kron", "ekfac", "laplace_many", "activation", "curvature"]
 
 
 @pytest.mark.parametrize("verb", SQUARED)
-def test_sums_that_overflow_are_found_in_their_batch(verb, classes):
-    # Finite in fp32, but its square is not; tanh hides it from the outputs.
-    batches = spoil(classes.good, 3, inputs=1e25)
+def test_sums_that_overflow_are_found_in_their_batch(verb):
+    # Finite in fp64, but its square is not; tanh hides it from the outputs.
+    classes = Setup()
+    classes.problem.model.double()
+    batches = spoil([(x.double(), y) for x, y in classes.good], 3, inputs=1e200)
     with pytest.raises(DataError, match="^batch 3: the sums of squares must be finite"):
         UNLABELLED[verb](classes, batches)
 
 
 @pytest.mark.parametrize("structure", ["kron", "ekfac", "diag", "full"])
 def test_jacobians_that_overflow_are_found_in_their_batch(structure):
-    linear = smidgen.Problem(nn.Linear(4, 3), smidgen.Gaussian(3))
+    linear = smidgen.Problem(nn.Linear(4, 3).double(), smidgen.Gaussian(3))
     subset = smidgen.select.last_layer(linear.model)
-    good = make_batches("regression")
+    good = [(x.double(), y.double()) for x, y in make_batches("regression")]
     posterior = smidgen.fit.laplace(
         linear, good, subset, structure=structure, progress=False
     )
-    batches = spoil(good, 3, inputs=1e25)
+    batches = spoil(good, 3, inputs=1e200)
     with pytest.raises(DataError, match="^batch 3: the sums of squares must be finite"):
         smidgen.fit.laplace(linear, batches, subset, structure=structure, progress=False)
     with pytest.raises(DataError, match="^batch 3: the outputs' covariance must be finite"):

@@ -271,6 +271,7 @@ def points(folder):
     stored = stored_points(folder / "study")
     how = {"floats": 3, "weights": 2, "fraction": 0.1, "temperature": 1.2, "ece": 0.1}
     how |= {"learning_rate": 0.1, "nll_untempered": 0.5, "seconds": 1.5, "nll": 0.4}
+    how |= {"ece_floor": 0.02}
     subset = smidgen.select.weights(network(), fraction=0.4)
     found = fit.swag(network(), batches(), subset, settings=SWAG, progress=False)
     for level in (1, 2):

@@ -175,7 +175,8 @@ def test_training_lowers_the_loss_of_next_tokens(batches):
 def test_what_cannot_be_done_is_refused(batches):
     tied = gpt2()
     with pytest.raises(
-        StructureError, match=r"'lm_head' comes after .*its weight is tied to tran"
+        StructureError,
+        match=r"'lm_head' makes the outputs and cannot be chosen .*its weight is tied to tran",
     ):
         smidgen.select.last_layer(tied)
     subset = smidgen.select.last_layer(gpt2(tied=False))

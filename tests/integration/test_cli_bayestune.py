@@ -196,8 +196,9 @@ def test_the_page_says_what_the_terminal_says(world, capsys):
         "Against the MAP",
         "Against temperature scaling",
     ]
-    lower = tuning["chosen_nll"] < tuning["map_nll"]
-    assert lines[1].startswith(f"Against the MAP: {'lower' if lower else 'higher'} NLL")
+    chosen, point = (f"{tuning[name]:.4f}" for name in ("chosen_nll", "map_nll"))
+    side = "the same" if chosen == point else "lower" if chosen < point else "higher"
+    assert lines[1].startswith(f"Against the MAP: {side} NLL")
 
 
 def test_half_the_delta_and_no_posterior(world):

@@ -1,4 +1,4 @@
-"""What a command writes is checked before its work: neither model nor data exist here."""
+"""What a command writes is checked before its work: no model is here, and no data to read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from smidgen.runtime.memory import format_bytes
 from tests.faults.works import TEXTS, make_world
 from tests.integration.test_cli import run
 
-DATA = "--train no.tsv --val no.tsv"
+FILE = __file__
+DATA = f"--train {FILE} --val {FILE}"
 COMMANDS = {
     "finetune": (f"finetune no {DATA} --out made", ["json", "out"]),
     "fit": (f"fit no {DATA} --out made", ["json", "out"]),
     "bayestune": (f"bayestune no {DATA} --out made", ["json", "out", "checkpoint"]),
-    "ramp": (f"ramp no {DATA} --test no.tsv --out made", ["json", "out"]),
+    "ramp": (f"ramp no {DATA} --test {FILE} --out made", ["json", "out"]),
     "train-sparse": (
-        "train-sparse --train no.npz --out made",
+        f"train-sparse --train {FILE} --out made",
         ["json", "out", "picture", "checkpoint"],
     ),
-    "evaluate": ("evaluate no no --test no.tsv", ["json", "report"]),
-    "predict": ("predict no no --data no.tsv", ["json"]),
+    "evaluate": (f"evaluate no no --test {FILE}", ["json", "report"]),
+    "predict": (f"predict no no --data {FILE}", ["json"]),
     "plan": ("plan no", ["json"]),
-    "verify": ("verify no --data no.tsv", ["json"]),
+    "verify": (f"verify no --data {FILE}", ["json"]),
     "report": ("report no.json", ["json", "out"]),
     "demo": ("demo", ["json", "out"]),
     "study run": ("study run uci", ["out"]),

@@ -84,7 +84,7 @@ def test_commands_refuse_a_device_that_is_not_here(command, tmp_path, capsys):
     posterior = ("posterior",) if command in ("predict", "evaluate") else ()
     data = {"predict": ["data"], "evaluate": ["test"], "train-sparse": ["train"]}
     data |= {"ramp": ["train", "val", "test"]}
-    files = [w for n in data.get(command, ["train", "val"]) for w in (f"--{n}", "no.tsv")]
+    files = [w for n in data.get(command, ["train", "val"]) for w in (f"--{n}", __file__)]
     out = () if posterior else ("--out", tmp_path / "out")
     assert run(command, *model, *posterior, *files, *out, "--device", ABSENT) == 1
     assert "--device must be auto or a torch device" in capsys.readouterr().err

@@ -148,9 +148,8 @@ def test_labels_and_equal_widths_are_taken():
     source = torch.Generator().manual_seed(3)
     probs = torch.rand(80, 3, generator=source, dtype=torch.float64)
     labels = (torch.rand(80, 3, generator=source) < probs).double()
-    first = BernoulliPredictive(probs, probs.logit(), temperature=1.0)
-    sharper = (3 * probs.logit()).sigmoid()
-    second = BernoulliPredictive(sharper, sharper.logit(), temperature=1.0)
+    first = BernoulliPredictive.from_logits(probs.logit())
+    second = BernoulliPredictive.from_logits(3 * probs.logit())
     for binning in evaluate.BINNINGS:
         found = evaluate.paired_calibration_difference(
             first, second, labels, binning=binning

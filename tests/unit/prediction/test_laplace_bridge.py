@@ -39,7 +39,7 @@ def test_the_bridge_leads_back_to_the_dirichlet_it_came_from(classes):
         # Any shift of the logits leaves a softmax, and so the bridge, as it is.
         found = bridge((mean + 3)[None], differences(covariance)[None])
         torch.testing.assert_close(found.exp()[0], alpha / alpha.sum(), **EXACT)
-        full = centre(differences(covariance))
+        full = centre(differences(covariance), len(covariance))
         torch.testing.assert_close(full, covariance, **EXACT)
 
 
@@ -49,7 +49,7 @@ def test_the_bridge_equals_its_formula():
     root = torch.randn(4, 4, 4, dtype=torch.float64, generator=generator)
     covariance = root @ root.mT
     mean = (logits - logits.mean(-1, keepdim=True)) / 1.6
-    variance = centre(covariance).diagonal(dim1=1, dim2=2)
+    variance = centre(covariance, 5).diagonal(dim1=1, dim2=2)
     sums = (-mean).exp().sum(-1, keepdim=True)
     alpha = (1 - 2 / 5 + mean.exp() / 25 * sums) / variance
     found = bridge(logits, covariance, temperature=1.6)

@@ -104,7 +104,7 @@ def test_an_exception_in_the_middle_changes_nothing(case, unchanged, where):
 def test_no_weight_gradient_is_computed(monkeypatch):
     """The graph starts at the first tapped activation: weights are not part of it."""
     model = torch.nn.Sequential(
-        torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+        torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4)
     )
     asked = []
     original = torch.autograd.grad
@@ -116,8 +116,10 @@ def test_no_weight_gradient_is_computed(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", spying)
     batch = (torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
     smidgen.fit.laplace(model, [batch], smidgen.select.last_layer(model))
-    # The first batch twice: once to see that its examples are kept apart.
-    assert [tuple(each.shape) for each in asked] == [(5, 2), (5, 2)]
+    # Two examples to see which layer makes the outputs, then the first batch: once to see that
+    # its examples are kept apart, and once for each of three columns.
+    shapes = [tuple(each.shape) for each in asked]
+    assert shapes == [(2, 6), (2, 4), *[(5, 4)] * 4]
 
 
 def test_a_batch_the_model_cannot_read_is_named():

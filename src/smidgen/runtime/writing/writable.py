@@ -59,7 +59,9 @@ def require_writable(
 
 def require_space(path: str | Path, name: str, size: int) -> None:
     """Refuse to begin what the disk of a path has no space for; `size` is in bytes."""
-    free = shutil.disk_usage(_find_existing(Path(os.path.abspath(path)))).free
+    absolute = Path(os.path.abspath(path))
+    place = absolute if absolute.is_dir() else _find_existing(absolute.parent)
+    free = shutil.disk_usage(place).free
     needed = size + _LEAST_SPACE
     if free < needed:
         raise StoreError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
 from math import isnan
 
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import smidgen
 from smidgen import Subset, fit, select
 from smidgen.errors import ArgumentError, DataError, StoreError, SubsetError
-from smidgen.fit import SubsetAdamW
+from smidgen.fit import SubsetAdamW, trained_weights
 from smidgen.fit.epochs import Epoch
 from smidgen.weights.subset import Entries, Whole
 from tests.support.settings import grouped
@@ -279,8 +278,7 @@ def test_rates_fall_to_zero_at_the_end_and_not_before():
     train, validation = loaders(batch=27)
     assert len(train) == 3
     with pytest.MonkeyPatch.context() as patch:
-        # The package's name is the function; the module is behind it.
-        patch.setattr(sys.modules[fit.finetune.__module__], "SubsetAdamW", Noted)
+        patch.setattr(trained_weights, "SubsetAdamW", Noted)
         fit.finetune(
             model,
             train,

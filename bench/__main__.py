@@ -8,7 +8,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import approximation, bayestune, limit, peers, ramp, samples, ssvi
+from bench import (
+    approximation,
+    bayestune,
+    limit,
+    peers,
+    ramp,
+    reliability,
+    samples,
+    ssvi,
+)
 
 BENCHES = {
     "limit": limit.run,
@@ -16,6 +25,7 @@ BENCHES = {
     "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,
+    "reliability": reliability.run,
     "samples": samples.run,
     "ssvi": ssvi.run,
 }

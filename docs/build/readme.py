@@ -117,6 +117,34 @@ def cost() -> str:
     return "\n".join(lines)
 
 
+def reliability() -> str:
+    """The suites behind the promises on reliability."""
+    record = Record.load(ROOT / "bench" / "records" / "reliability.json")
+    suites, results = record.config["suites"], record.results
+    counts = results["mutations"]
+    total, refused, forged = (
+        sum(n for way, n in counts.items() if way.endswith(ending))
+        for ending in ("", "refused", "valid")
+    )
+    return "\n".join(
+        [
+            "| what | suite | passed | seconds |",
+            "|---|---|---|---|",
+            *(
+                f"| {name} | `{suite}` | {results[name]['passed']:,} | "
+                f"{results[name]['seconds']:.0f} |"
+                for name, suite in suites.items()
+            ),
+            "",
+            f"On {record.config['processes']} processes of a machine of "
+            f"{record.machine['cores']} cores. Of {total:,} mutations of files {refused:,} "
+            f"were refused, {forged:,} were forged with a digest of their own and valid, "
+            f"and {total - refused - forged:,} changed nothing that is read; "
+            "none was believed with another meaning.",
+        ]
+    )
+
+
 def recipes() -> str:
     """Ways to choose precision and temperature: mean test NLL by task."""
     by_task = recipe_records()
@@ -325,6 +353,7 @@ TABLES = {
     "bayestune-short": tuning_tables.short_table,
     "ssvi-short": ssvi_tables.short_table,
     "ssvi-main": ssvi_tables.main_table,
+    "reliability": reliability,
     "ssvi-criteria": ssvi_tables.criteria_table,
     "ssvi-grid": ssvi_tables.grid_table,
     "ssvi-costs": ssvi_tables.costs_table,

@@ -21,11 +21,13 @@ from smidgen.outputs.information import entropy_of
 
 LINKS = ("quadrature", "probit", "diagonal-probit", "sampling", "laplace-bridge")
 _TWO_CLASSES = ("quadrature", "probit")
-DRAWS = 64
+DRAWS = 128
 """How many draws of the logits the sampling link takes by default: to calibrate and to
-predict. They are quasi-random, and err no more than 256 independent ones."""
+predict. They are quasi-random, and err less than 256 independent ones."""
 NODES = 12
 """How many nodes the quadrature of two classes has."""
+# A sum of exponentials below this may have lost terms that matter.
+_SMALL = 1e-250
 # From here on erfc is not far from underflow.
 _FAR = 25.0
 
@@ -145,15 +147,34 @@ def targets_at_temperatures(
     if link != "sampling":
         at = at_temperatures(link, logits, covariance)
         return lambda temperature: pick_class(at(temperature), targets)
-    drawn = draws_at_temperatures(contrasts, covariance, normals)
+    noise = with_first_class(noise_draws(covariance, normals))  # (..., B, S, C)
+    return _sampled_targets(noise, logits, targets)
 
-    def sampled(temperature: float | Tensor) -> Tensor:
-        # Only the target's probability is computed, not those of all C classes.
-        draws = drawn(temperature)  # (..., B, S, C)
-        chosen = pick_class(draws, targets[:, None])  # (..., B, S)
-        return log_mean((chosen - draws.logsumexp(-1))[..., None])[..., 0]
 
-    return sampled
+def _sampled_targets(
+    noise: Tensor, logits: Tensor, targets: Tensor
+) -> Callable[[float | Tensor], Tensor]:
+    # Only the target's probability is computed, and its sum over classes, Σ_c e^(n_c) e^(m_c/T),
+    # is a product of matrices: exponentials of the noise n, of which there are most, are taken
+    # once. Both are scaled to one at most; a sum that vanishes so is computed in logarithms.
+    peaks = noise.amax(-1, keepdim=True)  # (..., B, S, 1)
+    factors = (noise - peaks).exp()
+    chosen = pick_class(noise, targets[:, None]) - peaks[..., 0]  # (..., B, S)
+    distances = logits - pick_class(logits, targets)[..., None]  # (B, C)
+
+    def at(temperature: float | Tensor) -> Tensor:
+        means = distances / append_axes(temperature, 2)
+        means = means.expand(*noise.shape[:-2], -1)  # (..., B, C)
+        top = means.amax(-1, keepdim=True)
+        sums = (factors @ (means - top).exp()[..., None])[..., 0]  # (..., B, S)
+        logs = sums.log()
+        small = sums < _SMALL
+        if small.any():
+            drawn = noise - peaks + (means - top)[..., None, :]
+            logs[small] = drawn[small].logsumexp(-1)
+        return log_mean((chosen - logs)[..., None])[..., 0] - top[..., 0]
+
+    return at
 
 
 def draws_at_temperatures(
@@ -355,5 +376,16 @@ def with_first_class(contrasts: Tensor) -> Tensor:
 
 def matrix_root(covariance: Tensor) -> Tensor:
     """A root R with R Rᵀ = covariance, also when that is singular."""
-    values, vectors = torch.linalg.eigh(covariance)  # (..., K), (..., K, K)
-    return vectors * values.clamp_min(0).sqrt()[..., None, :]
+    # Cholesky's root is continuous in the covariance, so that draws stay common to all
+    # precisions and batches; eigenvectors change sign and order at a whim. A little is added
+    # to the diagonal, as much as rounding may have taken away.
+    size, limits = covariance.shape[-1], torch.finfo(covariance.dtype)
+    average = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(size, dtype=covariance.dtype, device=covariance.device)
+    added = (4 * size * limits.eps * average).clamp_min(limits.tiny) * eye
+    root, failed = torch.linalg.cholesky_ex(covariance + added)
+    if failed.any():
+        wrong = failed > 0
+        values, vectors = torch.linalg.eigh(covariance[wrong])  # (..., K), (..., K, K)
+        root[wrong] = vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return root

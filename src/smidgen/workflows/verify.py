@@ -123,11 +123,12 @@ class Verification:
         checks = [
             {
                 key: None if isinstance(value, float) and isnan(value) else value
-                for key, value in asdict(check).items()
+                for key, value in (asdict(check) | {"verdict": check.verdict}).items()
             }
             for check in self.checks
         ]
-        return {**asdict(self), "checks": checks, "agrees": self.agrees}
+        told = {"agrees": self.agrees, "lost": list(self.lost)}
+        return {**asdict(self), "checks": checks, **told}
 
     def summary(self) -> str:
         """Summarise the checks in a sentence."""

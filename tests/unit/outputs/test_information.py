@@ -110,8 +110,7 @@ def test_of_two_classes_it_is_that_of_many_draws(link):
 def test_of_draws_it_is_that_of_the_draws_that_made_the_probabilities():
     found = predictive("sampling", 4, scale=2.0, spread=1.0)
     root = normal(20, 3, 3, seed=1)
-    values, vectors = torch.linalg.eigh(root @ root.mT)
-    noise = standard_normals(DRAWS, 3) @ (vectors * values.clamp_min(0).sqrt()[:, None]).mT
+    noise = standard_normals(DRAWS, 3) @ torch.linalg.cholesky(root @ root.mT).mT
     contrasts = (found.logits[:, 1:] - found.logits[:, :1])[:, None] + noise
     drawn = torch.cat([torch.zeros(20, DRAWS, 1).double(), contrasts], -1).softmax(-1)
     torch.testing.assert_close(found.probs, drawn.mean(1), **EXACT)

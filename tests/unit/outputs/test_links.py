@@ -14,8 +14,10 @@ from smidgen.outputs.links import (
     DRAWS,
     at_temperatures,
     directions,
+    pick_class,
     resolve_link,
     standard_normals,
+    targets_at_temperatures,
 )
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
@@ -247,3 +249,32 @@ def test_to_dict_lists_one_entry_per_example():
         assert len(concatenate([predictive, predictive])) == 6
     assert "mutual_information" not in predictives[0].to_dict()
     assert "mutual_information" in predictives[1].to_dict()
+
+
+@pytest.mark.parametrize("classes", [3, 10, 40])
+def test_draws_are_common_to_covariances_that_hardly_differ(classes):
+    """Eigenvectors of a prior-dominated covariance turn around at the least change."""
+    count = classes - 1
+    covariance = 4 * (torch.eye(count, dtype=torch.float64) + 1)
+    source = torch.Generator().manual_seed(0)
+    change = 1e-9 * torch.randn(count, count, generator=source, dtype=torch.float64)
+    logits = torch.randn(1, classes, generator=source, dtype=torch.float64)
+    found = [
+        at_temperatures("sampling", logits, matrix[None])(1.0).exp()
+        for matrix in (covariance, covariance + change + change.T)
+    ]
+    assert (found[0] - found[1]).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("variance", [0.0, 1.0, 1e4, 1e8])
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
+def test_the_targets_alone_have_the_probabilities_of_all(variance, temperature):
+    source = torch.Generator().manual_seed(1)
+    root = torch.randn(2, 30, 5, 5, generator=source, dtype=torch.float64)
+    covariance = variance * root @ root.mT
+    logits = 20 * torch.randn(30, 6, generator=source, dtype=torch.float64)
+    targets = torch.randint(6, (30,), generator=source)
+    temperatures = torch.tensor([temperature, 2 * temperature], dtype=torch.float64)
+    one = targets_at_temperatures("sampling", logits, covariance, targets)(temperatures)
+    every = at_temperatures("sampling", logits, covariance)(temperatures)
+    torch.testing.assert_close(one, pick_class(every, targets), **EXACT)

@@ -257,7 +257,7 @@ def test_the_precision_can_be_tuned_for_the_classes_that_are_followed(top, monke
     )
     # And one over two examples, which shows the head.
     assert len(passes) == top - 1 + 1
-    found = smidgen.predict(tuned, model, batch, link=smidgen.Link(draws=64, top=top))
+    found = smidgen.predict(tuned, model, batch, link=smidgen.Link(top=top))
     nll = float(smidgen.evaluate.nll(found, batch[1]).mean())
     assert nll == pytest.approx(tuned.calibration.chosen_nll, rel=1e-6)
 
@@ -282,7 +282,7 @@ def test_tuning_scores_what_predicting_with_top_gives():
         ]:
             candidate = posterior.with_precision(precision).with_temperature(temperature)
             predictive = smidgen.predict(
-                candidate, model, batch, link=smidgen.Link(draws=64, top=3)
+                candidate, model, batch, link=smidgen.Link(top=3)
             )
             nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
             assert curve[index] == pytest.approx(nll, rel=SOLVER["rtol"])

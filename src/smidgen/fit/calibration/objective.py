@@ -24,7 +24,9 @@ _SCANNED = 9
 Curve = Callable[[Tensor], Tensor]
 """From temperatures (P,) to mean NLLs (P,)."""
 # Draws of the logits are made for a few precisions at a time.
-_MOST_DRAWN = 2**24
+_MOST_DRAWN = 2**23
+# Steps of at most one nat towards the best temperature, from a guess.
+_MOST_MOVES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ class Objective:
                 raise DataError("all residuals are zero: there is no noise to fit.")
             return noise, self._gaussian(unit, noise)
         if near is None:
-            temperatures, nlls = self._by_pieces(covariance, best_temperatures)
+            _, temperatures, nlls = self.profile(covariance)
             return temperatures, nlls
         left = near.log()
 
@@ -88,6 +90,18 @@ class Objective:
 
         temperatures, nlls = self._by_pieces(covariance, search)
         return temperatures, nlls
+
+    def profile(self, covariance: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean NLL at the own scale, the best scale, and the NLL there, (P,) each."""
+        if isinstance(self.likelihood, Gaussian):
+            return (self.nll(covariance), *self.best(covariance))
+
+        def search(curve: Curve, count: int) -> Tensor:
+            own = curve(_repeat(self.own_scale, count))
+            return torch.cat([own[None], best_temperatures(curve, count)])
+
+        own, temperatures, nlls = self._by_pieces(covariance, search)
+        return own, temperatures, nlls
 
     def _unit_variances(self, covariance: Tensor | None) -> Tensor:
         """Scale the variances of the outputs to noise one, (P, N, C)."""
@@ -160,13 +174,17 @@ def best_temperatures(curve: Curve, count: int) -> Tensor:
 
 
 def _temperatures_near(curve: Curve, logs: Tensor) -> Tensor:
-    """Improve guesses of log T, (P,), by two parabolas; temperatures and NLLs, (2, P)."""
-    nlls = curve(logs.exp())
-    for width in (0.25, 0.05):
+    """Improve guesses of log T, (P,), by parabolas; temperatures and NLLs, (2, P)."""
+    nlls, far = curve(logs.exp()), True
+    # As long as a guess is still on its way, and once more to be close.
+    for width in (*[0.25] * _MOST_MOVES, 0.05):
+        if width == 0.25 and not far:
+            continue
         left, right = curve((logs - width).exp()), curve((logs + width).exp())
         bend, slope = left + right - 2 * nlls, (right - left) / 2
         steps = torch.where(bend > 0, -slope / bend, -4 * slope.sign()).clamp(-4, 4)
-        moved = logs + width * steps
+        far = bool((steps.abs() >= 2).any())
+        moved = (logs + width * steps).clamp(-_LARGEST, _LARGEST)
         found = curve(moved.exp())
         logs = torch.where(found < nlls, moved, logs)
         nlls = torch.minimum(found, nlls)

@@ -179,8 +179,7 @@ def score_precisions(
 ) -> Calibration:
     """Score the point estimate, and one precision for some labels at every grid point."""
     total = table.total(labels)
-    alone = objective.nll(total)
-    scales, joint = objective.best(total)
+    alone, scales, joint = objective.profile(total)
     base, scaled = objective.best(None)
     return Calibration(
         precisions=tuple(table.precisions.tolist()),

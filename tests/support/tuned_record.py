@@ -56,7 +56,7 @@ def make_tuned_record(
         "head": ["bert.pooler.dense", "classifier"],
         "posterior": posterior or "none",
     }
-    return Record("tune", config, results, 0)
+    return Record("bayestune", config, results, 0)
 
 
 def _curve(posterior: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def run_bayestune(
     sizes = {"batch_size": settings.batch_size, "max_length": settings.max_length}
     of_model = {"head": choice.head_modules, "device": str(work.network.device)}
     configuration = {**(config or {}), **sizes, **of_model, **settings.to_dict()}
-    record = Record("tune", configuration, results, settings.seed)
+    record = Record("bayestune", configuration, results, settings.seed)
     record.save(folder.record)
     if not folder.keep_states:
         folder.remove_states()

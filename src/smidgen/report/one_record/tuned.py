@@ -14,7 +14,7 @@ from smidgen.runtime.memory import format_bytes
 from smidgen.runtime.record import Record
 
 TUNED = "Tuned"
-KIND = "tune"
+KIND = "bayestune"
 
 
 def describe_tuned(record: Record) -> dict[str, Any] | None:

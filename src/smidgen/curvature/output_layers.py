@@ -8,7 +8,7 @@ layer, an output layer tied to the embeddings say, there is no output layer to c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from inspect import signature
 from itertools import chain, islice
@@ -30,6 +30,9 @@ from smidgen.weights.subset import Subset, Whole
 
 # As many examples as tell one from another: connections do not depend on how many there are.
 _FEW = 2
+_Tensors = dict[str, Tensor]
+_Pass = Callable[[Problem, _Tensors], tuple[Tensor, _Tensors]]
+"""Runs a problem with some matrices in which gradients are asked for; returns those."""
 _NOTHING = "no affine layer is seen to reach the outputs"
 
 
@@ -37,12 +40,12 @@ def see_output_layers(problem: Problem, batch: Batch) -> Coverage:
     """Cover a model, with the output layers that a pass over a few examples shows."""
     few = _take_few(batch)
     try:
-        return _see(problem, lambda shadow: shadow.outputs(few))
+        return _see(problem, _passing(few))
     except Exception:
         if few is batch:
             raise
         # What looked like the examples' axis was another.
-        return _see(problem, lambda shadow: shadow.outputs(batch))
+        return _see(problem, _passing(batch))
 
 
 def guess_output_layers(problem: Problem, batch: Batch = None) -> Coverage:
@@ -116,8 +119,8 @@ def check_last_layer(problem: Problem, batch: Batch, subset: Subset) -> None:
         )
 
 
-def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:
-    """Run a pass in which every layer's outputs are cut, and see which the outputs reach."""
+def _see(problem: Problem, run: _Pass) -> Coverage:
+    """Run a pass in which every layer's outputs are cut, and see what the outputs reach."""
     covered = coverage(problem.model)
     layers = {path: layer for layer in covered.layers for path in layer.modules}
     opaque = find_opaque(problem.model, covered)
@@ -126,7 +129,9 @@ def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:
     with preserve_random_state(problem.model), torch.enable_grad():
         for path in (*layers, *opaque):
             shadow.model.get_submodule(path).register_forward_hook(_cut(path, roots))
-        outputs = run(shadow)
+        matrices = _find_bare_matrices(shadow.model, {*layers, *opaque})
+        outputs, matrices = run(shadow, matrices)
+        roots += matrices.items()
         gradients: tuple[Tensor | None, ...] = ()
         if outputs.requires_grad and roots:
             gradients = torch.autograd.grad(
@@ -134,6 +139,7 @@ def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:
             )
     pairs = zip(roots, gradients, strict=False)
     reached = {path for (path, _), gradient in pairs if gradient is not None}
+    opaque |= dict.fromkeys(matrices, "a matrix that no affine layer holds")
     for path in opaque:
         if path in reached:
             why = f"{path!r} makes the outputs and cannot be chosen ({opaque[path]})"
@@ -145,6 +151,20 @@ def _see(problem: Problem, run: Callable[[Problem], Tensor]) -> Coverage:
         without_output_layer="" if found else _NOTHING,
         seen=True,
     )
+
+
+def _find_bare_matrices(shadow: nn.Module, seen: Collection[str]) -> dict[str, Tensor]:
+    """Find the matrices that a forward may use by itself: no hook sees `h @ self.weight.T`."""
+    matrices = {}
+    for path, module in shadow.named_modules():
+        if isinstance(module, nn.Embedding):
+            # What it looks up is no product, and comes by its module.
+            module.register_forward_hook(_cut(path, []))
+        if path not in seen:
+            for name, value in module._parameters.items():
+                if value is not None and value.dim() > 1 and value.is_floating_point():
+                    matrices[f"{path}.{name}".lstrip(".")] = value
+    return matrices
 
 
 def _cut(path: str, roots: list[tuple[str, Tensor]]) -> Callable[..., Any]:
@@ -159,13 +179,22 @@ def _cut(path: str, roots: list[tuple[str, Tensor]]) -> Callable[..., Any]:
     return lambda _, args, out: tree_map_only(Tensor, cut, out)
 
 
-def _rehearsal(batch: Batch) -> Callable[[Problem], Tensor]:
-    def run(shadow: Problem) -> Tensor:
+def _passing(batch: Batch) -> _Pass:
+    def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
+        matrices = {n: value.detach().requires_grad_() for n, value in matrices.items()}
+        return shadow.outputs(batch, matrices), matrices
+
+    return run
+
+
+def _rehearsal(batch: Batch) -> _Pass:
+    def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
         with FakeTensorMode():
             tensors = {n: pretend(p) for n, p in shadow.model.named_parameters()}
             tensors |= {n: pretend(b) for n, b in shadow.model.named_buffers()}
+            bare = {n: pretend(value).requires_grad_() for n, value in matrices.items()}
             shown = tree_map_only(Tensor, pretend, batch)
-            return shadow.outputs(shown, tensors)
+            return shadow.outputs(shown, tensors | bare), bare
 
     return run
 

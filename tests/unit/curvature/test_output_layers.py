@@ -346,3 +346,40 @@ def test_a_loader_that_shuffles_leaves_the_random_numbers_alone(unchanged):
     with unchanged(model), warnings.catch_warnings():
         warnings.simplefilter("error")
         smidgen.select.last_layer(model, loader)
+
+
+class BareHead(nn.Module):
+    """Its output matrix belongs to no module that is called."""
+
+    def __init__(self, *, embedded: bool) -> None:
+        super().__init__()
+        self.body, self.embed = nn.Linear(4, 5), nn.Embedding(3, 5)
+        self.matrix = None if embedded else nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, x):
+        matrix = self.embed.weight if self.matrix is None else self.matrix
+        return nn.functional.linear(torch.tanh(self.body(x)), matrix)
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_matrix_that_makes_the_outputs_by_itself_is_no_last_layer(embedded):
+    model, batch = BareHead(embedded=embedded), (torch.randn(6, 4), torch.randint(3, (6,)))
+    name = "embed.weight" if embedded else "matrix"
+    with pytest.raises(
+        (ArgumentError, StructureError), match=f"'{name}' makes the outputs"
+    ):
+        smidgen.select.last_layer(model, [batch])
+
+
+def test_what_is_looked_up_straight_into_the_outputs_takes_no_head_away():
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(x) + self.table(x[:, 0].abs().long().clamp_max(3))
+
+    batch = (torch.randn(6, 4), torch.randint(3, (6,)))
+    subset = smidgen.select.last_layer(Wide(), [batch])
+    assert set(subset.parts) == {"head.weight", "head.bias"}

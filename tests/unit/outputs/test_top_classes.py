@@ -281,9 +281,7 @@ def test_tuning_scores_what_predicting_with_top_gives():
             (tuned.calibration.scales[index], tuned.calibration.joint_nll),
         ]:
             candidate = posterior.with_precision(precision).with_temperature(temperature)
-            predictive = smidgen.predict(
-                candidate, model, batch, link=smidgen.Link(top=3)
-            )
+            predictive = smidgen.predict(candidate, model, batch, link=smidgen.Link(top=3))
             nll = float(smidgen.evaluate.nll(predictive, batch[1]).mean())
             assert curve[index] == pytest.approx(nll, rel=SOLVER["rtol"])
     scale = smidgen.fit.temperature(*smidgen.point_outputs(model, [batch]))

@@ -65,9 +65,7 @@ def test_every_chosen_point_equals_one_fitted_and_predicted_alone(study):
         assert point.weights == assembled.subset.size
         assert point.floats == assembled.floats
         refitted = alone.with_precision(point.precision).with_temperature(point.temperature)
-        predictive = smidgen.predict_batches(
-            refitted, problem, test, link=smidgen.Link(draws=64)
-        )
+        predictive = smidgen.predict_batches(refitted, problem, test)
         nll = float(smidgen.evaluate.nll(predictive, targets).mean())
         assert methods[scheme]["scores"]["nll"]["value"] == pytest.approx(nll, rel=1e-7)
 

@@ -20,7 +20,7 @@ import smidgen
 from bench.measuring import interleaved, minilm
 from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.taps import tapped
-from smidgen.posterior.output_covariance import covariance_terms, output_moments
+from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.record import Record
 from smidgen.weights.blocks import find_blocks
 
@@ -34,7 +34,7 @@ def run() -> Record:
     model, batch = minilm(BATCH, TOKENS, generator)
     lengths = torch.linspace(TOKENS // 4, TOKENS, BATCH).long()
     padded = {**batch, "attention_mask": (torch.arange(TOKENS) < lengths[:, None]).long()}
-    problem = smidgen.Problem(model, smidgen.Categorical(2))
+    problem = smidgen.Problem(model).with_likelihood(smidgen.Categorical(2))
     sides: dict[str, Callable[[], Any]] = {
         "limit": lambda: [_limit(model, batch) for _ in range(PASS)],
         "padded limit": lambda: [_limit(model, padded) for _ in range(PASS)],
@@ -95,6 +95,6 @@ def _predict(
 ) -> Callable[[], Any]:
     """A pass over the batches: what is set up once per pass is shared by them."""
     chosen = find_blocks(problem.model, posterior.subset)
-    shares = covariance_terms(posterior, chosen, torch.logspace(-4, 6, PRECISIONS))
+    terms = posterior.covariance_terms(chosen, torch.logspace(-4, 6, PRECISIONS))
     followed = posterior.likelihood.choose_directions("quadrature")
-    return lambda: output_moments(problem, [batch] * PASS, chosen, shares, followed)
+    return lambda: list(output_moments(problem, [batch] * PASS, chosen, terms, followed))

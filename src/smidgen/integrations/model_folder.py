@@ -1,7 +1,8 @@
 """The folder of a transformers model: here, or fetched from the hub.
 
 Its files are read before transformers sees them: no pickle, also not by way of an index;
-no code or kernel that a config asks for, unless the caller does; no link out of the folder.
+no code or kernel that a config asks for, unless the caller does; no link out of the folder;
+no weights but those under the usual names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from safetensors import SafetensorError
 from smidgen.errors import ArgumentError, StoreError, reason
 from smidgen.runtime.artifact import MALFORMED
 from smidgen.runtime.files import recover
-from smidgen.runtime.reading import convert_json, parse_object, read_whole, refuse_outside
+from smidgen.runtime.reading import (
+    convert_json,
+    open_regular,
+    parse_object,
+    read_whole,
+    refuse_outside,
+)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """A folder with loadable weights has one of these files."""
@@ -98,12 +105,15 @@ def check_model_file(path: Path, *, trust_remote_code: bool = False) -> None:
     try:
         _refuse_link(path)
         if path.name == WEIGHTS[0]:
-            return
+            with open_regular(path):
+                return
         # A config may hold infinity: a limit that is none.
         found = parse_object(read_whole(path), finite=False)
         if path.name == _INDEX:
             _check_index(path, found)
-        elif not trust_remote_code:
+            return
+        _refuse_other_weights(found)
+        if not trust_remote_code:
             _refuse_code(found)
     except MALFORMED as error:
         said = reason(error)
@@ -125,6 +135,8 @@ def _check_index(path: Path, index: dict[str, Any]) -> None:
                 f"it names {shard[:80]!r}, which is no safetensors file of this folder"
             )
         _refuse_link(path.parent / shard)
+        with open_regular(path.parent / shard):
+            pass
 
 
 def _refuse_link(path: Path) -> None:
@@ -134,6 +146,16 @@ def _refuse_link(path: Path) -> None:
         path.is_symlink() and blobs.is_dir() and path.resolve().parent == blobs.resolve()
     ):
         refuse_outside(path, path.parent)
+
+
+def _refuse_other_weights(config: dict[str, Any]) -> None:
+    """Refuse a config that has transformers load a file of its choice, of any kind."""
+    chosen = config.get("transformers_weights")
+    if chosen is not None and chosen not in WEIGHTS:
+        raise StoreError(
+            f"it asks for the weights {str(chosen)[:80]!r} (transformers_weights), which "
+            f"must be {WEIGHTS[0]}"
+        )
 
 
 def _refuse_code(config: Any) -> None:

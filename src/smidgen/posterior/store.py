@@ -78,7 +78,7 @@ def save(
     path = as_path("path", path)
     if isinstance(thing, Posterior):
         refuse_taken_posterior(path, overwrite=overwrite)
-        with new_folder(path) as work:
+        with new_folder(path, overwrite=overwrite) as work:
             _write(thing, work)
             # Somebody may have written there meanwhile.
             refuse_taken_posterior(path, overwrite=overwrite)

@@ -29,6 +29,8 @@ _PREFIX = ".smidgen"
 _LIVE: set[str] = set()
 """Names that saves of this process are using now."""
 _OLD_SECONDS = 86_400.0
+_TRIES = 100
+"""How often a folder that others replace at the same time is replaced once more."""
 _ADVICE = {
     errno.ENOSPC: "Free some space, or name another place",
     errno.EDQUOT: "Free some space, or name another place",
@@ -70,10 +72,10 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which replaces `folder` if nothing fails.
+def new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary folder to fill, which becomes `folder` if nothing fails.
 
-    Call `refuse_taken` first.
+    It replaces one that holds anything only if `overwrite` is set. Call `refuse_taken` first.
     """
     with explain_write_errors(folder):
         _make_folder(folder.parent)
@@ -86,14 +88,42 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 yield new
                 _open_to_others(work, new)
                 sync_tree(new)
-                if os.path.exists(folder) and not _exchange(new, folder):
-                    os.rename(folder, old)
-                if os.path.exists(new) and not os.path.exists(folder):
-                    os.rename(new, folder)
+                _put_in_place(new, folder, old, overwrite=overwrite)
                 sync(folder.parent)
+                # Else it would be put back while another save has ours moved aside.
+                _remove(old)
             finally:
+                # What cannot be put back is kept, for the next save or load.
                 if os.path.exists(old) and not os.path.exists(folder):
-                    os.rename(old, folder)
+                    with suppress(OSError):
+                        os.rename(old, folder)
+
+
+def _put_in_place(new: Path, folder: Path, old: Path, *, overwrite: bool) -> None:
+    """Give a filled folder its name. Other processes may do the same at any moment."""
+    for more in reversed(range(_TRIES)):
+        try:
+            if overwrite and os.path.exists(folder):
+                if _exchange(new, folder):
+                    return
+                _remove(old)  # Of an earlier try: another save has replaced it since.
+                os.rename(folder, old)
+            # The system refuses to do this over a folder that is not empty.
+            os.rename(new, folder)
+            return
+        except OSError as error:
+            taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if taken and not overwrite:
+                raise _exists_already(folder, "what is") from error
+            if not more or not (taken or error.errno == errno.ENOENT):
+                raise
+
+
+def _exists_already(folder: Path, what: str) -> StoreError:
+    return StoreError(
+        f"{folder} exists already and is not empty. Give another folder, or pass "
+        f"overwrite=True (--overwrite) to replace {what} there."
+    )
 
 
 def sync_tree(folder: Path) -> None:
@@ -137,10 +167,7 @@ def refuse_taken(
     if not names:
         return
     if not overwrite:
-        raise StoreError(
-            f"{folder} exists already and is not empty. Give another folder, or pass "
-            f"overwrite=True (--overwrite) to replace the {what} there."
-        )
+        raise _exists_already(folder, f"the {what}")
     foreign = [n for n in names if not any(fnmatchcase(n, pattern) for pattern in written)]
     if foreign or not any(fnmatchcase(name, needed) for name in names):
         problem = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"

@@ -22,8 +22,8 @@ from smidgen.runtime.files import new_folder, recover, refuse_taken, write_bytes
 OLD, NEW = b"old " * 5000, b"new " * 6000
 
 
-def fill(folder, content):
-    with new_folder(folder) as work:
+def fill(folder, content, *, overwrite=True):
+    with new_folder(folder, overwrite=overwrite) as work:
         (work / "inner").mkdir()
         (work / "inner" / "a.txt").write_bytes(content)
         (work / "b.txt").write_bytes(content)
@@ -193,6 +193,38 @@ def test_saves_beside_each_other_do_not_sweep_each_other(tmp_path):
     assert os.listdir(tmp_path) == ["target"]
 
 
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_of_folders_that_meet_one_wins_unless_told_to_replace(
+    tmp_path, monkeypatch, overwrite, exchange
+):
+    if not exchange:
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    for number in range(20):
+        target, said = tmp_path / f"{number}" / "target", []
+        # All have filled theirs before the first gives it its name.
+        filled = threading.Barrier(4)
+
+        def save(to=target, heard=said, meet=filled):
+            try:
+                with new_folder(to, overwrite=overwrite) as work:
+                    (work / "a.txt").write_bytes(NEW)
+                    meet.wait(20)
+                heard.append("saved")
+            except StoreError as error:
+                heard.append(str(error))
+
+        threads = [threading.Thread(target=save) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert said.count("saved") == (4 if overwrite else 1)
+        refused = [each for each in said if each != "saved"]
+        assert all(f"{target} exists already and is" in each for each in refused)
+        assert os.listdir(target.parent) == ["target"]
+
+
 def test_new_files_have_the_permissions_of_the_umask_and_it_is_never_set(
     tmp_path, monkeypatch
 ):
@@ -200,7 +232,7 @@ def test_new_files_have_the_permissions_of_the_umask_and_it_is_never_set(
     try:
         monkeypatch.setattr(os, "umask", None)
         write_text(tmp_path / "file", "text")
-        with new_folder(tmp_path / "folder") as work:
+        with new_folder(tmp_path / "folder", overwrite=False) as work:
             (work / "inner").mkdir()
             os.close(os.open(work / "private", os.O_CREAT | os.O_WRONLY, 0o600))
         monkeypatch.undo()

@@ -27,6 +27,7 @@ from smidgen.runtime.artifact import (
     find_keys,
     read_folder,
     reading,
+    require_finite,
     require_schema,
 )
 from smidgen.runtime.files import new_folder, recover, refuse_taken
@@ -151,6 +152,12 @@ def _write(posterior: Posterior, folder: Path) -> None:
     if "subset" in stored:
         indices, settings["subset"] = posterior.subset.to_tensors()
         tensors = {**indices, **tensors}
+    for name, tensor in tensors.items():
+        try:
+            require_finite(name, tensor)
+        except StoreError as error:
+            # What `load` would refuse.
+            raise StoreError(f"the posterior cannot be saved: {error}. Fit it again.") from error
     if "fingerprint" in stored:
         settings["fingerprint"] = posterior.fingerprint
     calibration = posterior.calibration

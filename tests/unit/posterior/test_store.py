@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -219,6 +220,16 @@ def test_damage_is_found(fitted, damage, message):
     assert "saved" in said
     assert "\n" not in said
     assert said.endswith(".")
+
+
+def test_what_load_would_refuse_is_not_saved(fitted, tmp_path):
+    posterior, *_ = fitted
+    name, operator = next(iter(posterior.operators.items()))
+    infinite = replace(operator, row_values=operator.row_values / 0)
+    damaged = replace(posterior, operators={**posterior.operators, name: infinite})
+    with pytest.raises(StoreError, match=r"cannot be saved: row_values/.* holds NaN or inf"):
+        smidgen.save(damaged, tmp_path / "new")
+    assert os.listdir(tmp_path) == ["saved"]
 
 
 def test_nothing_is_overwritten_unless_told(fitted, tmp_path):

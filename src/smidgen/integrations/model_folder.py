@@ -7,6 +7,7 @@ no weights but those under the usual names.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import huggingface_hub
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from smidgen.errors import ArgumentError, StoreError, reason
+from smidgen.errors import ArgumentError, StoreError, reason, system_reason
 from smidgen.runtime.artifact import MALFORMED
 from smidgen.runtime.files import recover
 from smidgen.runtime.reading import (
@@ -68,7 +69,7 @@ def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
     """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
     folder = Path(name).expanduser()
     recover(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # not Path's, which raises on names that are too long
         if not _HUB_ID.fullmatch(name):
             raise ArgumentError(
                 f"model must be a folder that exists, got {name!r}. Check the spelling."
@@ -93,9 +94,9 @@ def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
 def find_config_file(name: str) -> Path:
     """Find a model's config.json, or fetch it alone; weights need not be there."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return path / CONFIG
-    if path.is_file() or not _HUB_ID.fullmatch(name):
+    if os.path.isfile(path) or not _HUB_ID.fullmatch(name):
         return path
     return _fetch(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
 
@@ -116,9 +117,7 @@ def check_model_file(path: Path, *, trust_remote_code: bool = False) -> None:
         if not trust_remote_code:
             _refuse_code(found)
     except MALFORMED as error:
-        said = reason(error)
-        if isinstance(error, OSError):
-            said = (error.strerror or said).lower()
+        said = system_reason(error) if isinstance(error, OSError) else reason(error)
         raise ArgumentError(
             f"model must be a folder of plain JSON and safetensors, got {str(path)!r}: "
             f"{said}. Save the model again, or give another."

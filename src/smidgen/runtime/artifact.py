@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save, save_file
 from torch import Tensor
 
-from smidgen.errors import SmidgenError, StoreError, reason
+from smidgen.errors import SmidgenError, StoreError, reason, system_reason
 from smidgen.runtime.files import write_bytes, write_text
 from smidgen.runtime.reading import (
     parse_object,
@@ -56,7 +56,9 @@ def reading(path: str | Path, what: str, advice: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):
             said = f"there is no {Path(error.filename).name!r}"
         elif isinstance(error, OSError):
-            said = (error.strerror or said).lower()
+            said = system_reason(error)
+        elif isinstance(error, UnicodeEncodeError):
+            said = "no file can have that name"
         elif not isinstance(error, SmidgenError):
             said = f"it does not hold what it should ({type(error).__name__}: {said})"
         raise StoreError(

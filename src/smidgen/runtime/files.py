@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,7 +22,9 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from smidgen.errors import StoreError
+from safetensors import SafetensorError
+
+from smidgen.errors import StoreError, reason, system_reason
 
 # What a save leaves if it is killed: .smidgen-TARGET-HOST-PID-RANDOM, of a fixed length, so
 # that any name the file system takes can be written.
@@ -41,6 +44,7 @@ _ADVICE = {
     errno.EROFS: "Name a place where you may write",
     errno.ENOTEMPTY: "Something was written there meanwhile: name another folder",
 }
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 _RENAME_EXCHANGE, _HERE = 2, -100  # of linux/fs.h and fcntl.h
 
 
@@ -140,8 +144,9 @@ def recover(folder: Path) -> None:
 
 def sweep(target: Path) -> None:
     """Remove what killed saves of a target left; put back what they had moved aside."""
-    start = _name_start(target)
-    with suppress(OSError):
+    # Nothing was left where no such name can be.
+    with suppress(OSError, UnicodeEncodeError):
+        start = _name_start(target)
         names = [n for n in os.listdir(target.parent) if n.startswith(start)]
         for name in sorted(names):
             left = target.parent / name
@@ -158,23 +163,26 @@ def refuse_taken(
 ) -> None:
     """Refuse a target that holds anything but an earlier save to be replaced."""
     # `needed` matches a file that every save has, `written` all files a save may have.
-    recover(folder)
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise StoreError(f"{folder} must be a folder, or not exist. Give another.")
-    names = sorted(path.name for path in folder.iterdir())
-    if not names:
-        return
-    if not overwrite:
-        raise _exists_already(folder, f"the {what}")
-    foreign = [n for n in names if not any(fnmatchcase(n, pattern) for pattern in written)]
-    if foreign or not any(fnmatchcase(name, needed) for name in names):
-        problem = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"
-        raise StoreError(
-            f"{folder} {problem}, so it is not just a {what} to be replaced. Give another "
-            "folder."
-        )
+    with explain_write_errors(folder):
+        recover(folder)
+        if not folder.exists() and not folder.is_symlink():
+            return
+        if not folder.is_dir() or folder.is_symlink():
+            raise StoreError(f"{folder} must be a folder, or not exist. Give another.")
+        names = sorted(path.name for path in folder.iterdir())
+        if not names:
+            return
+        if not overwrite:
+            raise _exists_already(folder, f"the {what}")
+        foreign = [
+            n for n in names if not any(fnmatchcase(n, pattern) for pattern in written)
+        ]
+        if foreign or not any(fnmatchcase(name, needed) for name in names):
+            problem = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"
+            raise StoreError(
+                f"{folder} {problem}, so it is not just a {what} to be replaced. Give another "
+                "folder."
+            )
 
 
 @contextmanager
@@ -182,17 +190,35 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     """Turn the system's errors on writing into one sentence with the path and a remedy."""
     try:
         yield
-    except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "Check the path, or name another place")
-        said = (error.strerror or str(error)).lower()
+    except (OSError, SafetensorError) as error:
+        cause = error if isinstance(error, OSError) else _find_system_error(error)
+        advice = _ADVICE.get(cause.errno or 0, "Check the path, or name another place")
+        said = system_reason(cause)
         raise StoreError(f"{path} cannot be written: {said}. {advice}.") from error
     except ValueError as error:
-        if "null byte" not in str(error):
+        unwritable = isinstance(error, UnicodeEncodeError) and not _is_name(path)
+        if not unwritable and "null byte" not in str(error):
             raise
+        part = "half of a surrogate pair" if unwritable else "null character"
         raise StoreError(
-            f"{str(path)!r} cannot be written: a name holds no null character. Choose "
-            "another name."
+            f"{str(path)!r} cannot be written: a name holds no {part}. Choose another name."
         ) from error
+
+
+def _find_system_error(error: SafetensorError) -> OSError:
+    """The error of the system that safetensors met while it wrote a file."""
+    number = _SYSTEM_ERROR.search(str(error))
+    if number is None:
+        return OSError(reason(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
+
+
+def _is_name(path: Path) -> bool:
+    """Tell whether the system can write a path's characters as bytes."""
+    try:
+        return bool(os.fsencode(path))
+    except UnicodeEncodeError:
+        return False
 
 
 def _name_start(target: Path) -> str:

@@ -227,8 +227,24 @@ def test_what_load_would_refuse_is_not_saved(fitted, tmp_path):
     name, operator = next(iter(posterior.operators.items()))
     infinite = replace(operator, row_values=operator.row_values / 0)
     damaged = replace(posterior, operators={**posterior.operators, name: infinite})
-    with pytest.raises(StoreError, match=r"cannot be saved: row_values/.* holds NaN or inf"):
+    with pytest.raises(
+        StoreError, match=r"cannot be saved: row_values/.* holds NaN or inf"
+    ):
         smidgen.save(damaged, tmp_path / "new")
+    assert os.listdir(tmp_path) == ["saved"]
+
+
+@pytest.mark.parametrize("name", ["é" * 200, "\ud800"])
+def test_names_that_no_file_can_have_are_one_sentence(fitted, tmp_path, name):
+    posterior, model, batch, _ = fitted
+    unwritable = "cannot be written: (file name too long|a name holds no half)"
+    for thing in (posterior, posterior.subset):
+        with pytest.raises(StoreError, match=unwritable):
+            smidgen.save(thing, tmp_path / name)
+    with pytest.raises(StoreError, match="(name too long|no file can have that name)"):
+        smidgen.load(tmp_path / name, model)
+    with pytest.raises(StoreError, match="^checkpoint must"):
+        smidgen.fit.finetune(model, [batch], checkpoint=tmp_path / name, progress=False)
     assert os.listdir(tmp_path) == ["saved"]
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from smidgen.errors import StoreError
 from smidgen.runtime import files
@@ -27,6 +29,11 @@ def fill(folder, content, *, overwrite=True):
         (work / "inner").mkdir()
         (work / "inner" / "a.txt").write_bytes(content)
         (work / "b.txt").write_bytes(content)
+
+
+def fill_tensors(folder):
+    with new_folder(folder, overwrite=True) as work:
+        save_file({"a": torch.zeros(9999)}, work / "a.safetensors")
 
 
 def content_of(target):
@@ -259,6 +266,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old(tmp_path):
         for save in (
             lambda: write_bytes(target, NEW),
             lambda: fill(tmp_path / "folder", NEW),
+            lambda: fill_tensors(tmp_path / "folder"),
         ):
             try:
                 save()
@@ -268,9 +276,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old(tmp_path):
         said.write_text(json.dumps(messages))
         os._exit(0)
     os.waitpid(child, 0)
-    first, second = json.loads(said.read_text())
+    first, second, third = json.loads(said.read_text())
     assert first.startswith(f"{target} cannot be written: file too large. Raise the limit")
     assert second.startswith(f"{tmp_path / 'folder'} cannot be written: file too large.")
+    assert third == second
     assert content_of(target) == content_of(tmp_path / "folder") == OLD
     assert sorted(os.listdir(tmp_path)) == ["folder", "said.json", "target"]
 
@@ -293,6 +302,8 @@ def test_errors_of_the_system_name_the_path_and_the_remedy(tmp_path, save):
         save(Path("/proc/nowhere/here"))
     with pytest.raises(StoreError, match="null character"):
         save(tmp_path / "a\0b")
+    with pytest.raises(StoreError, match="surrogate pair"):
+        save(tmp_path / "a\ud800")
     assert sorted(os.listdir(tmp_path)) == ["file"]
 
 

@@ -13,7 +13,7 @@ import torch
 
 import smidgen
 from smidgen.curvature.operators import STRUCTURES
-from smidgen.errors import StoreError
+from smidgen.errors import DataError, StoreError
 from smidgen.runtime.artifact import fill_folder
 from smidgen.runtime.reading import read_safetensors
 from smidgen.runtime.record import Record
@@ -246,6 +246,21 @@ def test_names_that_no_file_can_have_are_one_sentence(fitted, tmp_path, name):
     with pytest.raises(StoreError, match="^checkpoint must"):
         smidgen.fit.finetune(model, [batch], checkpoint=tmp_path / name, progress=False)
     assert os.listdir(tmp_path) == ["saved"]
+
+
+def test_a_forged_width_is_refused_before_anything_of_its_size_is_made(fitted):
+    _, model, batch, folder = fitted
+
+    def widen(tensors, config):
+        config["likelihood"]["outputs"] = 5_000_000
+
+    rewrite(widen)(folder)
+    forged = smidgen.load(folder, model)
+    for link in ("auto", "sampling", "diagonal-probit"):
+        with pytest.raises(DataError, match=r"outputs must have shape \(batch, 5000000\)"):
+            smidgen.predict(forged, model, batch, link=link)
+    with pytest.raises(DataError, match=r"outputs must have shape \(batch, 5000000\)"):
+        smidgen.calibrate(forged, model, [batch], progress=False)
 
 
 def test_nothing_is_overwritten_unless_told(fitted, tmp_path):

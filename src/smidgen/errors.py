@@ -62,6 +62,11 @@ def reason(error: BaseException) -> str:
     return lines[0].strip().rstrip(".")[:200]
 
 
+def system_reason(error: OSError) -> str:
+    """Say what the system says of a file, as part of a sentence."""
+    return (error.strerror or reason(error)).lower()
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Ask for a known word that is close to a refused one; empty if none is."""
     matches = get_close_matches(word, known, 1)

@@ -120,6 +120,35 @@ def test_pickled_weights_are_refused_unread(classifier):
     assert not (classifier / "sprung").exists()
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize(
+    "chosen", ["adapter_model.bin", "x.safetensors.index.json", "other.safetensors", ["a"]]
+)
+def test_a_config_does_not_choose_another_file_of_weights(classifier, chosen, trusted):
+    weights = load_file(classifier / "model.safetensors")
+    torch.save(weights, classifier / "adapter_model.bin")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "adapter_model.bin")}
+    (classifier / "x.safetensors.index.json").write_text(json.dumps(index))
+    outside = classifier.parent / "outside.safetensors"
+    outside.write_bytes((classifier / "model.safetensors").read_bytes())
+    (classifier / "other.safetensors").symlink_to(outside)
+    config = json.loads((classifier / "config.json").read_text())
+    config["transformers_weights"] = chosen
+    (classifier / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArgumentError, match="transformers_weights.*must be model.safetens"):
+        load_classifier(classifier, trust_remote_code=trusted)
+
+
+def test_a_pipe_among_the_shards_is_refused_and_not_waited_for(classifier):
+    weights = load_file(classifier / "model.safetensors")
+    (classifier / "model.safetensors").unlink()
+    os.mkfifo(classifier / "shard.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "shard.safetensors")}
+    (classifier / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ArgumentError, match="not a regular file"):
+        load_classifier(classifier)
+
+
 def test_code_in_the_folder_is_never_run(classifier):
     (classifier / "own.py").write_text("raise SystemExit('run')\n")
     config = json.loads((classifier / "config.json").read_text())

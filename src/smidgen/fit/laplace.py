@@ -22,6 +22,7 @@ from smidgen.curvature.accumulate import (
     accumulate,
     exact_ggn,
     find_mixing_layers,
+    require_finite_sums,
     sampled_fisher,
 )
 from smidgen.curvature.dense import DenseAccumulator
@@ -298,6 +299,18 @@ def drop_mixing_layers(
     return separable
 
 
+def cast_operators(
+    operators: Mapping[str, Operator], problem: SettledProblem
+) -> dict[str, Operator]:
+    """Cast what was summed and decomposed in fp64 to the type that the problem works in."""
+    kind, device = problem.working_type, problem.device
+    cast = {name: operator.to(kind, device) for name, operator in operators.items()}
+    # A number that fp64 holds may be infinite now.
+    for operator in cast.values():
+        require_finite_sums(operator.tensors())
+    return cast
+
+
 def make_posterior(
     problem: SettledProblem,
     subset: Subset,
@@ -315,11 +328,10 @@ def make_posterior(
             stacklevel=3,
         )
     likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
-    kind, device = problem.working_type, problem.device
     return LaplacePosterior(
         subset=subset,
         likelihood=likelihood,
-        operators={n: op.to(kind, device) for n, op in curvatures.operators.items()},
+        operators=cast_operators(curvatures.operators, problem),
         precision=precision,
         fingerprint=fingerprint(problem.model),
         num_data=curvatures.num_data,

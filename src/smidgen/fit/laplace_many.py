@@ -15,11 +15,12 @@ from torch import nn
 
 from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
-from smidgen.curvature.operators import Kronecker
+from smidgen.curvature.operators import Kronecker, Operator
 from smidgen.curvature.output_layers import check_last_layer
 from smidgen.errors import ArgumentError, fill_settings, require_kind
 from smidgen.fit.laplace import (
     LaplaceSettings,
+    cast_operators,
     check_fit,
     drop_mixing_layers,
     make_posterior,
@@ -114,7 +115,7 @@ def _restrict(
     """The posterior of one subset: principal blocks of the factors around it."""
     tapped = {block.layer.name: block for block in around}
     blocks = [block for block in blocks if block.layer.name in tapped]
-    operators = {}
+    operators: dict[str, Operator] = {}
     for block in blocks:
         name = block.layer.name
         gradient, inputs = sums.factors(name, base.num_data / sums.seen)
@@ -123,6 +124,6 @@ def _restrict(
             gradient = gradient[rows][:, rows]
         if columns is not None:
             inputs = inputs[columns][:, columns]
-        operator = Kronecker.from_factors(gradient, inputs)
-        operators[name] = operator.to(problem.working_type, problem.device)
+        decomposed = {name: Kronecker.from_factors(gradient, inputs)}
+        operators |= cast_operators(decomposed, problem)
     return replace(base, subset=restrict_subset(subset, blocks), operators=operators)

@@ -6,6 +6,7 @@ of torch's random numbers beside the state of what is trained. The method takes 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -68,7 +69,7 @@ class TrainingRun:
             return
         self.description = {"checkpoint format": _FORMAT, **describe()}
         # A new one is written whole beside the last.
-        times = 1 if self.path.exists() else 2
+        times = 1 if os.path.exists(self.path) else 2
         require_writable(self.path, "checkpoint", size=times * size)
         sweep(self.path)
 

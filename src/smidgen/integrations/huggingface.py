@@ -244,7 +244,7 @@ def save_model(
     """Write a model and its tokenizer as safetensors, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
-    with new_folder(folder) as work, _silence():
+    with new_folder(folder, overwrite=overwrite) as work, _silence():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         # Somebody may have written there meanwhile.

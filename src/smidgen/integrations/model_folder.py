@@ -1,11 +1,13 @@
 """The folder of a transformers model: here, or fetched from the hub.
 
 Its files are read before transformers sees them: no pickle, also not by way of an index;
-no code or kernel that a config asks for, unless the caller does; no link out of the folder.
+no code or kernel that a config asks for, unless the caller does; no link out of the folder;
+no weights but those under the usual names.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +17,16 @@ import huggingface_hub
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from smidgen.errors import ArgumentError, StoreError, reason
+from smidgen.errors import ArgumentError, StoreError, reason, system_reason
 from smidgen.runtime.artifact import MALFORMED
 from smidgen.runtime.files import recover
-from smidgen.runtime.reading import convert_json, parse_object, read_whole, refuse_outside
+from smidgen.runtime.reading import (
+    convert_json,
+    open_regular,
+    parse_object,
+    read_whole,
+    refuse_outside,
+)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """A folder with loadable weights has one of these files."""
@@ -61,7 +69,7 @@ def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
     """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
     folder = Path(name).expanduser()
     recover(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # not Path's, which raises on names that are too long
         if not _HUB_ID.fullmatch(name):
             raise ArgumentError(
                 f"model must be a folder that exists, got {name!r}. Check the spelling."
@@ -86,9 +94,9 @@ def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
 def find_config_file(name: str) -> Path:
     """Find a model's config.json, or fetch it alone; weights need not be there."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return path / CONFIG
-    if path.is_file() or not _HUB_ID.fullmatch(name):
+    if os.path.isfile(path) or not _HUB_ID.fullmatch(name):
         return path
     return _fetch(name, lambda: huggingface_hub.hf_hub_download(name, CONFIG))
 
@@ -98,17 +106,18 @@ def check_model_file(path: Path, *, trust_remote_code: bool = False) -> None:
     try:
         _refuse_link(path)
         if path.name == WEIGHTS[0]:
-            return
+            with open_regular(path):
+                return
         # A config may hold infinity: a limit that is none.
         found = parse_object(read_whole(path), finite=False)
         if path.name == _INDEX:
             _check_index(path, found)
-        elif not trust_remote_code:
+            return
+        _refuse_other_weights(found)
+        if not trust_remote_code:
             _refuse_code(found)
     except MALFORMED as error:
-        said = reason(error)
-        if isinstance(error, OSError):
-            said = (error.strerror or said).lower()
+        said = system_reason(error) if isinstance(error, OSError) else reason(error)
         raise ArgumentError(
             f"model must be a folder of plain JSON and safetensors, got {str(path)!r}: "
             f"{said}. Save the model again, or give another."
@@ -125,6 +134,8 @@ def _check_index(path: Path, index: dict[str, Any]) -> None:
                 f"it names {shard[:80]!r}, which is no safetensors file of this folder"
             )
         _refuse_link(path.parent / shard)
+        with open_regular(path.parent / shard):
+            pass
 
 
 def _refuse_link(path: Path) -> None:
@@ -134,6 +145,16 @@ def _refuse_link(path: Path) -> None:
         path.is_symlink() and blobs.is_dir() and path.resolve().parent == blobs.resolve()
     ):
         refuse_outside(path, path.parent)
+
+
+def _refuse_other_weights(config: dict[str, Any]) -> None:
+    """Refuse a config that has transformers load a file of its choice, of any kind."""
+    chosen = config.get("transformers_weights")
+    if chosen is not None and chosen not in WEIGHTS:
+        raise StoreError(
+            f"it asks for the weights {str(chosen)[:80]!r} (transformers_weights), which "
+            f"must be {WEIGHTS[0]}"
+        )
 
 
 def _refuse_code(config: Any) -> None:

@@ -43,7 +43,7 @@ def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
         what="adapter",
     )
     adapted = make_peft_model(delta, model)
-    with new_folder(folder) as work:
+    with new_folder(folder, overwrite=True) as work:
         adapted.save_pretrained(str(work))
     return folder
 

@@ -8,6 +8,7 @@ where it matters, the hash of the base model's weights.
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, overload
@@ -27,6 +28,7 @@ from smidgen.runtime.artifact import (
     find_keys,
     read_folder,
     reading,
+    require_finite,
     require_schema,
 )
 from smidgen.runtime.files import new_folder, recover, refuse_taken
@@ -78,7 +80,7 @@ def save(
     path = as_path("path", path)
     if isinstance(thing, Posterior):
         refuse_taken_posterior(path, overwrite=overwrite)
-        with new_folder(path) as work:
+        with new_folder(path, overwrite=overwrite) as work:
             _write(thing, work)
             # Somebody may have written there meanwhile.
             refuse_taken_posterior(path, overwrite=overwrite)
@@ -88,7 +90,7 @@ def save(
             f"thing must be a posterior, a Delta or a Subset, got {type(thing).__name__}. "
             "The order is (thing, path)."
         )
-    if path.exists() and not (overwrite and _kind_of_file(path) is type(thing)):
+    if os.path.exists(path) and not (overwrite and _kind_of_file(path) is type(thing)):
         raise StoreError(
             f"{path} exists already. Give another path, or pass overwrite=True to replace "
             f"a {type(thing).__name__} there."
@@ -124,7 +126,8 @@ def load(path: str | Path, model: nn.Module | Problem | None = None) -> Any:
         StoreError: If it is missing, damaged, or of another model.
     """  # noqa: DOC502
     path = as_path("path", path)
-    if not path.is_file():
+    # Not Path's own question, which raises on a name that is too long.
+    if not os.path.isfile(path):
         return _load_posterior(path, model)
     return Delta.load(path) if _kind_of_file(path) is Delta else Subset.from_file(path)
 
@@ -151,6 +154,14 @@ def _write(posterior: Posterior, folder: Path) -> None:
     if "subset" in stored:
         indices, settings["subset"] = posterior.subset.to_tensors()
         tensors = {**indices, **tensors}
+    for name, tensor in tensors.items():
+        try:
+            require_finite(name, tensor)
+        except StoreError as error:
+            # What `load` would refuse.
+            raise StoreError(
+                f"the posterior cannot be saved: {error}. Fit it again."
+            ) from error
     if "fingerprint" in stored:
         settings["fingerprint"] = posterior.fingerprint
     calibration = posterior.calibration
@@ -175,7 +186,7 @@ def _stored_fields(kind: type[Posterior]) -> set[str]:
 def _load_posterior(folder: Path, model: nn.Module | Problem | None) -> Posterior:
     recover(folder)
     made_by = "Make one with smidgen.save or 'smidgen fit'."
-    advice = _ADVICE if folder.is_dir() else made_by
+    advice = _ADVICE if os.path.isdir(folder) else made_by
     path = folder / _CONFIG
     stored, config = read_folder(
         path, folder / _TENSORS, what="saved posterior", advice=advice

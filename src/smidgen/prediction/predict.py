@@ -147,13 +147,14 @@ def _linearised_predictives(
         problem.with_likelihood(likelihood), targets=Unread(problem.targets)
     )
     name = likelihood.resolve_link(link.name, link.top)
-    count = max(1, (link.top or likelihood.outputs) - 1)
-    normals = None
-    if name == "sampling":
-        normals = standard_normals(link.draws, count, seed=seed)
     blocks = find_blocks(problem.model, posterior.subset)
     terms = posterior.covariance_terms(blocks)
     directions = likelihood.choose_directions(name, link.top)
+    batch_moments = output_moments(unlabelled, batches, blocks, terms, directions)
+    normals = None
+    if name == "sampling":
+        count = max(1, (link.top or likelihood.outputs) - 1)
+        normals = standard_normals(link.draws, count, seed=seed)
     return [
         likelihood.predictive(
             moments.outputs,
@@ -163,7 +164,7 @@ def _linearised_predictives(
             normals=normals,
             top=link.top,
         )
-        for moments in output_moments(unlabelled, batches, blocks, terms, directions)
+        for moments in batch_moments
     ]
 
 

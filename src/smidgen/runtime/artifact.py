@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save, save_file
 from torch import Tensor
 
-from smidgen.errors import SmidgenError, StoreError, reason
+from smidgen.errors import SmidgenError, StoreError, reason, system_reason
 from smidgen.runtime.files import write_bytes, write_text
 from smidgen.runtime.reading import (
     parse_object,
@@ -56,7 +56,9 @@ def reading(path: str | Path, what: str, advice: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):
             said = f"there is no {Path(error.filename).name!r}"
         elif isinstance(error, OSError):
-            said = (error.strerror or said).lower()
+            said = system_reason(error)
+        elif isinstance(error, UnicodeEncodeError):
+            said = "no file can have that name"
         elif not isinstance(error, SmidgenError):
             said = f"it does not hold what it should ({type(error).__name__}: {said})"
         raise StoreError(
@@ -105,13 +107,16 @@ def check_seal(
     header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, Any]:
     """Copy a header without its digest, if that is right."""
-    plain = dict(header)
-    digest = plain.pop(DIGEST, None)
-    if digest is None:
-        raise StoreError("it has no digest, so an earlier version of smidgen wrote it")
-    if digest != find_digest(plain, tensors or {}):
+    require_digest(header)
+    if header[DIGEST] != find_digest(header, tensors or {}):
         raise StoreError("it was damaged or edited, its digest is another")
-    return plain
+    return {name: value for name, value in header.items() if name != DIGEST}
+
+
+def require_digest(header: Mapping[str, Any]) -> None:
+    """Refuse a header that was never sealed."""
+    if header.get(DIGEST) is None:
+        raise StoreError("it has no digest, so an earlier version of smidgen wrote it")
 
 
 def write_sealed_json(path: str | Path, header: Mapping[str, Any]) -> Path:
@@ -138,10 +143,14 @@ def read_tensor_file(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensor_file` wrote; errors say what was expected and what to do."""
     with reading(path, what, advice):
-        tensors, metadata = read_safetensors(path)
+        # Before any tensor is read: another file may be of any size.
+        metadata = read_metadata(path)
         if key not in metadata:
             raise StoreError(f"its metadata have no {key!r}")
-        header = check_seal(parse_object(metadata[key].encode("utf-8")), tensors)
+        header = parse_object(metadata[key].encode("utf-8"))
+        require_digest(header)
+        tensors, _ = read_safetensors(path)
+        header = check_seal(header, tensors)
     return tensors, header
 
 
@@ -176,8 +185,7 @@ def read_folder(
         for path in (config_path, tensor_path):
             refuse_outside(path, folder)
         config = parse_object(read_whole(config_path))
-        if DIGEST not in config:
-            check_seal(config)
+        require_digest(config)
         tensors, _ = read_safetensors(tensor_path)
         config = check_seal(config, tensors)
         listed = {name: _describe(tensor) for name, tensor in tensors.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,7 +22,9 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from smidgen.errors import StoreError
+from safetensors import SafetensorError
+
+from smidgen.errors import StoreError, reason, system_reason
 
 # What a save leaves if it is killed: .smidgen-TARGET-HOST-PID-RANDOM, of a fixed length, so
 # that any name the file system takes can be written.
@@ -29,6 +32,8 @@ _PREFIX = ".smidgen"
 _LIVE: set[str] = set()
 """Names that saves of this process are using now."""
 _OLD_SECONDS = 86_400.0
+_TRIES = 100
+"""How often a folder that others replace at the same time is replaced once more."""
 _ADVICE = {
     errno.ENOSPC: "Free some space, or name another place",
     errno.EDQUOT: "Free some space, or name another place",
@@ -39,6 +44,7 @@ _ADVICE = {
     errno.EROFS: "Name a place where you may write",
     errno.ENOTEMPTY: "Something was written there meanwhile: name another folder",
 }
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 _RENAME_EXCHANGE, _HERE = 2, -100  # of linux/fs.h and fcntl.h
 
 
@@ -70,10 +76,10 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which replaces `folder` if nothing fails.
+def new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary folder to fill, which becomes `folder` if nothing fails.
 
-    Call `refuse_taken` first.
+    It replaces one that holds anything only if `overwrite` is set. Call `refuse_taken` first.
     """
     with explain_write_errors(folder):
         _make_folder(folder.parent)
@@ -86,14 +92,42 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 yield new
                 _open_to_others(work, new)
                 sync_tree(new)
-                if os.path.exists(folder) and not _exchange(new, folder):
-                    os.rename(folder, old)
-                if os.path.exists(new) and not os.path.exists(folder):
-                    os.rename(new, folder)
+                _put_in_place(new, folder, old, overwrite=overwrite)
                 sync(folder.parent)
+                # Else it would be put back while another save has ours moved aside.
+                _remove(old)
             finally:
+                # What cannot be put back is kept, for the next save or load.
                 if os.path.exists(old) and not os.path.exists(folder):
-                    os.rename(old, folder)
+                    with suppress(OSError):
+                        os.rename(old, folder)
+
+
+def _put_in_place(new: Path, folder: Path, old: Path, *, overwrite: bool) -> None:
+    """Give a filled folder its name. Other processes may do the same at any moment."""
+    for more in reversed(range(_TRIES)):
+        try:
+            if overwrite and os.path.exists(folder):
+                if _exchange(new, folder):
+                    return
+                _remove(old)  # Of an earlier try: another save has replaced it since.
+                os.rename(folder, old)
+            # The system refuses to do this over a folder that is not empty.
+            os.rename(new, folder)
+            return
+        except OSError as error:
+            taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if taken and not overwrite:
+                raise _exists_already(folder, "what is") from error
+            if not more or not (taken or error.errno == errno.ENOENT):
+                raise
+
+
+def _exists_already(folder: Path, what: str) -> StoreError:
+    return StoreError(
+        f"{folder} exists already and is not empty. Give another folder, or pass "
+        f"overwrite=True (--overwrite) to replace {what} there."
+    )
 
 
 def sync_tree(folder: Path) -> None:
@@ -110,8 +144,9 @@ def recover(folder: Path) -> None:
 
 def sweep(target: Path) -> None:
     """Remove what killed saves of a target left; put back what they had moved aside."""
-    start = _name_start(target)
-    with suppress(OSError):
+    # Nothing was left where no such name can be.
+    with suppress(OSError, UnicodeEncodeError):
+        start = _name_start(target)
         names = [n for n in os.listdir(target.parent) if n.startswith(start)]
         for name in sorted(names):
             left = target.parent / name
@@ -128,26 +163,26 @@ def refuse_taken(
 ) -> None:
     """Refuse a target that holds anything but an earlier save to be replaced."""
     # `needed` matches a file that every save has, `written` all files a save may have.
-    recover(folder)
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise StoreError(f"{folder} must be a folder, or not exist. Give another.")
-    names = sorted(path.name for path in folder.iterdir())
-    if not names:
-        return
-    if not overwrite:
-        raise StoreError(
-            f"{folder} exists already and is not empty. Give another folder, or pass "
-            f"overwrite=True (--overwrite) to replace the {what} there."
-        )
-    foreign = [n for n in names if not any(fnmatchcase(n, pattern) for pattern in written)]
-    if foreign or not any(fnmatchcase(name, needed) for name in names):
-        problem = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"
-        raise StoreError(
-            f"{folder} {problem}, so it is not just a {what} to be replaced. Give another "
-            "folder."
-        )
+    with explain_write_errors(folder):
+        recover(folder)
+        if not folder.exists() and not folder.is_symlink():
+            return
+        if not folder.is_dir() or folder.is_symlink():
+            raise StoreError(f"{folder} must be a folder, or not exist. Give another.")
+        names = sorted(path.name for path in folder.iterdir())
+        if not names:
+            return
+        if not overwrite:
+            raise _exists_already(folder, f"the {what}")
+        foreign = [
+            n for n in names if not any(fnmatchcase(n, pattern) for pattern in written)
+        ]
+        if foreign or not any(fnmatchcase(name, needed) for name in names):
+            problem = f"holds {foreign[0]!r}" if foreign else f"has no {needed}"
+            raise StoreError(
+                f"{folder} {problem}, so it is not just a {what} to be replaced. Give another "
+                "folder."
+            )
 
 
 @contextmanager
@@ -155,17 +190,35 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     """Turn the system's errors on writing into one sentence with the path and a remedy."""
     try:
         yield
-    except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "Check the path, or name another place")
-        said = (error.strerror or str(error)).lower()
+    except (OSError, SafetensorError) as error:
+        cause = error if isinstance(error, OSError) else _find_system_error(error)
+        advice = _ADVICE.get(cause.errno or 0, "Check the path, or name another place")
+        said = system_reason(cause)
         raise StoreError(f"{path} cannot be written: {said}. {advice}.") from error
     except ValueError as error:
-        if "null byte" not in str(error):
+        unwritable = isinstance(error, UnicodeEncodeError) and not _is_name(path)
+        if not unwritable and "null byte" not in str(error):
             raise
+        part = "half of a surrogate pair" if unwritable else "null character"
         raise StoreError(
-            f"{str(path)!r} cannot be written: a name holds no null character. Choose "
-            "another name."
+            f"{str(path)!r} cannot be written: a name holds no {part}. Choose another name."
         ) from error
+
+
+def _find_system_error(error: SafetensorError) -> OSError:
+    """The error of the system that safetensors met while it wrote a file."""
+    number = _SYSTEM_ERROR.search(str(error))
+    if number is None:
+        return OSError(reason(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
+
+
+def _is_name(path: Path) -> bool:
+    """Tell whether the system can write a path's characters as bytes."""
+    try:
+        return bool(os.fsencode(path))
+    except UnicodeEncodeError:
+        return False
 
 
 def _name_start(target: Path) -> str:

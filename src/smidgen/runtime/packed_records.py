@@ -13,7 +13,14 @@ from io import BufferedReader
 from pathlib import Path
 
 from smidgen.errors import StoreError
-from smidgen.runtime.artifact import DIGEST, check_seal, dump_json, reading, seal
+from smidgen.runtime.artifact import (
+    DIGEST,
+    check_seal,
+    dump_json,
+    reading,
+    require_digest,
+    seal,
+)
 from smidgen.runtime.files import write_bytes
 from smidgen.runtime.reading import MOST_JSON, open_regular, parse_object
 from smidgen.runtime.record import Record
@@ -48,8 +55,7 @@ def unpack_records(path: str | Path) -> dict[str, Record]:
     with reading(path, "file of packed records", _ADVICE):
         with open_regular(path) as (file, size):
             first, *entries = [parse_object(line) for line in _read_lines(file, size)]
-        if DIGEST not in first:
-            raise StoreError("it has no digest, so an earlier version of smidgen wrote it")
+        require_digest(first)
         records: dict[str, Record] = {}
         digests = {}
         for entry in entries:

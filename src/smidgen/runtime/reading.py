@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import StoreError
+from smidgen.runtime.memory import available_bytes, format_bytes
 
 MOST_JSON = 2**25
 """Bytes that a JSON text or the header of a safetensors file may have: 32 MiB."""
@@ -143,6 +144,12 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
     """Read all tensors and the metadata of a safetensors file, into memory of their own."""
     with open_regular(path) as (file, size):
         places, metadata, rest = _read_header(file, size)
+        free = available_bytes()
+        # A file may say that it is far larger than what it takes on the disk.
+        if free is not None and rest > max(free, MOST_JSON):
+            raise StoreError(
+                f"its tensors take {format_bytes(rest)}, and {format_bytes(free)} are free"
+            )
         tensors, end = {}, 0
         for name in sorted(places, key=lambda each: places[each][2]):
             kind, shape, (start, stop) = places[name]

@@ -107,6 +107,8 @@ def exact_hessians(problem: SettledProblem, outputs: Tensor) -> Tensor:
     """Hessians of −log p at each row of outputs, by autograd, for unit noise."""
     likelihood = problem.likelihood
     outputs = outputs.double().cpu()
+    if not len(outputs):  # No example of a batch has a label.
+        return outputs.new_zeros(0, likelihood.outputs, likelihood.outputs)
     # None of these likelihoods has a Hessian that depends on the target: any will do.
     targets = likelihood.draw_targets(outputs, torch.Generator().manual_seed(0))
 

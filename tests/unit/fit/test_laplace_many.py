@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import smidgen
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.posterior.variance_table import variance_table
 from tests.support.tolerances import EXACT
 
@@ -107,3 +107,19 @@ def test_bad_words_are_refused_before_any_pass():
         )
     with pytest.raises(ArgumentError, match="precision must be > 0 and finite, got 0"):
         smidgen.fit.laplace(model, iter([]), subsets[1], precision=0)
+
+
+def test_factors_that_only_fp64_holds_are_refused():
+    """1e25 squared is beyond fp32, in which the factors are kept."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+    )
+    batches = [(torch.randn(3, 4), torch.tensor([0, 1, 1])) for _ in range(3)]
+    batches[2][0][1, 1] = 1e25
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    wanted = "the sums of squares must be finite.*Check"
+    with pytest.raises(DataError, match=wanted):
+        smidgen.fit.laplace(model, batches, subset)
+    with pytest.raises(DataError, match=wanted):
+        smidgen.fit.laplace_many(model, batches, {1: subset})

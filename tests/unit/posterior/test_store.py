@@ -6,13 +6,14 @@ import copy
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 import smidgen
 from smidgen.curvature.operators import STRUCTURES
-from smidgen.errors import StoreError
+from smidgen.errors import DataError, StoreError
 from smidgen.runtime.artifact import fill_folder
 from smidgen.runtime.reading import read_safetensors
 from smidgen.runtime.record import Record
@@ -219,6 +220,47 @@ def test_damage_is_found(fitted, damage, message):
     assert "saved" in said
     assert "\n" not in said
     assert said.endswith(".")
+
+
+def test_what_load_would_refuse_is_not_saved(fitted, tmp_path):
+    posterior, *_ = fitted
+    name, operator = next(iter(posterior.operators.items()))
+    infinite = replace(operator, row_values=operator.row_values / 0)
+    damaged = replace(posterior, operators={**posterior.operators, name: infinite})
+    with pytest.raises(
+        StoreError, match=r"cannot be saved: row_values/.* holds NaN or inf"
+    ):
+        smidgen.save(damaged, tmp_path / "new")
+    assert os.listdir(tmp_path) == ["saved"]
+
+
+@pytest.mark.parametrize("name", ["é" * 200, "\ud800"])
+def test_names_that_no_file_can_have_are_one_sentence(fitted, tmp_path, name):
+    posterior, model, batch, _ = fitted
+    unwritable = "cannot be written: (file name too long|a name holds no half)"
+    for thing in (posterior, posterior.subset):
+        with pytest.raises(StoreError, match=unwritable):
+            smidgen.save(thing, tmp_path / name)
+    with pytest.raises(StoreError, match="(name too long|no file can have that name)"):
+        smidgen.load(tmp_path / name, model)
+    with pytest.raises(StoreError, match="^checkpoint must"):
+        smidgen.fit.finetune(model, [batch], checkpoint=tmp_path / name, progress=False)
+    assert os.listdir(tmp_path) == ["saved"]
+
+
+def test_a_forged_width_is_refused_before_anything_of_its_size_is_made(fitted):
+    _, model, batch, folder = fitted
+
+    def widen(tensors, config):
+        config["likelihood"]["outputs"] = 5_000_000
+
+    rewrite(widen)(folder)
+    forged = smidgen.load(folder, model)
+    for link in ("auto", "sampling", "diagonal-probit"):
+        with pytest.raises(DataError, match=r"outputs must have shape \(batch, 5000000\)"):
+            smidgen.predict(forged, model, batch, link=link)
+    with pytest.raises(DataError, match=r"outputs must have shape \(batch, 5000000\)"):
+        smidgen.calibrate(forged, model, [batch], progress=False)
 
 
 def test_nothing_is_overwritten_unless_told(fitted, tmp_path):

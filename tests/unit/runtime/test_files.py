@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from smidgen.errors import StoreError
 from smidgen.runtime import files
@@ -22,11 +24,16 @@ from smidgen.runtime.files import new_folder, recover, refuse_taken, write_bytes
 OLD, NEW = b"old " * 5000, b"new " * 6000
 
 
-def fill(folder, content):
-    with new_folder(folder) as work:
+def fill(folder, content, *, overwrite=True):
+    with new_folder(folder, overwrite=overwrite) as work:
         (work / "inner").mkdir()
         (work / "inner" / "a.txt").write_bytes(content)
         (work / "b.txt").write_bytes(content)
+
+
+def fill_tensors(folder):
+    with new_folder(folder, overwrite=True) as work:
+        save_file({"a": torch.zeros(9999)}, work / "a.safetensors")
 
 
 def content_of(target):
@@ -193,6 +200,38 @@ def test_saves_beside_each_other_do_not_sweep_each_other(tmp_path):
     assert os.listdir(tmp_path) == ["target"]
 
 
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_of_folders_that_meet_one_wins_unless_told_to_replace(
+    tmp_path, monkeypatch, overwrite, exchange
+):
+    if not exchange:
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    for number in range(20):
+        target, said = tmp_path / f"{number}" / "target", []
+        # All have filled theirs before the first gives it its name.
+        filled = threading.Barrier(4)
+
+        def save(to=target, heard=said, meet=filled):
+            try:
+                with new_folder(to, overwrite=overwrite) as work:
+                    (work / "a.txt").write_bytes(NEW)
+                    meet.wait(20)
+                heard.append("saved")
+            except StoreError as error:
+                heard.append(str(error))
+
+        threads = [threading.Thread(target=save) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert said.count("saved") == (4 if overwrite else 1)
+        refused = [each for each in said if each != "saved"]
+        assert all(f"{target} exists already and is" in each for each in refused)
+        assert os.listdir(target.parent) == ["target"]
+
+
 def test_new_files_have_the_permissions_of_the_umask_and_it_is_never_set(
     tmp_path, monkeypatch
 ):
@@ -200,7 +239,7 @@ def test_new_files_have_the_permissions_of_the_umask_and_it_is_never_set(
     try:
         monkeypatch.setattr(os, "umask", None)
         write_text(tmp_path / "file", "text")
-        with new_folder(tmp_path / "folder") as work:
+        with new_folder(tmp_path / "folder", overwrite=False) as work:
             (work / "inner").mkdir()
             os.close(os.open(work / "private", os.O_CREAT | os.O_WRONLY, 0o600))
         monkeypatch.undo()
@@ -227,6 +266,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old(tmp_path):
         for save in (
             lambda: write_bytes(target, NEW),
             lambda: fill(tmp_path / "folder", NEW),
+            lambda: fill_tensors(tmp_path / "folder"),
         ):
             try:
                 save()
@@ -236,9 +276,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old(tmp_path):
         said.write_text(json.dumps(messages))
         os._exit(0)
     os.waitpid(child, 0)
-    first, second = json.loads(said.read_text())
+    first, second, third = json.loads(said.read_text())
     assert first.startswith(f"{target} cannot be written: file too large. Raise the limit")
     assert second.startswith(f"{tmp_path / 'folder'} cannot be written: file too large.")
+    assert third == second
     assert content_of(target) == content_of(tmp_path / "folder") == OLD
     assert sorted(os.listdir(tmp_path)) == ["folder", "said.json", "target"]
 
@@ -261,6 +302,8 @@ def test_errors_of_the_system_name_the_path_and_the_remedy(tmp_path, save):
         save(Path("/proc/nowhere/here"))
     with pytest.raises(StoreError, match="null character"):
         save(tmp_path / "a\0b")
+    with pytest.raises(StoreError, match="surrogate pair"):
+        save(tmp_path / "a\ud800")
     assert sorted(os.listdir(tmp_path)) == ["file"]
 
 

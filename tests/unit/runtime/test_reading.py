@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save, save_file
 
 from smidgen.errors import StoreError
+from smidgen.runtime.artifact import read_tensor_file
 from smidgen.runtime.reading import (
     MOST_JSON,
     is_count,
@@ -40,6 +42,21 @@ from smidgen.runtime.reading import (
 def test_json_that_says_too_much_is_refused(text, message):
     with pytest.raises(StoreError, match=message):
         parse_json(text)
+
+
+def test_a_file_that_says_it_is_larger_than_the_memory_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("SMIDGEN_MEMORY", "1e9")
+    place = {"dtype": "F32", "shape": [2**29], "data_offsets": [0, 2**31]}
+    header = json.dumps({"x": place}).encode()
+    path = tmp_path / "hole"
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 2**31)
+    with pytest.raises(StoreError, match="take 2.15 GB, and 1.00 GB are free"):
+        read_safetensors(path)
+    # One that is not ours is refused by its header, before that.
+    with pytest.raises(StoreError, match="its metadata have no 'key'"):
+        read_tensor_file(path, key="key", what="thing", advice="Make it again.")
 
 
 def test_plain_json_is_as_in_the_standard_library():

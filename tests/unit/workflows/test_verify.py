@@ -10,7 +10,7 @@ from torch import nn
 
 import smidgen
 from smidgen.curvature.accumulate import Accumulator
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.workflows.verify import covariance_score
 from tests.support.cases import CASES
 from tests.support.tolerances import Z
@@ -25,6 +25,19 @@ def test_all_maps_of_all_cases_agree(case, unchanged):
     covered = [each.name for each in smidgen.coverage(model).layers]
     assert [check.name for check in found.checks] == covered
     assert "agree with the exact computation" in str(found)
+
+
+def test_a_batch_without_any_label_changes_nothing():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    x, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, -100, 1])
+    ignored = torch.full((6,), -100)
+    without = smidgen.verify(model, [(x, labels)])
+    found = smidgen.verify(model, [(x, labels), (x + 1, ignored)])
+    assert found.agrees, str(found)
+    assert found.examples == without.examples == 5
+    with pytest.raises(DataError, match="no example has a label"):
+        smidgen.verify(model, [(x, ignored)])
 
 
 def lose_all_but_the_first_column(self, trace):

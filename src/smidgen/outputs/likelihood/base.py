@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Self
 
 import torch
@@ -129,8 +130,9 @@ class Likelihood(ABC):
         self, link: str, top: int | None = None
     ) -> Callable[[Tensor], Tensor]:
         """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
-        directions = self.directions(link)
-        return lambda outputs: directions.to(outputs)[:, None].expand(-1, len(outputs), -1)
+        # Made when the outputs are there and were checked: a forged width may be of any size.
+        make = cache(lambda: self.directions(link))
+        return lambda outputs: make().to(outputs)[:, None].expand(-1, len(outputs), -1)
 
     def check_outputs(self, logits: Tensor) -> None:
         """Refuse outputs that are not finite numbers of shape (B, C)."""

@@ -41,6 +41,7 @@ def require_writable(
             "character. Choose another name."
         )
     try:
+        os.fsencode(path)
         absolute = Path(os.path.abspath(path))
         ancestor = _find_existing(absolute.parent)
         _require_short(absolute, ancestor, name)
@@ -53,6 +54,11 @@ def require_writable(
         raise StoreError(
             f"{name} must be {wanted} that can be written, got {str(path)!r} ({why}). Give "
             "a path where you may write."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise StoreError(
+            f"{name} must be the path of {wanted}, got {str(path)!r}, which the system "
+            "cannot write. Choose another name."
         ) from error
     require_space(path, name, size)
 

@@ -165,7 +165,7 @@ def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
 
 
 @dataclass(eq=False)
-class Origin:
+class ShadowOrigin:
     """Which modules, by id, a shadow stands for, and the ids of its own."""
 
     modules: Mapping[int, nn.Module]
@@ -173,8 +173,8 @@ class Origin:
     # Once a forward was seen to run the shadow, and nothing that it stands for.
     checked: bool = False
 
-    def __deepcopy__(self, _: Any) -> Origin:
-        return Origin(self.modules, self.own, self.checked)
+    def __deepcopy__(self, _: Any) -> ShadowOrigin:
+        return ShadowOrigin(self.modules, self.own, self.checked)
 
     def find_path(self, module: nn.Module) -> str:
         """Name a module as its model does."""
@@ -186,7 +186,7 @@ class Origin:
 
 
 @contextmanager
-def require_runs(origin: Origin, is_used: Callable[[], bool]) -> Iterator[None]:
+def require_runs(origin: ShadowOrigin, is_used: Callable[[], bool]) -> Iterator[None]:
     """Refuse a first pass that runs something else; `is_used` finds out if no call is seen."""
     if origin.checked:
         yield
@@ -214,7 +214,7 @@ def require_runs(origin: Origin, is_used: Callable[[], bool]) -> Iterator[None]:
     origin.checked = True
 
 
-def _refuse_stray(origin: Origin, module: nn.Module) -> DataError:
+def _refuse_stray(origin: ShadowOrigin, module: nn.Module) -> DataError:
     path = origin.find_path(module)
     return DataError(
         f"forward must run the model it is given, got one that runs {path!r} of the original: "

@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from smidgen.errors import StructureError
-from smidgen.runtime.guard import Origin
+from smidgen.runtime.guard import ShadowOrigin
 
 # Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
 # Values of these types hold no module.
 _ATOMS = frozenset(
     (bool, int, float, complex, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)
-    + (Origin,)
+    + (ShadowOrigin,)
 )
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _CONTAINERS = (list, dict, set, deque)
@@ -54,9 +54,9 @@ def shadow_values(model: nn.Module, *values: Any) -> tuple[Any, ...]:
         return _Shadowing(model).rebuild_all(values)
 
 
-def find_origin(shadow: nn.Module) -> Origin:
+def find_origin(shadow: nn.Module) -> ShadowOrigin:
     """What a shadow was made of."""
-    origin: Origin = vars(shadow)[_MARK]
+    origin: ShadowOrigin = vars(shadow)[_MARK]
     return origin
 
 
@@ -135,7 +135,7 @@ class _Shadowing:
         # Of a shadow of a shadow, the first model may be run by mistake too.
         earlier = find_origin(model).modules if is_shadow(model) else {}
         own = frozenset(map(id, self.shadows.values()))
-        origin = Origin({**earlier, **{id(m): m for m in modules}}, own)
+        origin = ShadowOrigin({**earlier, **{id(m): m for m in modules}}, own)
         vars(self.shadows[id(model)])[_MARK] = origin
 
     def _detach_parameters(self, module: nn.Module) -> None:

@@ -242,7 +242,8 @@ _HOOKS: list[RemovableHandle] = []
 @contextmanager
 def _watch_calls(see: Callable[[nn.Module], None]) -> Iterator[None]:
     """Show every module that is called in this thread, before it runs; others run as ever."""
-    # torch only has hooks for all modules of all threads, so it is there while needed.
+    # torch only has hooks for all modules of all threads, so it is there while needed: a
+    # model made by torch.compile that another thread calls meanwhile warns of it.
     before, _WATCH.see = _WATCH.see, see
     with _WATCHING:
         _HOOKS.append(_HOOKS[0] if _HOOKS else register_module_forward_pre_hook(_show))

@@ -206,18 +206,21 @@ class Tapped:
         self._roots = []
 
     def _require_runs(self, batch: Batch) -> None:
-        """Refuse a forward that uses the chosen weights and calls none of their layers."""
-        if self._checked or any(self._uses.values()):
+        """Refuse a forward that uses chosen weights and does not call their layer."""
+        idle = [name for name, uses in self._uses.items() if not uses]
+        if self._checked or not idle:
             return
         self._checked = True
-        names = {name for block in self.blocks.values() for name in block.layer.shapes}
-        depends = self.problem.depends_on(batch, names)
+        kept = dict(self._uses), self._roots
         self._begin()
+        names = {name for layer in idle for name in self.blocks[layer].layer.shapes}
+        depends = self.problem.depends_on(batch, names)
+        self._uses, self._roots = kept
         if depends:
             raise DataError(
                 "forward must call the layers whose weights were chosen, got one that uses "
-                "their weights without a call: all curvature would be zero. Call the layers, "
-                "or choose others."
+                f"weights of {', '.join(map(repr, idle[:3]))} without a call: their curvature "
+                "would be zero. Call the layers, or choose others."
             )
 
     def _require_graph(self, outputs: Tensor) -> None:

@@ -19,11 +19,10 @@ from smidgen.outputs.batches import check_batches, in_batch, refuse_not_finite
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.logits import find_logits
-from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.guard import preserve_random_state, require_runs, set_modes
 from smidgen.runtime.shadow import (
+    find_origin,
     is_shadow,
-    require_runs,
-    set_modes,
     shadow_values,
     swap_tensors,
 )
@@ -148,11 +147,8 @@ class Problem:
             return self._with_shadow()._run(batch, device, replaced, work)
         moved = _move(batch, device)
         with swap_tensors(self.model, replaced):
-            if self.forward is model_outputs:
-                outputs = model_outputs(self.model, moved)
-            else:
-                with require_runs(self.model, lambda: self.depends_on(batch)):
-                    outputs = self.forward(self.model, moved)
+            with require_runs(find_origin(self.model), lambda: self.depends_on(batch)):
+                outputs = self.forward(self.model, moved)
             return work(_as_rows(outputs))
 
     @torch.no_grad()

@@ -1,24 +1,30 @@
-"""Guards of what is the caller's: the identity of a model, and torch's random numbers.
+"""Guards of what is the caller's: a model's identity, its calls, and torch's random numbers.
 
 A hash tells one set of weights from another, so that a posterior refuses another model.
+Passes go to shadows of a model, in modes of their own, and must not run the model itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from threading import RLock, current_thread, main_thread
-from typing import TypeVar
-from weakref import WeakKeyDictionary
+from threading import Lock, RLock, current_thread, local, main_thread
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import BaseTorchFunctionMode
 from torch.random import fork_rng
+from torch.utils.hooks import RemovableHandle
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, DataError
 
 _Result = TypeVar("_Result")
 _State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
@@ -110,6 +116,150 @@ def disable_recomputing(model: nn.Module) -> Iterator[None]:
     finally:
         for module in recomputing:
             setattr(module, RECOMPUTES, True)
+
+
+def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
+    """Put a shadow into evaluation mode, and have it run every layer it holds.
+
+    With `dropout` it trains, except layers with running statistics.
+    """
+    for module in shadow.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            _set_scripted_mode(module, dropout)
+            continue
+        attributes = vars(module)
+        attributes["training"] = dropout and not isinstance(module, _NormBase)
+        # Recomputing activations only takes time here, and runs layers twice.
+        if attributes.get(RECOMPUTES) is True:
+            attributes[RECOMPUTES] = False
+        # torch's fused transformer layers do not call the layers they hold, so hooks would
+        # see nothing. The process-wide switch would also slow the caller's own passes.
+        if isinstance(module, nn.TransformerEncoder):
+            attributes["use_nested_tensor"] = False
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            attributes["activation_relu_or_gelu"] = 0
+        elif isinstance(module, nn.MultiheadAttention):
+            _run_unfused(module)
+
+
+def _run_unfused(module: nn.MultiheadAttention) -> None:
+    """Rule out the fused pass of attention, for which no draws can be run at once."""
+    # Training mode would too, but the module's own code and hooks may look at that.
+    own, this = vars(module).get("forward"), ref(module)
+    kind: Any = type(module)
+    if hasattr(own, "unfused"):
+        return
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with BaseTorchFunctionMode():
+            return own(*args, **kwargs) if own else kind.forward(this(), *args, **kwargs)
+
+    forward.unfused = True  # type: ignore[attr-defined]
+    vars(module)["forward"] = forward
+
+
+def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
+    # One that was frozen has no mode any more.
+    if hasattr(module, "training"):
+        module.training = dropout and "Norm" not in module.original_name
+
+
+@dataclass(eq=False)
+class ShadowOrigin:
+    """Which modules, by id, a shadow stands for, and the ids of its own."""
+
+    modules: Mapping[int, nn.Module]
+    own: frozenset[int]
+    # Once a forward was seen to run the shadow, and nothing that it stands for.
+    checked: bool = False
+
+    def __deepcopy__(self, _: Any) -> ShadowOrigin:
+        return ShadowOrigin(self.modules, self.own, self.checked)
+
+    def find_path(self, module: nn.Module) -> str:
+        """Name a module as its model does."""
+        for model in self.modules.values():
+            for path, part in model.named_modules():
+                if part is module:
+                    return path
+        return ""
+
+
+@contextmanager
+def require_runs(origin: ShadowOrigin, is_used: Callable[[], bool]) -> Iterator[None]:
+    """Refuse a first pass that runs something else; `is_used` finds out if no call is seen."""
+    if origin.checked:
+        yield
+        return
+    runs, strays = [], []
+
+    def see(module: nn.Module) -> None:
+        if id(module) in origin.own:
+            runs.append(True)
+        elif id(module) in origin.modules:
+            strays.append(module)
+            # At once, before it counts in the caller's buffers.
+            raise _refuse_stray(origin, module)
+
+    with _watch_calls(see):
+        yield
+    if strays:
+        raise _refuse_stray(origin, strays[0])
+    if not runs and not is_used():
+        raise DataError(
+            "forward must run the model it is given, got one that runs another, perhaps the "
+            "original by a name of its own: passes go to a copy that shares its weights. "
+            "Write forward=lambda model, batch: ... and use that model."
+        )
+    origin.checked = True
+
+
+def _refuse_stray(origin: ShadowOrigin, module: nn.Module) -> DataError:
+    path = origin.find_path(module)
+    return DataError(
+        f"forward must run the model it is given, got one that runs {path!r} of the original: "
+        "passes go to a copy that shares its weights, and it is reached by a global name, or "
+        "in an object that is not copied. Keep it in an attribute, list or dict of the model."
+        if path
+        else "forward must run the model it is given, got one that runs the original: passes "
+        "go to a copy that shares its weights. Write forward=lambda model, batch: ... and use "
+        "that model."
+    )
+
+
+class _Watch(local):
+    """Who is shown the modules that are called in this thread."""
+
+    see: Callable[[nn.Module], None] | None = None
+
+
+_WATCH = _Watch()
+_WATCHING = Lock()
+# One hook for all who watch, or none.
+_HOOKS: list[RemovableHandle] = []
+
+
+@contextmanager
+def _watch_calls(see: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Show every module that is called in this thread, before it runs; others run as ever."""
+    # torch only has hooks for all modules of all threads, so it is there while needed: a
+    # model made by torch.compile that another thread calls meanwhile warns of it.
+    before, _WATCH.see = _WATCH.see, see
+    with _WATCHING:
+        _HOOKS.append(_HOOKS[0] if _HOOKS else register_module_forward_pre_hook(_show))
+    try:
+        yield
+    finally:
+        _WATCH.see = before
+        with _WATCHING:
+            handle = _HOOKS.pop()
+            if not _HOOKS:
+                handle.remove()
+
+
+def _show(module: nn.Module, *_: object) -> None:
+    if _WATCH.see is not None:
+        _WATCH.see(module)
 
 
 # Held by whoever seeds torch's generator, which belongs to the whole process.

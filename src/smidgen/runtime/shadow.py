@@ -5,14 +5,16 @@ model, so several threads may work with one model while the caller runs it too. 
 belongs to one call in one thread, and is made anew for each: one that was kept could miss
 a change of the model.
 
-Every module is copied once, without its weights. What else a module holds is shared, unless
-modules of the same model are in it (bound methods, partials, closures, containers, and
-objects that hold one themselves): that is rebuilt around their shadows.
+Every module is copied once, without its weights, and so are lists, dicts and sets among its
+attributes. What else it holds is shared, unless modules of the same model are in it (bound
+methods, partials, closures, containers, and objects that hold one themselves): that is
+rebuilt around their shadows. A model that runs a module of its own in another way is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from copyreg import _slotnames  # type: ignore[attr-defined]
@@ -23,20 +25,20 @@ from weakref import ProxyTypes, proxy, ref
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
-from smidgen.errors import DataError, StructureError
-from smidgen.runtime.guard import RECOMPUTES
+from smidgen.errors import StructureError
+from smidgen.runtime.guard import ShadowOrigin
 
-# Marks the root of a shadow; true once a forward was seen to run it.
+# Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
 # Values of these types hold no module.
 _ATOMS = frozenset(
     (bool, int, float, complex, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)
+    + (ShadowOrigin,)
 )
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_LISTS = (nn.ModuleList, nn.ModuleDict)
+_CONTAINERS = (list, dict, set, deque)
 
 
 def shadow_model(model: nn.Module) -> nn.Module:
@@ -52,60 +54,15 @@ def shadow_values(model: nn.Module, *values: Any) -> tuple[Any, ...]:
         return _Shadowing(model).rebuild_all(values)
 
 
+def find_origin(shadow: nn.Module) -> ShadowOrigin:
+    """What a shadow was made of."""
+    origin: ShadowOrigin = vars(shadow)[_MARK]
+    return origin
+
+
 def is_shadow(model: nn.Module) -> bool:
     """Whether a model was made here, so that passes may change it."""
     return _MARK in vars(model)
-
-
-@contextmanager
-def require_runs(shadow: nn.Module, is_used: Callable[[], bool]) -> Iterator[None]:
-    """Refuse a first pass that runs something else; `is_used` finds out if no hook sees a run."""
-    if vars(shadow)[_MARK]:
-        yield
-        return
-    runs: list[bool] = []
-    called = [shadow, *shadow.children()]
-    # Lists and dicts of modules are never called themselves.
-    called += [m for part in called if isinstance(part, _LISTS) for m in part.children()]
-    handles = [m.register_forward_pre_hook(lambda *_: runs.append(True)) for m in called]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not runs and not is_used():
-        raise DataError(
-            "forward must run the model it is given, got one that runs another, perhaps the "
-            "original by a name of its own: passes go to a copy that shares its weights. "
-            "Write forward=lambda model, batch: ... and use that model."
-        )
-    vars(shadow)[_MARK] = True
-
-
-def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
-    """Put a shadow into evaluation mode, and have it run every layer it holds.
-
-    With `dropout` it trains, except layers with running statistics.
-    """
-    for module in shadow.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            _set_scripted_mode(module, dropout)
-            continue
-        attributes = vars(module)
-        attributes["training"] = dropout and not isinstance(module, _NormBase)
-        # Recomputing activations only takes time here, and runs layers twice.
-        if attributes.get(RECOMPUTES) is True:
-            attributes[RECOMPUTES] = False
-        # torch's fused transformer layers do not call the layers they hold, so hooks would
-        # see nothing. The process-wide switch would also slow the caller's own passes.
-        if isinstance(module, nn.TransformerEncoder):
-            attributes["use_nested_tensor"] = False
-        elif isinstance(module, nn.TransformerEncoderLayer):
-            attributes["activation_relu_or_gelu"] = 0
-        elif isinstance(module, nn.MultiheadAttention) and not dropout:
-            # Training mode is all that rules the fused pass out; without dropout it
-            # computes the same as evaluation.
-            attributes.update(training=True, dropout=0.0)
 
 
 @contextmanager
@@ -145,12 +102,6 @@ def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
     return module._buffers[leaf]
 
 
-def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
-    # One that was frozen has no mode any more.
-    if hasattr(module, "training"):
-        module.training = dropout and "Norm" not in module.original_name
-
-
 class _Eager(nn.Module):
     """Takes the place of what torch.compile made: hooks and other weights need no graph."""
 
@@ -177,10 +128,15 @@ class _Shadowing:
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
             self._detach_parameters(module)
-        for module in modules:
-            if not isinstance(module, torch.jit.ScriptModule):
-                self._fill(module)
-        vars(self.shadows[id(model)])[_MARK] = False
+        plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
+        self._copy_containers(plain)
+        for module in plain:
+            self._fill(module)
+        # Of a shadow of a shadow, the first model may be run by mistake too.
+        earlier = find_origin(model).modules if is_shadow(model) else {}
+        own = frozenset(map(id, self.shadows.values()))
+        origin = ShadowOrigin({**earlier, **{id(m): m for m in modules}}, own)
+        vars(self.shadows[id(model)])[_MARK] = origin
 
     def _detach_parameters(self, module: nn.Module) -> None:
         for parameter in list(module._parameters.values()):
@@ -192,6 +148,38 @@ class _Shadowing:
                 if type(parameter) is nn.Parameter:
                     detached = nn.Parameter(detached, requires_grad=False)
                 self.tensors[id(parameter)] = detached
+
+    def _copy_containers(self, modules: Iterable[nn.Module]) -> None:
+        """Give modules lists, dicts and sets of their own: a pass may write to them."""
+        copies = []
+        # All first, since what is rebuilt may hold any of them.
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if name in _OF_EVERY_MODULE or not isinstance(value, _CONTAINERS):
+                    continue
+                if (id(value), True) not in self.rebuilt:
+                    try:
+                        other = copy(value)
+                    except Exception:  # its class refuses
+                        continue
+                    copies.append(other)
+                    for within in (False, True):
+                        self.rebuilt[id(value), within] = value, other
+        for other in copies:
+            self._renew_items(other)
+
+    def _renew_items(self, held: Any) -> None:
+        """Rebuild in place what a container holds."""
+        if isinstance(held, set):
+            pairs = [(item, self.rebuild(item)) for item in held]
+            changed = [(item, other) for item, other in pairs if other is not item]
+            held -= {item for item, _ in changed}
+            held |= {other for _, other in changed}
+            return
+        for key, item in list(held.items() if isinstance(held, dict) else enumerate(held)):
+            other = self.rebuild(item)
+            if other is not item:
+                held[key] = other
 
     def _fill(self, module: nn.Module) -> None:
         shadow = self.shadows[id(module)]

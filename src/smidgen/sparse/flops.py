@@ -24,8 +24,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from smidgen.runtime.guard import preserve_random_state
-from smidgen.runtime.shadow import set_modes, shadow_model, swap_tensors
+from smidgen.runtime.guard import preserve_random_state, set_modes
+from smidgen.runtime.shadow import shadow_model, swap_tensors
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Barrier
 
 import pytest
 import torch
+from torch import nn
 
 import smidgen
 from smidgen.errors import DataError
 from smidgen.outputs.problem import model_outputs
 from smidgen.prediction import dropout_outputs
+from smidgen.runtime.guard import require_runs
+from smidgen.runtime.shadow import find_origin, shadow_model
 
 EDGES_ARE_FINE = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
@@ -203,3 +208,29 @@ def test_batches_may_come_from_a_thread_that_seeds():
     before = torch.get_rng_state()
     smidgen.point_outputs(model, batches())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_calls_are_watched_in_one_thread_only():
+    """Whatever other threads run or watch, each sees its own calls, and no hook stays."""
+    global_hooks = torch.nn.modules.module._global_forward_pre_hooks
+    barrier = Barrier(4)
+
+    def run(watching):
+        layer, x = nn.Linear(2, 2), torch.zeros(1, 2)
+        other, seen = nn.Linear(2, 2), []
+        shadow = shadow_model(layer)
+        origin = find_origin(shadow)
+        barrier.wait()
+        for _ in range(200):
+            origin.checked = False
+            with require_runs(origin, lambda: False) if watching else nullcontext():
+                shadow(x)
+                other(x)
+            seen.append(origin.checked)
+            layer(x)
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(run, [True, False, True, True]))
+    assert [all(seen) for seen in found] == [True, False, True, True]
+    assert not global_hooks

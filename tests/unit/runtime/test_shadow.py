@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from copy import deepcopy
-from functools import partial, update_wrapper
+from functools import lru_cache, partial, update_wrapper
+from types import MappingProxyType, SimpleNamespace
+from weakref import WeakValueDictionary
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +19,8 @@ from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_
 import smidgen
 from smidgen.errors import DataError, StructureError
 from smidgen.outputs.problem import Problem, model_outputs
-from smidgen.runtime.shadow import is_shadow, set_modes, shadow_model, swap_tensors
+from smidgen.runtime.guard import set_modes
+from smidgen.runtime.shadow import is_shadow, shadow_model, swap_tensors
 
 OLD_PARTS_ARE_FINE = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning"
@@ -184,10 +189,78 @@ def test_whatever_leads_to_a_module_leads_to_its_shadow(patch):
 
 def test_what_holds_no_module_is_the_same_object():
     model = small()
-    model.config, model.sizes = Holder(None), {"hidden": [4, 5]}
+    model.config, model.sizes = Holder(None), (4, (5,))
     shadow = shadow_model(model)
     assert shadow.config is model.config
     assert shadow.sizes is model.sizes
+
+
+def test_what_a_pass_writes_to_is_the_shadows_own():
+    """Lists, dicts and sets are copied once, wherever a module, hook or list leads to them."""
+
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+            self.kept, self.seen, self.last = {}, set(), deque(maxlen=1)
+            self.order = [self.body]
+            self.order.append(self.order)
+            kept = self.body.kept = self.kept
+            self.body.register_forward_hook(lambda *a: kept.update(hidden=a[-1]))
+
+        def forward(self, x):
+            self.order[0](x)
+            self.seen.add(len(x))
+            self.last.append(x)
+            return self.head(self.body.kept["hidden"])
+
+    model, x = Writing(), torch.randn(2, 3)
+    shadow = shadow_model(model)
+    assert torch.equal(shadow(x), shadow.head(shadow.body(x)))
+    assert shadow.kept is shadow.body.kept
+    assert shadow.order[1] is shadow.order
+    assert shadow.order[0] is shadow.body
+    assert shadow.seen == {2}
+    assert shadow.last.maxlen == 1
+    assert not model.kept
+    assert not model.seen
+    assert not model.last
+    assert model.order[0] is model.body
+
+
+class Mode(nn.MultiheadAttention):
+    """Acts in training as no evaluation may."""
+
+    def forward(self, *args, **kwargs):
+        outputs, weights = super().forward(*args, **kwargs)
+        return outputs * (2 if self.training else 1), weights
+
+
+class Hooked(nn.MultiheadAttention):
+    """Has a hook that looks at its mode."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.register_forward_hook(
+            lambda m, _, out: (out[0] * (2 if m.training else 1), None)
+        )
+
+
+@pytest.mark.parametrize("kind", [Mode, Hooked])
+def test_attention_runs_unfused_and_in_its_own_mode(kind, monkeypatch):
+    model, x = kind(8, 2, batch_first=True), torch.randn(3, 5, 8)
+    with torch.no_grad():
+        plain = model.eval()(x, x, x)[0]
+        shadow = evaluating(model.train())
+        set_modes(shadow)
+        monkeypatch.setattr(torch, "_native_multi_head_attention", None)
+        torch.testing.assert_close(shadow(x, x, x)[0], plain)
+        with pytest.raises(TypeError):
+            model.eval()(x, x, x)
+    assert not shadow.training
+    gone = weakref.ref(shadow)
+    del shadow
+    assert gone() is None
 
 
 def test_a_modules_own_hooks_run_and_see_the_shadow():
@@ -414,6 +487,77 @@ def test_a_forward_that_closes_over_the_model_runs_the_shadow(unchanged):
             ours = smidgen.predict(posterior, problem, batch, samples=samples)
         # Draws of a forward of the caller's own run one by one, else all at once.
         torch.testing.assert_close(ours.probs, wanted.probs)
+
+
+class Slots:
+    """Not a module, and holds one outside any dictionary."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Reaching(nn.Module):
+    """Reaches one of its layers by a path of its own."""
+
+    def __init__(self, hide, reach):
+        super().__init__()
+        self.enter, self.layer = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4))
+        self.leave, self.reach = nn.Linear(4, 2), reach
+        object.__setattr__(self, "path", hide(self.layer[0]))
+
+    def forward(self, x):
+        return self.leave(torch.tanh(self.reach(self.path)(self.enter(x))))
+
+
+NAMED = {}
+HIDDEN = {
+    "namespace": (lambda m: SimpleNamespace(held=m), lambda path: path.held),
+    "slots": (Slots, lambda path: path.held),
+    "two-objects-deep": (lambda m: Holder(Holder(m)), lambda path: path.module.module),
+    "proxy": (lambda m: MappingProxyType({0: m}), lambda path: path[0]),
+    "cache": (lambda m: lru_cache(lambda: m), lambda path: path()),
+    "values": (lambda m: {0: m}.values(), lambda path: next(iter(path))),
+    "weak-values": (lambda m: WeakValueDictionary({0: m}), lambda path: path[0]),
+    "array": (lambda m: np.array([m, None], dtype=object), lambda path: path[0]),
+    "global": (lambda m: NAMED.update(held=m), lambda _: NAMED["held"]),
+}
+
+
+@pytest.mark.parametrize("path", HIDDEN)
+@pytest.mark.parametrize("own", [False, True], ids=["default", "own-forward"])
+def test_a_model_that_runs_an_original_layer_is_refused(path, own):
+    model = Reaching(*HIDDEN[path]).train().requires_grad_(own)
+    how = {"forward": lambda model, batch: model(batch[0])} if own else {}
+    with pytest.raises(DataError, match=r"runs 'layer\.0' of the original"):
+        fit(model, **how)
+    batch = (torch.randn(2, 3), torch.tensor([0, 1]))
+    problem = Problem(model, smidgen.Categorical(2), **how)
+    for shadowed in (problem, problem.on_shadow(), problem.on_shadow().on_shadow()):
+        with pytest.raises(DataError, match=r"runs 'layer\.0' of the original"):
+            shadowed.outputs(batch)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_an_original_layer_is_refused_though_the_model_catches_all():
+    class Catching(Reaching):
+        def forward(self, x):
+            try:
+                return super().forward(x)
+            except Exception:
+                return self.leave(self.enter(x))
+
+    with pytest.raises(DataError, match=r"runs 'layer\.0' of the original"):
+        fit(Catching(*HIDDEN["slots"]))
+
+
+def test_a_layer_run_without_a_call_beside_others_is_refused():
+    model = Reaching(lambda m: [m.forward], lambda path: path[0])
+    batch = (torch.randn(2, 3), torch.tensor([0, 1]))
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    with pytest.raises(DataError, match=r"weights of 'layer\.0' without a call"):
+        smidgen.fit.laplace(model, [batch], subset)
 
 
 def test_weights_used_without_a_call_of_their_layer_are_refused():

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,35 @@ def test_a_command_that_fails_leaves_nothing(place, name):
         pytest.skip("its data come with it")
     assert run(*COMMANDS[name][0].split(), "--json", "new/folder/n.json") == 1
     assert not list(place.iterdir())
+
+
+def test_outputs_are_apart_from_each_other_and_from_inputs(capsys, place):
+    (place / "model").mkdir()
+    (place / "model" / "config.json").write_text("mine")
+    (place / "train.tsv").write_text("mine")
+    words = "finetune model --train train.tsv --val train.tsv --overwrite".split()
+    for more, option in (
+        ("--out made --json made", "--json 'made'"),
+        ("--out made --json train.tsv", "--train 'train.tsv'"),
+        ("--out model", "model 'model'"),
+        ("--out new --json model/n.json", "model 'model'"),
+    ):
+        assert run(*words, *more.split()) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert "must be apart from" in said
+        assert f"with {option}" in said
+    assert {path.name for path in place.iterdir()} == {"model", "train.tsv"}
+    assert (place / "train.tsv").read_text() == "mine"
+    assert (place / "model" / "config.json").read_text() == "mine"
+
+
+def test_a_folder_that_is_no_model_is_not_hashed(capsys, place, monkeypatch):
+    (place / "tree").mkdir()
+    hashed = []
+    monkeypatch.setattr("smidgen.cli.options.outputs.digest_path", hashed.append)
+    assert run("predict", "tree", "no", "--data", FILE) == 1
+    assert place / "tree" not in hashed
+    assert Path("tree") not in hashed
 
 
 @contextmanager

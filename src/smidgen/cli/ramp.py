@@ -20,7 +20,7 @@ from smidgen.cli.options.lists import read_choices, read_numbers, require_files
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
-from smidgen.runtime.writing.claim import Output
+from smidgen.runtime.writing.output import Output
 from smidgen.workflows.ramp import laplace
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import (

@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -26,37 +25,14 @@ from typing import Any, Self
 from smidgen.errors import StoreError
 from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
 from smidgen.runtime.files import sweep
+from smidgen.runtime.writing.output import Input, Output, refuse_overlaps
 from smidgen.runtime.writing.writable import require_writable
 
 RUN_NOTE = "run.json"
 """The description of the run that made a folder, in the folder."""
 _LONGEST_NAME = 200
 _WHOLE, _SAMPLES, _SAMPLE = 1 << 26, 64, 1 << 20
-
-RefuseTaken = Callable[..., None]
-"""Called with a path and `overwrite=`: refuses what may not be replaced there."""
-
-
-def refuse_taken_file(path: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a file that exists, unless that is allowed."""
-    if os.path.lexists(path) and not overwrite:
-        raise StoreError(
-            f"{path} exists already. Give another file, or --overwrite to replace it."
-        )
-
-
-@dataclass(frozen=True)
-class Output:
-    """A file or a folder that a run writes, and the option that names it.
-
-    What is not `expected` this run will not write, and may not be in the way either.
-    """
-
-    option: str
-    path: Path
-    refuse: RefuseTaken = refuse_taken_file
-    folder: bool = False
-    expected: bool = True
+_MOST_FILES = 1000
 
 
 class Claim:
@@ -67,10 +43,11 @@ class Claim:
             its parts is a mapping from options to values.
         outputs: What it writes, the folder with the `run.json` first, if there is one.
         states: Checkpoints outside the claim's own folder, removed at the end.
+        inputs: What it reads, which no output may replace.
         overwrite: Whether outputs of other runs may be replaced.
 
     Raises:
-        StoreError: If an output cannot be written or is taken, or if another run on the
+        StoreError: If an output cannot be written, is taken or is also an input, or if another run on the
             first one was interrupted and could still be resumed.
     """
 
@@ -80,6 +57,7 @@ class Claim:
         outputs: Sequence[Output],
         states: Sequence[Output] = (),
         *,
+        inputs: Sequence[Input] = (),
         overwrite: bool,
     ) -> None:
         self.about: dict[str, Any] = json.loads(json.dumps(dict(about)))
@@ -87,6 +65,7 @@ class Claim:
         for output in self.outputs + self.states:
             require_writable(output.path, output.option, folder=output.folder)
             sweep(output.path)
+        refuse_overlaps(self.outputs + self.states, inputs)
         self.note = outputs[0].path / RUN_NOTE if outputs and outputs[0].folder else None
         if self.note is not None:
             sweep(self.note)
@@ -197,20 +176,25 @@ def hidden_beside(path: Path) -> Path:
 
 
 def digest_path(path: Path) -> str:
-    """Hash a file, or all files of a folder; of a large file its length and 64 samples."""
+    """Hash a file, or a folder's own files; of a large file its length and 64 samples.
+
+    Of very many files the last ones are known by their names and lengths only.
+    """
     digest = sha256()
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in files:
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    for index, file in enumerate(files):
         size = file.stat().st_size
         digest.update(
             f"{file.relative_to(path).as_posix()} {size}\n".encode(errors="replace")
         )
+        if index >= _MOST_FILES:
+            continue
         with file.open("rb") as opened:
             if size <= _WHOLE:
                 digest.update(opened.read())
                 continue
-            for index in range(_SAMPLES):
-                opened.seek(index * (size - _SAMPLE) // (_SAMPLES - 1))
+            for sample in range(_SAMPLES):
+                opened.seek(sample * (size - _SAMPLE) // (_SAMPLES - 1))
                 digest.update(opened.read(_SAMPLE))
     return digest.hexdigest()
 

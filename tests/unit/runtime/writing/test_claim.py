@@ -11,10 +11,10 @@ from smidgen.runtime.files import write_text
 from smidgen.runtime.writing.claim import (
     RUN_NOTE,
     Claim,
-    Output,
     digest_path,
     hidden_beside,
 )
+from smidgen.runtime.writing.output import Output
 
 ABOUT = {"command": "fit", "options": {"--lr": 1, "--out": "made"}, "inputs": {}}
 OTHER = {**ABOUT, "options": {**ABOUT["options"], "--lr": 2}}
@@ -185,6 +185,14 @@ def test_a_digest_is_of_names_and_contents(tmp_path):
     (tmp_path / "a" / "two").write_text("2")
     (tmp_path / "a" / "two").rename(tmp_path / "a" / "three")
     assert digest_path(tmp_path / "a") != first
+
+
+def test_a_digest_goes_no_deeper_than_the_folder(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "one").write_text("1")
+    first = digest_path(tmp_path)
+    (tmp_path / "deep" / "two").write_text("2")
+    assert digest_path(tmp_path) == first
 
 
 def test_a_large_file_is_sampled_from_its_start_to_its_end(tmp_path):

@@ -56,15 +56,26 @@ def refuse_overlaps(outputs: Sequence[Output], inputs: Sequence[Input]) -> None:
     Raises:
         StoreError: If two paths are the same, or one is inside what belongs together. The
             message names both options.
-    """
+    """  # noqa: DOC501, DOC502
     units = {output: _is_unit(output, outputs) for output in outputs}
-    kept = {each: (each.path / _CONFIG).is_file() for each in inputs}
+    kept = {each: os.path.isfile(each.path / _CONFIG) for each in inputs}
     for one, two in combinations(outputs, 2):
         if one.option != two.option and _collide(one, two, units[one], units[two]):
             raise _explain(one, two, "another output")
     for output, read in product(outputs, inputs):
         if _collide(output, read, units[output], kept[read]):
             raise _explain(output, read, "what is read")
+
+
+def list_files(outputs: Sequence[Output]) -> list[str]:
+    """List the files that were written, also those in folders that are a whole."""
+    found = set()
+    for output in outputs:
+        if not output.folder:
+            found.add(output.path)
+        elif _is_unit(output, outputs):
+            found |= {path for path in output.path.rglob("*") if path.is_file()}
+    return sorted(str(path) for path in found if path.is_file())
 
 
 def _is_unit(output: Output, outputs: Sequence[Output]) -> bool:

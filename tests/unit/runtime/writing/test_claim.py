@@ -66,7 +66,7 @@ def test_a_finished_run_is_done_already(tmp_path):
     # Not if something of it was deleted since, and not if it is to be made anew.
     assert not open_claim(tmp_path, overwrite=True).finished
     (tmp_path / "n.json").unlink()
-    assert names(tmp_path) == [".made.run/run.json", "made/numbers"]
+    assert names(tmp_path) == [".made.run/run.json", "made/numbers", "made/run.json"]
     assert open_claim(tmp_path).resumed
 
 
@@ -90,8 +90,16 @@ def test_a_run_killed_while_it_cleans_up_is_done(tmp_path):
     claim = open_claim(tmp_path)
     write_all(tmp_path)
     write_text(claim.place("state"), "whole")
-    write_text(tmp_path / "made" / RUN_NOTE, (claim.folder / RUN_NOTE).read_text())
-    (claim.folder / RUN_NOTE).unlink()
+    claim._clean = lambda: None  # killed
+    claim.finish()
+    copy = (claim.folder / RUN_NOTE).read_text()
+    assert open_claim(tmp_path).finished
+    assert names(tmp_path) == DONE
+    write_text(claim.place("state"), "whole")
+    assert open_claim(tmp_path).finished
+    assert names(tmp_path) == DONE
+    # Also if the description goes last.
+    write_text(claim.folder / RUN_NOTE, copy)
     assert open_claim(tmp_path).finished
     assert names(tmp_path) == DONE
 
@@ -144,6 +152,38 @@ def test_an_old_note_never_speaks_for_a_new_run(tmp_path):
     again = open_claim(tmp_path)
     assert again.resumed
     assert not again.finished
+
+
+@pytest.mark.parametrize("about", [ABOUT, OTHER])
+def test_a_refused_run_leaves_the_finished_one_finished(tmp_path, about):
+    finish(tmp_path)
+    with suppress(ValueError), open_claim(tmp_path, about, overwrite=True):
+        raise ValueError("wrong")
+    assert names(tmp_path) == DONE
+    assert open_claim(tmp_path).finished
+
+
+def test_a_replaced_run_is_no_longer_finished(tmp_path):
+    finish(tmp_path)
+    # One output of two was replaced, and the folder was not: by an error, by a kill.
+    for raised in (True, False):
+        claim = open_claim(tmp_path, OTHER, overwrite=True)
+        write_text(tmp_path / "n.json", "other")
+        if raised:
+            claim.__exit__(ValueError, ValueError("wrong"), None)
+        with pytest.raises(StoreError, match="exists already"):
+            open_claim(tmp_path)
+        assert open_claim(tmp_path, OTHER).resumed
+        if raised:
+            finish(tmp_path, overwrite=True)
+
+
+def test_what_lacks_a_file_is_not_finished(tmp_path):
+    finish(tmp_path)
+    assert open_claim(tmp_path).finished
+    (tmp_path / "made" / "numbers").rename(tmp_path / "made" / "elsewhere")
+    with pytest.raises(StoreError, match="made exists already"):
+        open_claim(tmp_path)
 
 
 def test_checkpoints_elsewhere_go_last(tmp_path):

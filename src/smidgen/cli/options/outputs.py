@@ -93,8 +93,9 @@ def _list_inputs(context: typer.Context, written: set[str]) -> list[Input]:
         for item in value if isinstance(value, list | tuple) else [value]:
             # A model is a folder, or its name on a hub; other words are no paths.
             is_model = name == "model" and isinstance(item, str) and _is_model(item)
-            if name not in written and (is_model or isinstance(item, Path)):
-                found.append(Input(name, Path(item)))
+            path = Path(str(item)) if is_model else item
+            if name not in written and isinstance(path, Path):
+                found.append(Input(name, path))
     return found
 
 

@@ -189,6 +189,14 @@ def test_an_input_that_is_not_finite_is_found_in_its_batch(verb, value, classes)
 SQUARED = ["kron", "ekfac", "laplace_many", "activation", "curvature"]
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_batch_without_examples_is_refused(verb, classes):
+    batches = list(classes.good)
+    batches[2] = tuple(part[:0] for part in batches[2])
+    with pytest.raises(DataError, match=r"batch.* 3.*holds no example"):
+        VERBS[verb](classes, batches)
+
+
 @pytest.mark.parametrize("verb", SQUARED)
 def test_sums_that_overflow_are_found_in_their_batch(verb):
     # Finite in fp64, but its square is not; tanh hides it from the outputs.

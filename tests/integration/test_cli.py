@@ -378,10 +378,17 @@ def test_a_ramping_study_of_swag_and_going_on_with_it(world, tmp_path, capsys):
     assert run(*plain, "--overwrite", *fewer) == 0
     third = Record.load(tmp_path / "ramp" / "record.json")
     assert [p["level"] for p in third.results["ramp"]["points"]] == [0.1]
-    assert run(*command, "--overwrite", "--steps", 33) == 1
-    assert "belongs to another study" in capsys.readouterr().err
-    assert run(*command, "--overwrite", "--train", world / "val.tsv") == 1
-    assert "belongs to another study" in capsys.readouterr().err
+    # So they are refused, or start anew.
+    stored = tmp_path / "ramp" / "points"
+    before = sorted(path.name for path in stored.iterdir())
+    for name in ("record.json", "report.html", "run.json"):
+        (tmp_path / "ramp" / name).unlink()
+    for other in (("--steps", 33), ("--train", world / "val.tsv")):
+        assert run(*plain, *fewer, *other) == 1
+        assert "belongs to another study" in capsys.readouterr().err
+        assert sorted(path.name for path in stored.iterdir()) == before
+    assert run(*plain, "--overwrite", *fewer, "--steps", 33) == 0
+    assert {path.name for path in stored.iterdir()} == {"magnitude-0.1", "points.json"}
     assert run(*plain, "--overwrite", "--fractions", "10%") == 1
     assert "--fractions must be numbers in (0, 1], got '10%'" in capsys.readouterr().err
     assert run(*command, "--overwrite", "--percents", 10) == 1

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,52 @@ def test_a_command_that_fails_leaves_nothing(place, name):
         pytest.skip("its data come with it")
     assert run(*COMMANDS[name][0].split(), "--json", "new/folder/n.json") == 1
     assert not list(place.iterdir())
+
+
+def test_outputs_are_apart_from_each_other_and_from_inputs(capsys, place):
+    (place / "model").mkdir()
+    (place / "model" / "config.json").write_text("mine")
+    (place / "train.tsv").write_text("mine")
+    words = ["finetune", "model", "--train", "train.tsv", "--val", "train.tsv"]
+    for more, option in (
+        ("--out made --json made", "--json 'made'"),
+        ("--out made --json train.tsv", "--train 'train.tsv'"),
+        ("--out model", "model 'model'"),
+        ("--out new --json model/n.json", "model 'model'"),
+    ):
+        assert run(*words, *more.split(), "--overwrite") == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert "must be apart from" in said
+        assert f"with {option}" in said
+    assert {path.name for path in place.iterdir()} == {"model", "train.tsv"}
+    assert (place / "train.tsv").read_text() == "mine"
+    assert (place / "model" / "config.json").read_text() == "mine"
+
+
+def test_a_folder_that_is_no_model_is_not_hashed(capsys, place, monkeypatch):
+    (place / "tree").mkdir()
+    hashed = []
+    monkeypatch.setattr("smidgen.cli.options.outputs.digest_path", hashed.append)
+    assert run("predict", "tree", "no", "--data", FILE) == 1
+    assert place / "tree" not in hashed
+    assert Path("tree") not in hashed
+
+
+def test_a_refused_overwrite_leaves_the_finished_run(capsys, place):
+    make_world(place)
+    words = (
+        f"finetune encoder --train train.tsv --val val.tsv {TEXTS} --epochs 1 --out made"
+    )
+    assert run(*words.split()) == 0
+    before = sorted(place.rglob("*"))
+    refused = words.replace("--text sentence", "--text nosuch")
+    assert run(*refused.split(), "--overwrite") == 1
+    assert sorted(place.rglob("*")) == before
+    assert run(*words.split()) == 0
+    assert "made is done already" in capsys.readouterr().out
+    (place / "made" / "model.safetensors").unlink()
+    assert run(*words.split()) == 1
+    assert "exists already" in capsys.readouterr().err
 
 
 @contextmanager

@@ -106,6 +106,10 @@ def test_the_other_files_are_read(tmp_path):
         ("a.csv", b"a,b\n1,x\n", "numbers only, got 'x'"),
         ("a.csv", b"1,0.5\n", "must be whole numbers, got 0.5"),
         ("a.npz", b"not a zip", "cannot be read"),
+        ("a.npz", b"PK\x03\x04garbage", "cannot be read: .* Check that the file is whole"),
+        ("a.csv", b"1,0\n1,-1\n", "classes from 0 .*, got -1 in example 1, .* Number the"),
+        ("a.csv", b"1,0\n2,1e9\n", "to 1,048,575, got 1000000000 in example 1"),
+        ("a.csv", b"1,0\n1,1\nnan,0\n", "finite numbers, got nan in example 2, .* Leave"),
         ("train-images-idx3-ubyte", b"", "with …-labels-idx1-ubyte beside it"),
     ],
 )

@@ -18,7 +18,7 @@ from smidgen.cli.options.chain_table import show_chain
 from smidgen.cli.options.lists import require_files
 from smidgen.fit.bayestune.langevin import NOISE_DISCOUNT, TEMPERATURE, Update
 from smidgen.fit.epochs import Criterion
-from smidgen.runtime.writing.claim import Output
+from smidgen.runtime.writing.output import Output
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable

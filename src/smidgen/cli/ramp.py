@@ -20,13 +20,15 @@ from smidgen.cli.options.lists import read_choices, read_numbers, require_files
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
-from smidgen.runtime.writing.claim import Output
+from smidgen.runtime.writing.claim import Claim
+from smidgen.runtime.writing.output import Output
 from smidgen.workflows.ramp import laplace
 from smidgen.workflows.ramp.schemes import SCHEMES
 from smidgen.workflows.ramp.swag import (
     SWAG_SCHEMES,
     SwagOptions,
     SwagRampSettings,
+    forget_other_points,
     swag_ramp,
 )
 
@@ -161,7 +163,7 @@ def ramp(
     run = outputs.open_run(context, *_outputs(folder, save))
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
-        record = _ramp_swag(inputs, schemes, fractions, options, seed, folder)
+        record = _ramp_swag(inputs, schemes, fractions, options, seed, run)
         _show(record, folder, json_file)
         run.finish()
         return
@@ -206,7 +208,7 @@ def _ramp_swag(
     fractions: list[str] | None,
     options: SwagOptions,
     seed: int,
-    folder: Path,
+    run: Claim,
 ) -> Record:
     numbers = read_numbers("--fractions", fractions, 1, "0.03,0.1")
     settings = SwagRampSettings(
@@ -217,7 +219,10 @@ def _ramp_swag(
     )
     network, batches = inputs.load(shuffle=seed)
     config = {**inputs.describe(), **inputs.identity()}
-    return swag_ramp(network, *batches, folder / "points", settings, config=config)
+    points = run.outputs[0].path / "points"
+    if run.overwrite:
+        forget_other_points(network, points, settings, config=config)
+    return swag_ramp(network, *batches, points, settings, config=config)
 
 
 def _show(record: Record, folder: Path, json_file: Path | None) -> None:

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.curvature.operators import Jacobian
 from smidgen.errors import DataError
+from smidgen.outputs.batches import require_examples
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
@@ -189,8 +190,7 @@ class Tapped:
         """Run the forward pass of one batch."""
         self._begin()
         outputs = self.problem.outputs(batch)
-        if not len(outputs):
-            raise DataError("a batch holds no example. Leave empty batches out.")
+        require_examples(outputs)
         self._require_runs(batch)
         self._require_graph(outputs)
         rows = outputs.flatten(0, -2)

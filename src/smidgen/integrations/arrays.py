@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,17 @@ from smidgen.errors import ArgumentError, DataError
 
 _INPUTS = ("x", "inputs", "images", "data", "features")
 _LABELS = ("y", "labels", "label", "targets", "target")
+_MOST_CLASSES = 1 << 20
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _CIFAR_PIXELS = 3 * 32 * 32
 # Number types of an IDX file, by the third byte of its header.
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -120,8 +133,10 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
             )
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path} cannot be read: {error}. Check that the file is whole."
+        ) from error
     _check(arrays, path)
     return arrays
 
@@ -160,7 +175,8 @@ def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
 
 
 def _read_npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as archive:
+    # Opened here: numpy leaves the file of a damaged archive open.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         names = {name.lower(): name for name in archive.files}
         inputs = next((names[n] for n in _INPUTS if n in names), None)
         labels = next((names[n] for n in _LABELS if n in names), None)
@@ -267,5 +283,20 @@ def _check(arrays: Arrays, path: Path) -> None:
             f"{path} must hold one label for each example, got inputs of shape {inputs} and "
             f"labels of shape {labels}."
         )
-    if int(arrays.labels.min()) < 0 or not torch.isfinite(arrays.inputs).all():
-        raise DataError(f"{path} must hold classes from 0 and finite numbers.")
+    wrong = (arrays.labels < 0) | (arrays.labels >= _MOST_CLASSES)
+    if wrong.any():
+        raise DataError(
+            f"the labels of {path} must be classes from 0 to {_MOST_CLASSES - 1:,}, got "
+            f"{int(arrays.labels[wrong][0])} in {_name_row(wrong)}. Number the classes 0, 1, 2."
+        )
+    unknown = ~torch.isfinite(arrays.inputs)
+    if unknown.any():
+        raise DataError(
+            f"the inputs of {path} must be finite numbers, got "
+            f"{float(arrays.inputs[unknown][0])} in {_name_row(unknown.flatten(1).any(1))}. "
+            "Leave such examples out, or fill in what is missing."
+        )
+
+
+def _name_row(wrong: Tensor) -> str:
+    return f"example {int(wrong.nonzero()[0])}, counted from 0"

@@ -75,6 +75,12 @@ def refuse_not_finite(inputs: Batch, batch: Batch, targets: FindTargets) -> None
         )
 
 
+def require_examples(outputs: Tensor) -> None:
+    """Refuse the outputs of a batch that holds no example."""
+    if not outputs.numel():
+        raise DataError("a batch holds no example. Leave empty batches out.")
+
+
 def _tensors(value: Batch, name: str) -> Iterator[tuple[str, Tensor]]:
     """Find all tensors that could hold NaN, each with the name it has in its mapping."""
     if isinstance(value, Tensor):

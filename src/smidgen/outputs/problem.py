@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
-from smidgen.outputs.batches import check_batches, in_batch, refuse_not_finite
+from smidgen.outputs.batches import (
+    check_batches,
+    in_batch,
+    refuse_not_finite,
+    require_examples,
+)
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.logits import find_logits
@@ -245,6 +250,7 @@ class SettledProblem(Problem):
 
     def read(self, batch: Batch, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         """Check targets against outputs (R, C); return them or None, and rows with one, (R,)."""
+        require_examples(outputs)
         self.likelihood.check_outputs(outputs)
         all_rows = torch.ones(len(outputs), dtype=torch.bool, device=outputs.device)
         targets = self.targets(batch)

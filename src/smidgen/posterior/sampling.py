@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smidgen.errors import ArgumentError, DataError, is_whole
+from smidgen.errors import ArgumentError, is_whole
+from smidgen.outputs.batches import require_examples
 from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.posterior.base import SAMPLES, Posterior, Sampler
 from smidgen.runtime.guard import preserve_random_state
@@ -58,8 +59,7 @@ def sampled_outputs(
         with problem.reading(batch, number):
             with preserve_random_state(problem.model), torch.no_grad():
                 outputs = runs.outputs(batch)
-            if not outputs.numel():
-                raise DataError("a batch holds no example. Leave empty batches out.")
+            require_examples(outputs)
         yield batch, outputs.flatten(1, -2).double().cpu()
 
 

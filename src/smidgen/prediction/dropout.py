@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import check_batches, require_examples
 from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.guard import preserve_random_state
@@ -66,6 +66,7 @@ def dropout_outputs(
             with problem.reading(batch, number):
                 passes = [shadowed.outputs(batch).flatten(0, -2) for _ in range(samples)]
                 outputs.append(torch.stack(passes).double().cpu())
+                require_examples(outputs[-1])
                 require_finite_outputs(outputs[-1])
     if not outputs:
         raise DataError("the data loader yielded no batch. Check the dataset's length.")

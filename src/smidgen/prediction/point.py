@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import check_batches, require_examples
 from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
@@ -50,6 +50,7 @@ def point_outputs(
             with problem.reading(batch, number):
                 batch_outputs = shadowed.outputs(batch)
                 rows = batch_outputs.flatten(0, -2)
+                require_examples(rows)
                 require_finite_outputs(rows)
                 if labelled and isinstance(problem, SettledProblem):
                     problem.require_labels(batch, "a score")

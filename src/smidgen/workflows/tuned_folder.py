@@ -8,7 +8,7 @@ from pathlib import Path
 from smidgen.errors import ArgumentError
 from smidgen.integrations.huggingface import refuse_taken_model
 from smidgen.posterior.store import refuse_taken_posterior
-from smidgen.runtime.writing.claim import Output
+from smidgen.runtime.writing.output import Output
 from smidgen.runtime.writing.writable import require_writable
 
 _STATES = ("chain.safetensors", "tuning.safetensors", "posterior.safetensors")

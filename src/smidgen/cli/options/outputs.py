@@ -9,7 +9,8 @@ from typing import Any
 import typer
 
 from smidgen.cli.console import out
-from smidgen.runtime.writing.claim import Claim, Output, RefuseTaken, digest_path
+from smidgen.runtime.writing.claim import Claim, digest_path
+from smidgen.runtime.writing.output import Input, Output, RefuseTaken
 
 # These do not shape what is written.
 _APART = ("overwrite",)
@@ -32,8 +33,16 @@ def open_run(
         typer.Exit: If this very command has written everything already.
     """
     written, kept = (*outputs, *files(json=context.params["json_file"])), tuple(states)
-    about = _describe(context, written + kept)
-    claim = Claim(about, written, kept, overwrite=context.params["overwrite"])
+    inputs = _list_inputs(context, {output.option for output in written + kept})
+    about = {
+        "command": context.command_path.split(" ", 1)[-1],
+        "options": {
+            name: _plain(context.params.get(key)) for name, key in _name_options(context)
+        },
+        "inputs": {f"{each.option} {each.path}": _digest(each.path) for each in inputs},
+    }
+    overwrite = context.params["overwrite"]
+    claim = Claim(about, written, kept, inputs=inputs, overwrite=overwrite)
     if claim.finished:
         out.print(
             f"{written[0].path} is done already: this very command made it. Pass "
@@ -42,6 +51,8 @@ def open_run(
             soft_wrap=True,
         )
         raise typer.Exit
+    if claim.resumed:
+        out.print("Going on with the same command, which was interrupted.")
     context.with_resource(claim)
     return claim
 
@@ -67,26 +78,35 @@ def _refuse_nothing(path: Path, *, overwrite: bool) -> None:
     pass
 
 
-def _describe(context: typer.Context, outputs: tuple[Output, ...]) -> dict[str, Any]:
-    """Describe the command: its name, its options and what its input files hold."""
-    options: dict[str, Any] = {}
-    inputs: dict[str, str | None] = {}
-    written = {output.option for output in outputs}
-    for parameter in context.command.params:
-        if parameter.name is None or parameter.name in _APART:
-            continue
-        name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name
-        value = context.params.get(parameter.name)
-        options[name] = _plain(value)
-        if name not in written:
+def _name_options(context: typer.Context) -> list[tuple[str, str]]:
+    """List the command's options and arguments: the name that users know, and its key."""
+    return [
+        (each.opts[0] if each.opts[0].startswith("-") else each.name, each.name)
+        for each in context.command.params
+        if each.name is not None and each.name not in _APART
+    ]
+
+
+def _list_inputs(context: typer.Context, written: set[str]) -> list[Input]:
+    """List the files and folders that the command reads."""
+    found: list[Input] = []
+    for name, key in _name_options(context):
+        value = context.params.get(key)
+        for item in value if isinstance(value, list | tuple) else [value]:
             # A model is a folder, or its name on a hub; other words are no paths.
-            for path in _paths(value, words=parameter.name == "model"):
-                inputs[f"{name} {path}"] = _digest(path)
-    return {
-        "command": context.command_path.split(" ", 1)[-1],
-        "options": options,
-        "inputs": inputs,
-    }
+            is_model = name == "model" and isinstance(item, str) and _is_model(item)
+            path = Path(str(item)) if is_model else item
+            if name not in written and isinstance(path, Path):
+                found.append(Input(name, path))
+    return found
+
+
+def _is_model(name: str) -> bool:
+    """Whether it is the folder of a model, and not a hub's name, nor any other folder."""
+    try:
+        return (Path(name) / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _plain(value: Any) -> Any:
@@ -96,13 +116,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
-
-
-def _paths(value: Any, *, words: bool) -> list[Path]:
-    """List the files and folders that an option names."""
-    items = value if isinstance(value, list | tuple) else [value]
-    kinds = (str, Path) if words else (Path,)
-    return [Path(item) for item in items if isinstance(item, kinds)]
 
 
 def _digest(path: Path) -> str | None:

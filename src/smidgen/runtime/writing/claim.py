@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -26,37 +25,16 @@ from typing import Any, Self
 from smidgen.errors import StoreError
 from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
 from smidgen.runtime.files import sweep
+from smidgen.runtime.writing.output import Input, Output, list_files, refuse_overlaps
 from smidgen.runtime.writing.writable import require_writable
 
 RUN_NOTE = "run.json"
 """The description of the run that made a folder, in the folder."""
+_FILES, _REPLACED = "files", "replaced"
+"""What a note adds: the files that were written; and a claim: the note that it outdates."""
 _LONGEST_NAME = 200
 _WHOLE, _SAMPLES, _SAMPLE = 1 << 26, 64, 1 << 20
-
-RefuseTaken = Callable[..., None]
-"""Called with a path and `overwrite=`: refuses what may not be replaced there."""
-
-
-def refuse_taken_file(path: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a file that exists, unless that is allowed."""
-    if os.path.lexists(path) and not overwrite:
-        raise StoreError(
-            f"{path} exists already. Give another file, or --overwrite to replace it."
-        )
-
-
-@dataclass(frozen=True)
-class Output:
-    """A file or a folder that a run writes, and the option that names it.
-
-    What is not `expected` this run will not write, and may not be in the way either.
-    """
-
-    option: str
-    path: Path
-    refuse: RefuseTaken = refuse_taken_file
-    folder: bool = False
-    expected: bool = True
+_MOST_FILES = 1000
 
 
 class Claim:
@@ -67,11 +45,12 @@ class Claim:
             its parts is a mapping from options to values.
         outputs: What it writes, the folder with the `run.json` first, if there is one.
         states: Checkpoints outside the claim's own folder, removed at the end.
+        inputs: What it reads, which no output may replace.
         overwrite: Whether outputs of other runs may be replaced.
 
     Raises:
-        StoreError: If an output cannot be written or is taken, or if another run on the
-            first one was interrupted and could still be resumed.
+        StoreError: If an output cannot be written, is taken or is also an input, or if
+            another run on the first one was interrupted and could still be resumed.
     """
 
     def __init__(
@@ -80,6 +59,7 @@ class Claim:
         outputs: Sequence[Output],
         states: Sequence[Output] = (),
         *,
+        inputs: Sequence[Input] = (),
         overwrite: bool,
     ) -> None:
         self.about: dict[str, Any] = json.loads(json.dumps(dict(about)))
@@ -87,25 +67,25 @@ class Claim:
         for output in self.outputs + self.states:
             require_writable(output.path, output.option, folder=output.folder)
             sweep(output.path)
+        refuse_overlaps(self.outputs + self.states, inputs)
         self.note = outputs[0].path / RUN_NOTE if outputs and outputs[0].folder else None
         if self.note is not None:
             sweep(self.note)
         self.folder = hidden_beside(outputs[0].path) if outputs else None
         claimed = None if self.folder is None else _read(self.folder / RUN_NOTE)
-        self.resumed = claimed == self.about
+        self.resumed = self._is_of_this_run(claimed)
         self.overwrite = overwrite or self.resumed
-        self.finished = self._is_finished(asked_again=not overwrite or self.resumed)
+        # `overwrite` asks for a new one.
+        asked_again = self.resumed or not overwrite
+        self.finished = asked_again and self._is_finished(claimed)
         if self.finished:
             self._clean()
             return
-        if not self.resumed and not overwrite:
-            self._refuse_another(claimed)
-        for output in self.outputs:
-            output.refuse(output.path, overwrite=self.overwrite)
-        self._before = self._signatures()
+        self._refuse_others(claimed)
         self._made: list[Path] = []
         if not self.resumed:
             self._begin()
+        self._before = self._signatures()
 
     def place(self, name: str) -> Path:
         """Name a file for a checkpoint; it is removed when the run is finished."""
@@ -115,7 +95,8 @@ class Claim:
     def finish(self) -> None:
         """Say that all outputs are written; checkpoints are no longer needed."""
         if self.note is not None:
-            write_sealed_json(self.note, self.about)
+            written = [n for n in list_files(self.outputs) if n != str(self.note)]
+            write_sealed_json(self.note, {**self.about, _FILES: written})
         self.finished = True
         self._clean()
 
@@ -128,27 +109,47 @@ class Claim:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A refusal on the way leaves nothing behind, unless something would be lost.
-        started = self.finished or self.resumed or self._checkpoints()
-        if not started and self._signatures() == self._before:
+        if self.finished:
+            return
+        if self._signatures() != self._before:
+            if self.note is not None:
+                # That of what was replaced: it must not speak for what came.
+                self.note.unlink(missing_ok=True)
+        elif not self.resumed and not self._checkpoints():
+            # A refusal on the way leaves nothing behind.
             self._remove()
             for folder in self._made:
                 with suppress(OSError):  # Not empty: someone else uses it by now.
                     folder.rmdir()
 
-    def _is_finished(self, *, asked_again: bool) -> bool:
-        """Whether the same run has written everything; `overwrite` asks for a new one."""
-        there = all(o.path.exists() for o in self.outputs if o.expected)
-        return bool(self.note and there and asked_again and _read(self.note) == self.about)
+    def _is_of_this_run(self, stored: Mapping[str, Any] | None) -> bool:
+        return stored is not None and {n: stored.get(n) for n in self.about} == self.about
+
+    def _is_finished(self, claimed: Mapping[str, Any] | None) -> bool:
+        """Whether the same run has written everything, and all of it is there still."""
+        if self.note is None or self.folder is None:
+            return False
+        note = _read(self.note)
+        if note is None or not self._is_of_this_run(note):
+            return False
+        if os.path.lexists(self.folder / RUN_NOTE) and (
+            claimed is None or claimed.get(_REPLACED) == digest_path(self.note)
+        ):
+            return False  # A later run may have replaced some of it.
+        outputs = [str(o.path) for o in self.outputs if o.expected]
+        written = note.get(_FILES)
+        return isinstance(written, list) and all(
+            isinstance(name, str) and os.path.exists(name) for name in outputs + written
+        )
 
     def _begin(self) -> None:
+        """Claim the outputs; the note of what is replaced stays until something is."""
         self._remove()
-        if self.note is not None:
-            # That of what is replaced: it must not speak for what comes.
-            self.note.unlink(missing_ok=True)
         if self.folder is not None:
             self._made = [p for p in self.folder.parents if not p.exists()]
-            write_sealed_json(self.folder / RUN_NOTE, self.about)
+            there = self.note is not None and self.note.is_file()
+            replaced = digest_path(self.note) if self.note and there else None
+            write_sealed_json(self.folder / RUN_NOTE, {**self.about, _REPLACED: replaced})
 
     def _clean(self) -> None:
         """Remove the checkpoints of a finished run, and the claim."""
@@ -168,14 +169,16 @@ class Claim:
         names = sorted(path.name for path in self.folder.iterdir())
         return [n for n in names if n != RUN_NOTE and not n.startswith(".")]
 
-    def _refuse_another(self, claimed: Mapping[str, Any] | None) -> None:
-        if not self._checkpoints():
-            return
-        raise StoreError(
-            f"{self.outputs[0].option} {self.outputs[0].path} has an interrupted run "
-            f"{_find_difference(claimed or {}, self.about)}. Finish it with its own command, "
-            f"or pass --overwrite, or delete {self.folder}, to start anew."
-        )
+    def _refuse_others(self, claimed: Mapping[str, Any] | None) -> None:
+        """Refuse what other runs wrote, or could still finish, unless it may be replaced."""
+        if not self.overwrite and self._checkpoints():
+            raise StoreError(
+                f"{self.outputs[0].option} {self.outputs[0].path} has an interrupted run "
+                f"{_find_difference(claimed or {}, self.about)}. Finish it with its own "
+                f"command, or pass --overwrite, or delete {self.folder}, to start anew."
+            )
+        for output in self.outputs:
+            output.refuse(output.path, overwrite=self.overwrite)
 
     def _signatures(self) -> list[tuple[int, int] | None]:
         """What tells whether an output was written since."""
@@ -197,20 +200,23 @@ def hidden_beside(path: Path) -> Path:
 
 
 def digest_path(path: Path) -> str:
-    """Hash a file, or all files of a folder; of a large file its length and 64 samples."""
+    """Hash a file, or a folder's own files; of a large file its length and 64 samples."""
+    # Of very many files the last ones are known by their names and lengths only.
     digest = sha256()
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in files:
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    for index, file in enumerate(files):
         size = file.stat().st_size
         digest.update(
             f"{file.relative_to(path).as_posix()} {size}\n".encode(errors="replace")
         )
+        if index >= _MOST_FILES:
+            continue
         with file.open("rb") as opened:
             if size <= _WHOLE:
                 digest.update(opened.read())
                 continue
-            for index in range(_SAMPLES):
-                opened.seek(index * (size - _SAMPLE) // (_SAMPLES - 1))
+            for sample in range(_SAMPLES):
+                opened.seek(sample * (size - _SAMPLE) // (_SAMPLES - 1))
                 digest.update(opened.read(_SAMPLE))
     return digest.hexdigest()
 

@@ -8,6 +8,7 @@ with the missing ones. Each scheme's best point is reported on the test data.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -138,6 +139,7 @@ def swag_ramp(
     stored = _StoredPoints(Path(folder), _identity(unsettled, settings, config or {}))
     problem, _, _ = unsettled.settle(train)
     require_classifier(problem.likelihood)
+    stored.write()
     for scheme, level, subset in candidates:
         checkpoint = stored.folder / f"{scheme}-{level:g}.checkpoint"
         if stored.has(scheme, level):
@@ -164,6 +166,24 @@ def swag_ramp(
     tried = {(scheme, level) for scheme, level, _ in candidates}
     points = [p for p in stored.points if (p.scheme, p.level) in tried]
     return _report(problem, stored, points, (validation, test), settings, config, progress)
+
+
+def forget_other_points(
+    model: nn.Module | Problem,
+    folder: str | Path,
+    settings: SwagRampSettings,
+    *,
+    config: Mapping[str, Any],
+) -> None:
+    """Remove what another study stored in a folder, or what cannot be read there."""
+    folder = Path(folder)
+    try:
+        _StoredPoints(folder, _identity(as_problem(model), settings, config))
+    except StoreError:
+        for path in [p for s in SWAG_SCHEMES for p in folder.glob(f"{s}-*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # Last: while it is there, what is left is known to be another's.
+        (folder / _POINTS).unlink()
 
 
 def _candidates(
@@ -258,6 +278,10 @@ class _StoredPoints:
     def add(self, point: SwagPoint, posterior: SwagPosterior) -> None:
         self.points.append(point)
         store.save(posterior, self._path(point), overwrite=True)
+        self.write()
+
+    def write(self) -> None:
+        """Say whose points these are, also before there are any."""
         points = [point.to_dict() for point in self.points]
         about = {"about": self.identity, "points": points}
         write_sealed_json(self.folder / _POINTS, about)

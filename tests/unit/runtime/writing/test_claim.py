@@ -11,10 +11,10 @@ from smidgen.runtime.files import write_text
 from smidgen.runtime.writing.claim import (
     RUN_NOTE,
     Claim,
-    Output,
     digest_path,
     hidden_beside,
 )
+from smidgen.runtime.writing.output import Output
 
 ABOUT = {"command": "fit", "options": {"--lr": 1, "--out": "made"}, "inputs": {}}
 OTHER = {**ABOUT, "options": {**ABOUT["options"], "--lr": 2}}
@@ -66,7 +66,7 @@ def test_a_finished_run_is_done_already(tmp_path):
     # Not if something of it was deleted since, and not if it is to be made anew.
     assert not open_claim(tmp_path, overwrite=True).finished
     (tmp_path / "n.json").unlink()
-    assert names(tmp_path) == [".made.run/run.json", "made/numbers"]
+    assert names(tmp_path) == [".made.run/run.json", "made/numbers", "made/run.json"]
     assert open_claim(tmp_path).resumed
 
 
@@ -90,8 +90,16 @@ def test_a_run_killed_while_it_cleans_up_is_done(tmp_path):
     claim = open_claim(tmp_path)
     write_all(tmp_path)
     write_text(claim.place("state"), "whole")
-    write_text(tmp_path / "made" / RUN_NOTE, (claim.folder / RUN_NOTE).read_text())
-    (claim.folder / RUN_NOTE).unlink()
+    claim._clean = lambda: None  # killed
+    claim.finish()
+    copy = (claim.folder / RUN_NOTE).read_text()
+    assert open_claim(tmp_path).finished
+    assert names(tmp_path) == DONE
+    write_text(claim.place("state"), "whole")
+    assert open_claim(tmp_path).finished
+    assert names(tmp_path) == DONE
+    # Also if the description goes last.
+    write_text(claim.folder / RUN_NOTE, copy)
     assert open_claim(tmp_path).finished
     assert names(tmp_path) == DONE
 
@@ -146,6 +154,38 @@ def test_an_old_note_never_speaks_for_a_new_run(tmp_path):
     assert not again.finished
 
 
+@pytest.mark.parametrize("about", [ABOUT, OTHER])
+def test_a_refused_run_leaves_the_finished_one_finished(tmp_path, about):
+    finish(tmp_path)
+    with suppress(ValueError), open_claim(tmp_path, about, overwrite=True):
+        raise ValueError("wrong")
+    assert names(tmp_path) == DONE
+    assert open_claim(tmp_path).finished
+
+
+def test_a_replaced_run_is_no_longer_finished(tmp_path):
+    finish(tmp_path)
+    # One output of two was replaced, and the folder was not: by an error, by a kill.
+    for raised in (True, False):
+        claim = open_claim(tmp_path, OTHER, overwrite=True)
+        write_text(tmp_path / "n.json", "other")
+        if raised:
+            claim.__exit__(ValueError, ValueError("wrong"), None)
+        with pytest.raises(StoreError, match="exists already"):
+            open_claim(tmp_path)
+        assert open_claim(tmp_path, OTHER).resumed
+        if raised:
+            finish(tmp_path, overwrite=True)
+
+
+def test_what_lacks_a_file_is_not_finished(tmp_path):
+    finish(tmp_path)
+    assert open_claim(tmp_path).finished
+    (tmp_path / "made" / "numbers").rename(tmp_path / "made" / "elsewhere")
+    with pytest.raises(StoreError, match="made exists already"):
+        open_claim(tmp_path)
+
+
 def test_checkpoints_elsewhere_go_last(tmp_path):
     state = Output("--checkpoint", tmp_path / "state")
     output = Output("--out", tmp_path / "made", refuse_folder, folder=True)
@@ -185,6 +225,14 @@ def test_a_digest_is_of_names_and_contents(tmp_path):
     (tmp_path / "a" / "two").write_text("2")
     (tmp_path / "a" / "two").rename(tmp_path / "a" / "three")
     assert digest_path(tmp_path / "a") != first
+
+
+def test_a_digest_goes_no_deeper_than_the_folder(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "one").write_text("1")
+    first = digest_path(tmp_path)
+    (tmp_path / "deep" / "two").write_text("2")
+    assert digest_path(tmp_path) == first
 
 
 def test_a_large_file_is_sampled_from_its_start_to_its_end(tmp_path):

@@ -7,6 +7,7 @@ import random
 import re
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,7 +255,7 @@ def test_bad_options_of_ramp_are_named(world, tmp_path, capsys, options, fragmen
 def test_files_are_not_overwritten_unless_told(world, tmp_path, capsys):
     precious = write(tmp_path / "precious.json", "mine")
     for command in (
-        ("report", precious, "--out", precious),
+        ("report", Path(__file__).parents[2] / "results" / "demo.json", "--out", precious),
         ("predict", world / "map", world / "posterior", "--data", world / "test.tsv",
          "--text", "sentence", "--json", precious),
     ):  # fmt: skip

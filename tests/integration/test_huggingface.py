@@ -81,7 +81,7 @@ def test_a_trained_head_keeps_its_size(classifier):
         load_classifier(classifier, labels=0)
 
 
-@pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "../x"])
+@pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "../absent-model"])
 def test_a_missing_folder(name):
     with pytest.raises(ArgumentError, match=f"folder that exists, got '{name}'"):
         load_classifier(name)

@@ -23,6 +23,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def heard(monkeypatch):
+    """No test before these may have silenced the bars."""
+    monkeypatch.delenv(progress.SWITCH, raising=False)
+
+
 @pytest.fixture
 def terminal(monkeypatch):
     """A terminal, and a clock that ticks a second at each look."""

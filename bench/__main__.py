@@ -11,16 +11,21 @@ from pathlib import Path
 from bench import (
     approximation,
     bayestune,
-    limit,
     peers,
     ramp,
     reliability,
     samples,
     ssvi,
 )
+from bench.cost import classes, growth, limit, lora, startup, warm
 
 BENCHES = {
     "limit": limit.run,
+    "growth": growth.run,
+    "classes": classes.run,
+    "lora": lora.run,
+    "startup": startup.run,
+    "warm": warm.run,
     "approximation": approximation.run,
     "bayestune": bayestune.run,
     "ramp": ramp.run,

@@ -7,14 +7,11 @@ the peak of the resident memory above what it was with the model loaded.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,6 +27,14 @@ from transformers import (
 )
 
 import smidgen
+from bench.measuring import (
+    interleaved,
+    make_tokens,
+    median_ratio,
+    peak_above,
+    run_limit,
+    start_peak,
+)
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.outputs.links import centre
 from smidgen.outputs.problem import model_outputs
@@ -88,10 +93,10 @@ class World:
             parameter.requires_grad_(name in self.coverage.universe)
         generator = torch.Generator().manual_seed(0)
         self.fitted = Batches(
-            _tokens(setting.fit_rows, setting.tokens, generator)
+            make_tokens(setting.fit_rows, setting.tokens, generator)
             for _ in range(setting.passes)
         )
-        self.predicted = _tokens(setting.predict_rows, setting.tokens, generator)
+        self.predicted = make_tokens(setting.predict_rows, setting.tokens, generator)
         # Few rows: laplace-torch takes the Jacobian of all weights, also for a fit.
         self.few = {k: each[:SUBNETWORK_ROWS] for k, each in self.predicted.items()}
         self.problem = smidgen.Problem(self.model, smidgen.Categorical(2))
@@ -150,8 +155,16 @@ class Ours:
 
     slow = False
 
-    def __init__(self, world: World, subset: smidgen.Subset, structure: str = "kron"):
+    def __init__(
+        self,
+        world: World,
+        subset: smidgen.Subset,
+        structure: str = "kron",
+        approximation: str = "expand",
+        tolerance: float | None = None,
+    ) -> None:
         self.problem, self.subset, self.structure = world.problem, subset, structure
+        self.approximation, self.tolerance = approximation, tolerance
         self.batches, self.batch = world.batches(structure == "full")
 
     def fit(self) -> None:
@@ -162,17 +175,21 @@ class Ours:
             self.subset,
             structure=self.structure,
             progress=False,
-            settings=smidgen.fit.LaplaceSettings(approximation="expand"),
+            settings=smidgen.fit.LaplaceSettings(approximation=self.approximation),
         )
 
     def predict(self) -> Tensor:
         """Class probabilities."""
-        return smidgen.predict(self.posterior, self.problem, self.batch).probs
+        return self._predictive().probs
 
     def variance(self) -> Tensor:
         """Covariance of the centred logits, (B, 2, 2)."""
-        found = smidgen.predict(self.posterior, self.problem, self.batch)
-        return found.logit_covariance
+        return self._predictive().logit_covariance
+
+    def _predictive(self) -> smidgen.Predictive:
+        return smidgen.predict(
+            self.posterior, self.problem, self.batch, tolerance=self.tolerance
+        )
 
 
 class Theirs:
@@ -217,9 +234,16 @@ def _named(world: World, part: str) -> smidgen.Subset:
     return smidgen.select.named(world.model, [name for name in names if name is not None])
 
 
+def _all(world: World) -> smidgen.Subset:
+    return smidgen.select.sparse_kfac(world.model, percent=100)
+
+
 METHODS: dict[str, Callable[[World], Ours | Theirs]] = {
     "ours 10 %": lambda w: Ours(w, smidgen.select.sparse_kfac(w.model, percent=10)),
-    "ours 100 %": lambda w: Ours(w, smidgen.select.sparse_kfac(w.model, percent=100)),
+    "ours 100 %": lambda w: Ours(w, _all(w)),
+    "ours 100 %, reduce": lambda w: Ours(w, _all(w), approximation="reduce"),
+    "ours 100 %, low-rank": lambda w: Ours(w, _all(w), tolerance=0.01),
+    "ours 100 %, isotropic": lambda w: Ours(w, _all(w), "isotropic"),
     "ours last layer": lambda w: Ours(w, smidgen.select.last_layer(w.model)),
     "ours subnetwork": lambda w: Ours(w, w.subnetwork(), "full"),
     # laplace-torch leaves out the curvature between weights and biases, as these two do.
@@ -253,11 +277,23 @@ def main() -> None:
         "fit bytes": fit_bytes,
         "predict": predict_time,
         "predict bytes": predict_bytes,
+        "limit": _measure_limit(world),
         "variance": method.variance().double().tolist(),
         "weights": sum(p.numel() for p in world.model.parameters() if p.requires_grad),
         "threads": torch.get_num_threads(),
     }
     print(json.dumps(found))
+
+
+def _measure_limit(world: World) -> float:
+    """A forward and one activation-only backward pass, in forward passes."""
+    batch = world.predicted
+    sides = {
+        "limit": lambda: run_limit(world.model, batch),
+        "forward": lambda: world.forward([batch]),
+    }
+    times = interleaved(sides, rounds=world.repeats)
+    return median_ratio(times["limit"], times["forward"])
 
 
 def _measured(
@@ -267,11 +303,7 @@ def _measured(
 
     Rounds below zero are not counted.
     """
-    # What the allocator keeps of earlier passes must not hide the peak of this one.
-    ctypes.CDLL(None).malloc_trim(0)
-    # Setting the peak back needs Linux, as the reading does.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
+    before = start_peak()
     ratios = []
     for number in rounds:
         bare = _seconds(forward)
@@ -279,28 +311,13 @@ def _measured(
         bare = (bare + _seconds(forward)) / 2
         if number >= 0:
             ratios.append(taken / bare)
-    return median(ratios), _resident("VmHWM") - before
+    return median(ratios), peak_above(before)
 
 
 def _seconds(call: Callable[[], Any]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
-
-def _resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found.group(1)) * 1024
-
-
-def _tokens(rows: int, tokens: int, generator: torch.Generator) -> Tokens:
-    return {
-        "input_ids": torch.randint(1000, 20000, (rows, tokens), generator=generator),
-        "attention_mask": torch.ones(rows, tokens, dtype=torch.int64),
-        "labels": torch.randint(0, 2, (rows,), generator=generator),
-    }
 
 
 if __name__ == "__main__":

@@ -8,25 +8,25 @@ laplace-torch computes Jacobians of all weights, whatever is asked of them.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
+from bench.measuring import run_child
 from bench.peer_side import SETTINGS, SUBNETWORK, SUBNETWORK_ROWS
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.runtime.record import Record
 
-ROOT = Path(__file__).parents[1]
 # What is compared; ours first.
 PAIRS = {
     "KFAC, smidgen at 10 %": ("ours 10 %", "theirs all"),
     "KFAC, smidgen at 100 %": ("ours 100 %", "theirs all"),
+    "KFAC, smidgen at 100 %, reduce": ("ours 100 %, reduce", "theirs all"),
+    "KFAC, smidgen at 100 %, low-rank": ("ours 100 %, low-rank", "theirs all"),
+    "KFAC, smidgen isotropic at 100 %": ("ours 100 %, isotropic", "theirs all"),
     "last layer": ("ours last layer", "theirs last layer"),
     "subnetwork": ("ours subnetwork", "theirs subnetwork"),
 }
@@ -36,6 +36,7 @@ TARGETS = {
     "predict, smidgen at 10 %": 100,
     "predict, smidgen at 100 %": 30,
     "predict bytes, smidgen at 10 %": 8,
+    "fit, DistilBERT, smidgen at 100 %": 2,
 }
 
 
@@ -63,7 +64,8 @@ def run(quick: bool = False) -> Record:
         "curvlinops": metadata.version("curvlinops-for-pytorch"),
         "models": {name: _described(name) for name in results},
         "threads": threads,
-        "structure": "KFAC-expand of the exact GGN, all affine layers, float32",
+        "structure": "KFAC-expand of the exact GGN, all affine layers, float32; 'reduce' is "
+        "smidgen's default, 'isotropic' has no curvature and no fit",
         "subnetwork": f"full GGN of {SUBNETWORK} weights of largest magnitude, fitted to "
         f"and predicting {SUBNETWORK_ROWS} rows"
         if "subnetwork" in pairs
@@ -92,7 +94,7 @@ def _measured(model: str, methods: list[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for method in methods:
         print(f"peers: {model}, {method}", file=sys.stderr, flush=True)
-        found[method].append(_child(model, method))
+        found[method].append(run_child("bench.peer_side", model, method))
     return {
         method: {
             key: each[0][key]
@@ -102,17 +104,6 @@ def _measured(model: str, methods: list[str]) -> dict[str, dict[str, Any]]:
         }
         for method, each in found.items()
     }
-
-
-def _child(model: str, method: str) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-m", "bench.peer_side", model, method]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if ran.returncode:
-        raise SystemExit(
-            f"{method!r} on {model} ended with code {ran.returncode} (-9 is out of "
-            f"memory): {ran.stderr[-600:]}"
-        )
-    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def _summary(

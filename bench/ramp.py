@@ -19,6 +19,7 @@ import smidgen
 from smidgen import fit, select
 from smidgen.curvature.accumulate import accumulate
 from smidgen.curvature.kronecker import KroneckerAccumulator
+from smidgen.curvature.taps import tapped
 from smidgen.integrations.huggingface import load_classifier
 from smidgen.posterior.variance_table import variance_table
 from smidgen.runtime.record import Record
@@ -61,7 +62,8 @@ def run() -> Record:
     smidgen.point_outputs(problem, train[:4], progress=False)  # warm
 
     sums = KroneckerAccumulator(problem, chosen, "reduce")
-    curvature, _ = _seconds(lambda: accumulate(sums, problem, train, chosen))
+    with tapped(problem, chosen) as taps:
+        curvature, _ = _seconds(lambda: accumulate(sums, taps, train))
     decomposing, _ = _seconds(lambda: sums.finish())
     posterior = fit.laplace(problem, train, whole, progress=False)
     tuning, _ = _seconds(

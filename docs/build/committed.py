@@ -1,4 +1,4 @@
-"""The records in `results/`, as the study files stand now."""
+"""The records in `results/`, as the study files stand now, and those of the benches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from smidgen_studies.engine.study import read_study, shipped_studies
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
+BENCHES = ROOT / "bench" / "records"
 
 
 def list_committed() -> list[str]:
@@ -63,3 +64,25 @@ def note_missing(study: str) -> str:
     """What a page says in place of a table whose records are not there."""
     command = f"smidgen study run {study} --data FOLDER --out results"
     return f"There are no records yet: `{command}`."
+
+
+def read_bench(name: str, *keys: str) -> Record | None:
+    """Read the record of a bench, if there is one in the form that the bench writes now.
+
+    Args:
+        name: The bench.
+        keys: What the results must hold.
+
+    Returns:
+        The record, or None.
+    """
+    path = BENCHES / f"{name}.json"
+    if not path.is_file():
+        return None
+    record = Record.load(path)
+    return record if all(key in record.results for key in keys) else None
+
+
+def note_unmeasured(bench: str) -> str:
+    """What a page says in place of a table whose bench has no record of this code."""
+    return f"There is no record of this code yet: `python -m bench {bench}`."

@@ -1,6 +1,6 @@
-"""The figures of the README, from committed records: `python -m docs.build.pictures`.
+"""The figures of the docs, from committed records: `python -m docs.build.pictures`.
 
-They are those of the report pages, made files of their own.
+Those of studies are those of their report pages, made files of their own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from docs.build.committed import ROOT, read_table
+from docs.build.cost_picture import HEADING, draw_percents, read_percents
 
 from smidgen.report.drawing.palette import INK, PAPER
 from smidgen.report.drawing.svg import FONTS
 from smidgen.report.many_records.figures import draw_levels, draw_ramps, join_ramps
 from smidgen.report.names import assign_styles
-from smidgen.report.ramp.page import BY_NORM
+from smidgen.report.ramp.page import BY_NORM, STORING_NOTHING
 
 FOLDER = ROOT / "docs" / "pictures"
 _MARGIN, _HEAD = 14.0, 22.0
@@ -36,12 +37,22 @@ def ramp() -> str:
     assert across is not None
     joined = join_ramps(across.parts("MRPC", "ramp"))
     assert joined is not None
-    points = [each for each in joined["points"] if each["scheme"] not in BY_NORM]
+    apart = (*BY_NORM, *STORING_NOTHING)
+    points = [each for each in joined["points"] if each["scheme"] not in apart]
     drawn = draw_ramps({**joined, "points": points}, assign_styles(across.methods), "ramp")
     return side_by_side(drawn, ["NLL", "ECE"])
 
 
+def cost() -> str:
+    """Time over the limit against the percentage of stochastic rows and columns."""
+    found = read_percents()
+    assert found is not None
+    return side_by_side([draw_percents(found)], [HEADING])
+
+
 PICTURES: dict[str, Callable[[], str]] = {"uci.svg": uci, "ramp.svg": ramp}
+if read_percents() is not None:
+    PICTURES["cost.svg"] = cost
 
 
 def side_by_side(drawn: Sequence[str], headings: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from docs.build import claims, ssvi_tables, tuning_tables
+from docs.build import claims, cost_tables, ssvi_tables, tuning_tables
 from docs.build.committed import RESULTS, ROOT, read_packed, recipe_records
 
 from smidgen.report.fields import read_floor
@@ -87,34 +87,6 @@ def _clear(by_task: dict[str, list[Record]], name: str) -> str:
     ]
     below, above = (sum(gap["high"] < 0 for gap in gaps), sum(g["low"] > 0 for g in gaps))
     return f"{below} ({above}) of {len(gaps)}"
-
-
-def cost() -> str:
-    """The benchmark against the limit."""
-    record = Record.load(ROOT / "bench" / "records" / "limit.json")
-    config, ratios = record.config, record.results
-    lines = [
-        f"MiniLM, {config['batch']} × {config['tokens']} tokens, {config['threads']} "
-        "threads. The limit is a bare forward pass and one activation-only backward pass "
-        f"on the same batch; passes of {config['batches in a pass']} batches, median of "
-        f"{config['rounds']} rounds (`make bench`).",
-        "",
-        "| | time ÷ limit |",
-        "|---|---|",
-        *(f"| {name} | {format_ratio(ratio)} |" for name, ratio in ratios.items()),
-    ]
-    demo_record = Record.load(RESULTS / "demo.json")
-    subset = demo_record.results["subset"]
-    floats = next(
-        m["floats"] for m in demo_record.results["methods"] if m["name"] == "sparse-kfac"
-    )
-    lines += [
-        "",
-        f"At {subset['percent']:g} percent, {format_count(subset['size'])} of "
-        f"{format_count(subset['total'])} weights are stochastic and the posterior stores "
-        f"{format_count(floats)} floats.",
-    ]
-    return "\n".join(lines)
 
 
 def reliability() -> str:
@@ -304,35 +276,6 @@ def samples() -> str:
     return "\n".join(lines)
 
 
-def peers() -> str:
-    """The benchmark against laplace-torch."""
-    record = Record.load(ROOT / "bench" / "records" / "peers.json")
-    lines = [
-        f"{record.config['peer']} ÷ smidgen, KFAC of all affine layers, "
-        f"{record.config['threads']} threads, each in a process of its own "
-        "(`python -m bench peers`):",
-        "",
-        "| | fit time | predict time | fit memory | predict memory |",
-        "|---|---|---|---|---|",
-    ]
-    for model, found in record.results.items():
-        for name, ratios in found["peer_over_smidgen"].items():
-            cells = [
-                f"{ratios[key]:.3g}×"
-                for key in ("fit", "predict", "fit bytes", "predict bytes")
-            ]
-            lines.append(f"| {model}, {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def ramping() -> str:
-    """The benchmark of the ramping study."""
-    record = Record.load(ROOT / "bench" / "records" / "ramp.json")
-    lines = ["| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in record.results.items()]
-    return "\n".join(lines)
-
-
 TABLES = {
     "demo": demo,
     "tasks": tasks,
@@ -341,9 +284,7 @@ TABLES = {
     "weight-samples": weight_samples,
     "samples": samples,
     "swag": swag,
-    "cost": cost,
-    "peers": peers,
-    "ramping": ramping,
+    **cost_tables.TABLES,
     "bayestune-verdict": tuning_tables.verdict_list,
     "bayestune-scores": tuning_tables.scores_table,
     "bayestune-gaps": tuning_tables.gaps_table,

@@ -7,27 +7,34 @@ predictive = smidgen.predict(posterior, model, batch)
 smidgen.save(posterior, "my-posterior")
 """
 
-from smidgen import evaluate, fit, select
-from smidgen.errors import SmidgenError, SmidgenWarning
-from smidgen.fit.calibration.calibrate import calibrate
-from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
-from smidgen.outputs.links import Link
-from smidgen.outputs.predictive import Predictive
-from smidgen.outputs.problem import Problem
-from smidgen.planning.plan import Plan, plan
-from smidgen.posterior.base import Posterior
-from smidgen.posterior.laplace import LaplacePosterior
-from smidgen.posterior.sparse import SparsePosterior
-from smidgen.posterior.store import load, save
-from smidgen.posterior.swag import SwagPosterior
-from smidgen.prediction import point_outputs, predict, predict_batches
-from smidgen.runtime.record import Record
-from smidgen.sparse import make_sparse
-from smidgen.weights.affine import coverage
-from smidgen.weights.delta import Delta, make_delta, merge_deltas
-from smidgen.weights.subset import Subset
-from smidgen.workflows.compare import Comparison, compare
-from smidgen.workflows.verify import Verification, verify
+from typing import TYPE_CHECKING
+
+from smidgen.runtime.importing.first_use import import_on_first_use
+
+if TYPE_CHECKING:
+    from smidgen import evaluate, fit, select
+    from smidgen.errors import SmidgenError, SmidgenWarning
+    from smidgen.fit.calibration.calibrate import calibrate
+    from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
+    from smidgen.outputs.links import Link
+    from smidgen.outputs.predictive import Predictive
+    from smidgen.outputs.problem import Problem
+    from smidgen.planning.plan import Plan, plan
+    from smidgen.posterior.base import Posterior
+    from smidgen.posterior.laplace import LaplacePosterior
+    from smidgen.posterior.sparse import SparsePosterior
+    from smidgen.posterior.store import load, save
+    from smidgen.posterior.swag import SwagPosterior
+    from smidgen.prediction import point_outputs, predict, predict_batches
+    from smidgen.runtime.record import Record
+    from smidgen.sparse import make_sparse
+    from smidgen.weights.affine import coverage
+    from smidgen.weights.delta import Delta, make_delta, merge_deltas
+    from smidgen.weights.subset import Subset
+    from smidgen.workflows.compare import Comparison, compare
+    from smidgen.workflows.verify import Verification, verify
+else:
+    __getattr__, __dir__ = import_on_first_use(__name__)
 
 __version__ = "0.1.0"
 

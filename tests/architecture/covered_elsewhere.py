@@ -5,7 +5,7 @@ _COVERING = {
         posterior/base posterior/laplace posterior/registry posterior/sparse
     """,
     "conformance/test_predictives.py": """
-        outputs/likelihood/bernoulli outputs/likelihood/categorical outputs/predictive
+        outputs/likelihood/bernoulli outputs/predictive
         prediction/predict prediction/point
     """,
     "conformance/test_wrong_data.py": "outputs/batches",
@@ -30,14 +30,15 @@ _COVERING = {
         integrations/huggingface integrations/labels integrations/model_folder
     """,
     "integration/test_sharded_fit.py": "integrations/distributed",
-    "integration/test_trainer.py": "integrations/trainer posterior/swag_collector",
+    "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """
         cli/train_sparse integrations/arrays report/drawing/connectivity sparse/architectures
     """,
     "integration/test_tuned_elsewhere.py": "integrations/peft_adapter",
     "unit/curvature/test_kronecker.py": """
-        curvature/dense curvature/factor_diagonals curvature/moments curvature/taps
-        posterior/output_covariance weights/blocks
+        curvature/dense curvature/factors/factor_diagonals curvature/factors/operator
+        curvature/moments
+        curvature/base curvature/operators posterior/output_covariance weights/blocks
     """,
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection
@@ -48,7 +49,7 @@ _COVERING = {
     """,
     "unit/fit/calibration/test_precision.py": """
         fit/calibration/calibrate fit/calibration/evidence
-        fit/calibration/groups fit/calibration/objective fit/calibration/temperature
+        fit/calibration/groups fit/calibration/temperature
     """,
     "unit/fit/calibration/test_grid_search.py": "fit/calibration/brent",
     "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/trained_weights fit/training_run",
@@ -63,7 +64,7 @@ _COVERING = {
         curvature/dry_run posterior/cost posterior/cost_laplace posterior/cost_swag
         runtime/memory
     """,
-    "unit/posterior/test_store.py": "runtime/record sparse/store",
+    "unit/posterior/test_store.py": "posterior/operator_store runtime/record sparse/store",
     "integration/test_sparse_study.py": "report/many_records/trials",
     "unit/report/many_records/test_aggregate.py": """
         report/fields report/many_records/figures report/many_records/findings
@@ -85,7 +86,9 @@ _COVERING = {
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
-    "unit/workflows/ramp/test_laplace.py": "workflows/ramp/points workflows/ramp/schemes",
+    "unit/workflows/ramp/test_laplace.py": """
+        workflows/ramp/levels workflows/ramp/points workflows/ramp/schemes workflows/ramp/scorer
+    """,
     "unit/workflows/test_verify.py": """
         runtime/text_table workflows/exact_factors workflows/exact_jacobian
     """,

@@ -159,8 +159,27 @@ def test_the_public_names_exist_and_are_listed():
         assert getattr(smidgen, name) is not None
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_asks_for_public_names_while_it_is_imported(path):
+    """They are imported on first use, one thread at a time: a file in the middle of its own
+    import could wait for a thread that waits for it."""
+    if not path.is_relative_to(ROOT / "src" / "smidgen"):
+        return
+    lazy = {"smidgen": smidgen.__all__, "smidgen.report": smidgen.report.__all__}
+    assert not [
+        name.name
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+        if name.name in lazy.get(node.module or "", ())
+    ]
+
+
 def test_importing_the_core_is_light():
     heavy = [
+        "torch",
+        "numpy",
+        "scipy",
         "transformers",
         "datasets",
         "matplotlib",

@@ -15,14 +15,14 @@ def test_fitting_and_predicting_lead_through_few_files():
     batches = [(part, (part[:, 0] > 0).long()) for part in x.split(20)]
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     subset = smidgen.select.sparse_kfac(model, percent=50)
+    # Named before they are walked through: the first use of a public name imports files.
+    fit, predict = smidgen.fit.laplace, smidgen.predict
     posteriors = []
-    fitting = walk(
-        lambda: posteriors.append(
-            smidgen.fit.laplace(model, batches, subset, progress=False)
-        )
-    )
-    predicting = walk(lambda: smidgen.predict(posteriors[0], model, batches[0]))
+    fitting = walk(lambda: posteriors.append(fit(model, batches, subset, progress=False)))
+    predicting = walk(lambda: predict(posteriors[0], model, batches[0]))
     # What refuses a wrong type is named so that nobody needs to open it. Two files came with
     # promises of their own: `runtime/shadow.py` (threads), `outputs/batches.py` (bad data).
-    assert len(set(fitting) - {"errors.py"}) <= 18
-    assert len(set(predicting) - {"errors.py"}) <= 14
+    # With low-rank factors (`base`, `factor_sum`, `low_rank`, `jacobian`) and what is prepared
+    # once (`runtime/keeping`) there are more of them.
+    assert len(set(fitting) - {"errors.py"}) <= 23
+    assert len(set(predicting) - {"errors.py"}) <= 21

@@ -24,7 +24,10 @@ from tests.faults.watching import watch
 # A study's workers import this file too, so it imports little by itself.
 _IMPORTS = (
     "matplotlib.figure",
-    "smidgen.cli.app",
+    "scipy.interpolate",
+    *(f"smidgen.cli.{name}" for name in ("bayestune", "finetune", "fit", "ramp")),
+    "smidgen.cli.train_sparse",
+    "smidgen_studies.cli",
     "smidgen.integrations.arrays",
     "smidgen.integrations.huggingface",
     "smidgen.report.one_record.page",

@@ -43,7 +43,12 @@ def fitted(model, batch, subset, structure):
             model, [batch], subset, **grouped(smidgen.fit.LaplaceSettings, **how)
         )
     if structure != "swag":
-        return smidgen.fit.laplace(model, [batch] * 3, subset, structure=structure)
+        # A plan is for data of any number. Of 48 rows whole factors would be few vectors;
+        # those of 48 × 64 positions are the squares that it counts.
+        settings = smidgen.fit.LaplaceSettings(approximation="expand")
+        return smidgen.fit.laplace(
+            model, [batch] * 3, subset, structure=structure, settings=settings
+        )
     labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
     return smidgen.fit.swag(
         model, [labelled], subset, settings=smidgen.fit.SwagSettings(steps=4, every=1)

@@ -288,6 +288,60 @@ def fit_with(world, target, **changes):
     return run("fit", model, *(w for k, v in options.items() for w in (f"--{k}", v)))
 
 
+def test_the_other_layers_join_without_curvature(world, tmp_path, capsys):
+    folder, alone = tmp_path / "joined", tmp_path / "alone"
+    last = {"select": "last-layer"}
+    assert fit_with(world, alone, **last, json=tmp_path / "alone.json") == 0
+    capsys.readouterr()
+    report = tmp_path / "joined.json"
+    assert fit_body(world, folder, **last, json=report) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "with structure kron; without curvature, " in shown
+    found, before = (json.loads((tmp_path / f"{n}.json").read_text())
+                     for n in ("joined", "alone"))  # fmt: skip
+    assert found["floats"] <= before["floats"]
+    assert found["fraction"] == 1
+    # The prior that keeps several precisions together may cost a little.
+    assert found["tuning"]["chosen_nll"] <= before["tuning"]["chosen_nll"] + 1e-3
+    network, _ = load_classifier(world / "map")
+    posterior = smidgen.load(folder, network)
+    assert posterior.structure == "kron + isotropic"
+    structures = {name: op.structure for name, op in posterior.operators.items()}
+    assert [n for n, kind in structures.items() if kind == "kron"] == ["classifier"]
+    # One for the head, and one or more for the body.
+    assert set(posterior.precision) == set(structures)
+    assert evaluate(world, folder, "map", "--json", tmp_path / "e.json") == 0
+    methods = Record.load(tmp_path / "e.json").results["methods"]
+    assert (methods[2]["name"], methods[2]["label"]) == (
+        "head-isotropic",
+        "Last layer | isotropic body",
+    )
+
+
+def fit_body(world, target, **changes):
+    """The same command with `--isotropic-body`, which takes no value."""
+    given = {"text": "sentence", "label": "verdict", "max-length": 12, **changes}
+    words = [word for k, v in given.items() for word in (f"--{k}", v)]
+    files = ("--train", world / "train.tsv", "--val", world / "val.tsv", "--out", target)
+    return run("fit", world / "map", *files, *words, "--isotropic-body")
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ({"percent": 40}, "--isotropic-body needs a layer of which nothing is chosen, got "
+         "weights of all "),
+        ({"structure": "full", "select": "last-layer"},
+         "--structure must keep layers apart for --isotropic-body, got full"),
+        ({"method": "swag"}, "--isotropic-body is not for --method swag"),
+    ],
+)  # fmt: skip
+def test_a_body_that_cannot_join_is_named(world, tmp_path, capsys, options, fragment):
+    assert fit_body(world, tmp_path / "new", **options) == 1
+    assert fragment in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 SWAG = {
     "method": "swag",
     "select": "max-mlp",
@@ -507,7 +561,7 @@ BAD_FITS = {
     ),
     "scattered factors": (
         lambda w, t: {"select": "magnitude", "structure": "kron"},
-        "--structure must be diag or full for --select magnitude",
+        "--structure must be diag or full or isotropic for --select magnitude",
         "got kron. Leave it out for diag",
     ),
     "no model": (lambda w, t: {"model": t / "nowhere"}, "nowhere", ""),

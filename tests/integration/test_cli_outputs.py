@@ -120,7 +120,7 @@ def test_outputs_are_apart_from_each_other_and_from_inputs(capsys, place):
 def test_a_folder_that_is_no_model_is_not_hashed(capsys, place, monkeypatch):
     (place / "tree").mkdir()
     hashed = []
-    monkeypatch.setattr("smidgen.cli.options.outputs.digest_path", hashed.append)
+    monkeypatch.setattr("smidgen.runtime.writing.claim.digest_path", hashed.append)
     assert run("predict", "tree", "no", "--data", FILE) == 1
     assert place / "tree" not in hashed
     assert Path("tree") not in hashed

@@ -26,9 +26,13 @@ def peak(what: str, percent: float = 10) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_peak_memory_at_ten_percent_is_near_a_plain_pass():
-    plain = peak("plain")
-    assert peak("fit") <= PEAK_MEMORY_RATIO * plain
-    assert peak("predict") <= PEAK_MEMORY_RATIO * plain
+    # malloc gives activations back sooner or later, by tens of megabytes: the least of three
+    # runs is what the work needs.
+    plain, fit, predict = (
+        min(peak(what) for _ in range(3)) for what in ("plain", "fit", "predict")
+    )
+    assert fit <= PEAK_MEMORY_RATIO * plain
+    assert predict <= PEAK_MEMORY_RATIO * plain
 
 
 def test_stored_floats_are_what_the_paper_promises():

@@ -138,8 +138,8 @@ def test_the_page_of_a_ramping_study_is_whole(
     assert found["loads"] == []
     assert found["scroll"] <= width
     assert len(found["sections"]) == 8
-    # Four of scores against floats, two of norms, one of risk and coverage.
-    assert len(found["figures"]) == len(record.results["methods"]) + 7
+    # Six of scores against sizes, two of norms, one of risk and coverage.
+    assert len(found["figures"]) == len(record.results["methods"]) + 9
     assert all(0 < w <= width and h > 0 for w, h in found["figures"])
     assert found["record"] == json.loads(record.to_json())
 

@@ -20,6 +20,8 @@ LABELS = {
     "last-layer": "Last layer",
     "full": "All maps",
     "best-budget": "Best budget",
+    "isotropic": "Isotropic",
+    "head-isotropic": "Last layer | isotropic body",
 }
 REPEATS = 3
 GROWING = {"max-mlp": 14, "min-mlp": 14, "max-attention": 24, "min-attention": 24}
@@ -93,14 +95,22 @@ def _method(base: Record, point: dict[str, Any]) -> dict[str, Any]:
         name: {end: value + 0.0007 * place for end, value in one.items()}
         for name, one in method["scores"].items()
     }
-    kept = ("precision", "temperature", "level", "weights", "fraction", "floats")
+    kept = (
+        "precision",
+        "body_precision",
+        "temperature",
+        "level",
+        "weights",
+        "fraction",
+        "floats",
+    )
     return {
         **method,
         "name": scheme,
         "label": LABELS[scheme],
         "scores": scores,
         "relative_seconds": None,
-        **{name: point[name] for name in kept},
+        **{name: point[name] for name in kept if name in point},
         "precision_at_edge": scheme == "full",
         "validation_nll": point["nll"],
     }
@@ -145,6 +155,11 @@ def _points(
         found[-1]["nll"] = 0.4505 - 0.0002 * place
         own = layers[: 12 + 2 * place]
         found[-1]["shares"] = [[percents[i % 5], m["name"]] for i, m in enumerate(own)]
+    for percent in percents:
+        add("isotropic", percent, (percent / 100) ** 2)
+        found[-1]["floats"] = 0
+    add("head-isotropic", 38, 1.0)
+    found[-1] |= {"floats": 148_000, "body_precision": 31_600.0}
     return found
 
 
@@ -153,7 +168,7 @@ def _chosen(points: list[dict[str, Any]]) -> dict[str, int]:
     for scheme in LABELS:
         own = [i for i, point in enumerate(points) if point["scheme"] == scheme]
         small = [i for i in own if points[i]["fraction"] <= 0.1 or scheme == "full"]
-        chosen[scheme] = min(small, key=lambda i: points[i]["nll"])
+        chosen[scheme] = min(small or own, key=lambda i: points[i]["nll"])
     return chosen
 
 

@@ -7,7 +7,7 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program and exit with its code; see `smidgen.cli.app.main`."""
-    # `app` loads the commands of other packages, which import from this one.
+    # Commands of other packages import from this one, and need no `app`.
     from smidgen.cli import app
 
     app.main(arguments)

@@ -5,27 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
 
 import typer
 from typer import BadParameter
+from typer.core import TyperCommand, TyperGroup
 
 import smidgen
-from smidgen.cli import (
-    bayestune,
-    demo,
-    evaluate,
-    finetune,
-    fit,
-    plan,
-    predict,
-    ramp,
-    report,
-    train_sparse,
-    verify,
-)
 from smidgen.cli.console import Interrupted, note, out, refuse
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.runtime.progress import SWITCH
@@ -36,34 +25,121 @@ _WRONG_USAGE = 2
 # typer holds its own copy of click, and exports only a few of its errors.
 _WrongUsage: Any = BadParameter.__mro__[1]
 
-app = typer.Typer(
+_DATA = "--train train.tsv --val dev.tsv --text sentence"
+
+
+class _Row(NamedTuple):
+    """What is said of a command without importing it."""
+
+    help: str
+    example: str
+
+
+# The command "x-y" is the function `x_y` of `smidgen.cli.x_y`.
+_COMMANDS = {
+    "demo": _Row(
+        "Calibrate a real transformer with about one percent of its weights stochastic.",
+        "smidgen demo --quick",
+    ),
+    "finetune": _Row(
+        "Fine-tune all weights of a text classifier: the model everything else starts from.",
+        f"smidgen finetune MODEL {_DATA} --out finetuned",
+    ),
+    "bayestune": _Row(
+        "Fine-tune only the weights worth it, save a small delta, and fit a posterior.",
+        f"smidgen bayestune MODEL {_DATA} --fraction 0.005 --out tuned",
+    ),
+    "plan": _Row(
+        "Estimate what a posterior would cost, and what would fit on this machine.",
+        "smidgen plan MODEL --percent 10",
+    ),
+    "verify": _Row(
+        "Check a few weights of every layer against a slow, exact computation.",
+        "smidgen verify finetuned --data dev.tsv --text sentence",
+    ),
+    "fit": _Row(
+        "Fit a posterior over a subset of the weights and calibrate it on held-out data.",
+        f"smidgen fit finetuned {_DATA} --percent 10 --out posterior",
+    ),
+    "predict": _Row(
+        "Predict texts: calibrated probabilities, and how uncertain each one is.",
+        "smidgen predict finetuned posterior --data new.tsv --text sentence",
+    ),
+    "evaluate": _Row(
+        "Did it help? Compare a posterior with the model as it is and temperature scaling.",
+        "smidgen evaluate finetuned posterior --test test.tsv --text sentence",
+    ),
+    "ramp": _Row(
+        "Find out which weights, and how many, are worth making stochastic.",
+        f"smidgen ramp finetuned {_DATA} --test test.tsv --out runs/ramp",
+    ),
+    "train-sparse": _Row(
+        "Train a sparse Bayesian network on numbers or images.",
+        "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse",
+    ),
+    "report": _Row(
+        "Turn a record, or several side by side, into one HTML page that needs no network.",
+        "smidgen report runs/demo/record.json --out report.html",
+    ),
+}
+
+
+class _Commands(TyperGroup):
+    """Commands that are imported when they are typed, not when they are listed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, row in _COMMANDS.items():
+            self.add_command(TyperCommand(name, help=row.help))
+        for name in _find_plugins():
+            self.add_command(TyperCommand(name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that was typed, and import it."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and _load_command(name), rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands; those of other packages say themselves what they do."""
+        for name in _find_plugins():
+            self.add_command(_load_command(name))
+        super().format_help(ctx, formatter)
+
+
+def _make_app(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        **settings,
+    )
+
+
+@cache
+def _find_plugins() -> dict[str, EntryPoint]:
+    """Find the commands that other packages bring, by name."""
+    return {entry.name: entry for entry in entry_points(group="smidgen.commands")}
+
+
+def _load_command(name: str) -> Any:
+    """Import a command, with its options."""
+    shelf = _make_app()
+    if name in _find_plugins():
+        shelf.add_typer(_find_plugins()[name].load(), name=name)
+    else:
+        function = name.replace("-", "_")
+        command = getattr(import_module(f"smidgen.cli.{function}"), function)
+        example = f"Example: [bold]{_COMMANDS[name].example}[/bold]"
+        shelf.command(name, epilog=example)(command)
+    return typer.main.get_group(shelf).commands[name]
+
+
+app = _make_app(
+    cls=_Commands,
     name="smidgen",
     help="A smidgen of Bayes: calibrated uncertainty from a small subset of weights.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
 )
-_DATA = "--train train.tsv --val dev.tsv --text sentence"
-_COMMANDS: dict[Callable[..., None], str] = {
-    demo.demo: "smidgen demo --quick",
-    finetune.finetune: f"smidgen finetune MODEL {_DATA} --out finetuned",
-    bayestune.bayestune: (f"smidgen bayestune MODEL {_DATA} --fraction 0.005 --out tuned"),
-    plan.plan: "smidgen plan MODEL --percent 10",
-    verify.verify: "smidgen verify finetuned --data dev.tsv --text sentence",
-    fit.fit: f"smidgen fit finetuned {_DATA} --percent 10 --out posterior",
-    predict.predict: "smidgen predict finetuned posterior --data new.tsv --text sentence",
-    evaluate.evaluate: "smidgen evaluate finetuned posterior --test test.tsv --text sentence",
-    ramp.ramp: f"smidgen ramp finetuned {_DATA} --test test.tsv --out runs/ramp",
-    train_sparse.train_sparse: (
-        "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse"
-    ),
-    report.report: "smidgen report runs/demo/record.json --out report.html",
-}
-for _command, _example in _COMMANDS.items():
-    app.command(epilog=f"Example: [bold]{_example}[/bold]")(_command)
-for _entry in entry_points(group="smidgen.commands"):
-    app.add_typer(_entry.load(), name=_entry.name)
 
 
 def _show_version(requested: bool) -> None:
@@ -138,8 +214,8 @@ def _is_utf8(word: str) -> bool:
 
 def _find_command(words: list[str]) -> Any:
     """Find the command that was typed, or None."""
-    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
-    return commands.get(next(iter(words), ""))
+    name = next(iter(words), "")
+    return _load_command(name) if name in {*_COMMANDS, *_find_plugins()} else None
 
 
 def _name_option(message: str, words: list[str]) -> str:

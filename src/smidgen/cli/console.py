@@ -19,11 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from smidgen.runtime.files import write_text
-from smidgen.runtime.record import Record
-
 if TYPE_CHECKING:
     from smidgen.report.one_record.tables import Row
+    from smidgen.runtime.record import Record
 
 # Control characters but newline and tab, what turns the direction of writing around, other
 # ends of lines, and halves of characters: bytes of a file name that is not UTF-8.
@@ -144,6 +142,8 @@ def _describe_floors(rows: Sequence[Row], sized: bool) -> list[str]:
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     """Write the results of a command as JSON, if a file was named."""
+    from smidgen.runtime.files import write_text
+
     if path is not None:
         write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
         out.print(f"wrote {path}")

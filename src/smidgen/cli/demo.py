@@ -13,7 +13,6 @@ from smidgen.cli.console import Steps, out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, how_to_install
-from smidgen.runtime.writing.writable import require_writable
 
 
 def demo(
@@ -39,6 +38,8 @@ def demo(
     """Calibrate a real transformer with about one percent of its weights stochastic."""
     if not 0 < percent <= 100:
         raise ArgumentError(f"--percent must be in (0, 100], got {percent:g}. Try 10.")
+    from smidgen.runtime.writing.writable import require_writable
+
     # The folder's own files are replaced each time.
     require_writable(folder, "--out", folder=True)
     run = outputs.open_run(context)

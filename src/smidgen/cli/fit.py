@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
@@ -25,6 +27,7 @@ from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
     estimate_size,
+    find_body,
     fit_posterior,
     takes,
 )
@@ -38,6 +41,13 @@ HeldOut = Annotated[
 Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
+]
+Exact = Annotated[
+    bool,
+    Option(
+        help="Laplace: keep all eigenvectors of the factors. By default only those are saved "
+        "that change a variance by more than 1 % at the chosen precision."
+    ),
 ]
 
 
@@ -59,9 +69,11 @@ def fit(
     seed: texts.Seed = 0,
     method: methods.Method = "laplace",
     structure: selecting.Structure = None,
+    isotropic_body: selecting.IsotropicBody = False,
     calibrate: Calibrate = "joint",
     scope: PrecisionScope = "auto",
     approximation: selecting.CurvatureApproximation = "reduce",
+    exact: Exact = False,
     steps: methods.Steps = 2000,
     every: methods.Every = 5,
     rank: methods.Rank = 20,
@@ -79,29 +91,63 @@ def fit(
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
-    structure = selection.choose_structure(structure)
+    structure = selection.choose_structure(structure, isotropic_body)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     arguments = {
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
         "swag": _swag_arguments(swag, seed),
     }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
-    choices = FitChoices(method, folder, *arguments, run.place("training"), run.overwrite)
-    say = Steps()
-    network, tokenizer = texts.load_model(model, device=device)
-    columns = (text, text_pair, label, texts.find_label_names(network))
-    tables = [texts.read_table(path, *columns) for path in (train, val)]
-    loading = (tokenizer, batch_size, max_length)
-    seen, held_out = (texts.make_batches(table, *loading) for table in tables)
-    subset = selection.choose(network, seen, say)
-    if takes(method, "validation"):
-        seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=seed)
-    require_space(folder, "--out", estimate_size(network, subset, choices))
-    say(f"Fitting {method} to {selecting.describe_subset(subset)}{_describe(choices)}")
-    posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
+    choices = FitChoices(
+        method,
+        folder,
+        *arguments,
+        tolerance=None if exact else TOLERANCE,
+        checkpoint=run.place("training"),
+        overwrite=run.overwrite,
+        isotropic_body=isotropic_body,
+    )
+    rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
+    posterior = _fit_text(model, device, rows, selection, choices)
     show_posterior(posterior)
     about = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where the texts are: files to fit and to calibrate on, their columns, the batches."""
+
+    files: tuple[Path, Path]
+    columns: tuple[str, str | None, str]
+    batch_size: int
+    max_length: int
+    seed: int
+
+
+def _fit_text(
+    model: str,
+    device: str,
+    rows: _Rows,
+    selection: selecting.Selection,
+    choices: FitChoices,
+) -> Posterior:
+    say = Steps()
+    network, tokenizer = texts.load_model(model, device=device)
+    columns = (*rows.columns, texts.find_label_names(network))
+    tables = [texts.read_table(path, *columns) for path in rows.files]
+    loading = (tokenizer, rows.batch_size, rows.max_length)
+    seen, held_out = (texts.make_batches(table, *loading) for table in tables)
+    subset = selection.choose(network, seen, say)
+    if takes(choices.method, "validation"):
+        seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=rows.seed)
+    require_space(choices.folder, "--out", estimate_size(network, subset, choices))
+    chosen = selecting.describe_subset(subset) + _describe(choices)
+    if choices.isotropic_body:
+        body = find_body(network, subset)
+        chosen += f"; without curvature, {selecting.describe_subset(body)}"
+    say(f"Fitting {choices.method} to {chosen}")
+    return fit_posterior(network, seen, held_out, subset, choices, say=say)
 
 
 def _laplace_arguments(

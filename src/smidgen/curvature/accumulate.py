@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from smidgen.curvature.operators import Operator
-from smidgen.curvature.taps import Trace, tapped
+from smidgen.curvature.base import Operator
+from smidgen.curvature.operators import Isotropic
+from smidgen.curvature.taps import Tapped, Trace
 from smidgen.errors import ArgumentError, DataError, is_whole
 from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Gaussian, Likelihood
@@ -61,7 +62,9 @@ def exact_ggn(likelihood: Likelihood) -> BackwardVectors:
     )
 
 
-def sampled_fisher(likelihood: Likelihood, draws: int, seed: int) -> BackwardVectors:
+def sampled_fisher(
+    likelihood: Likelihood, draws: int, seed: int, *, together: bool = True
+) -> BackwardVectors:
     """Gradients at drawn labels, scaled so that their squares average over the draws."""
     if not is_whole(draws) or draws < 1:
         raise ArgumentError(
@@ -76,7 +79,7 @@ def sampled_fisher(likelihood: Likelihood, draws: int, seed: int) -> BackwardVec
         roots = torch.stack([likelihood.gradient(outputs, label) for label in labels])
         return roots / draws**0.5
 
-    return BackwardVectors(make, True)
+    return BackwardVectors(make, together)
 
 
 def gradients(likelihood: Likelihood) -> BackwardVectors:
@@ -222,50 +225,76 @@ class Accumulator(ABC):
             self.log_likelihood += float(log_probs.sum())
 
 
+class ResidualAccumulator(Accumulator):
+    """Only how well the trained weights fit, without a backward pass: there is no curvature."""
+
+    def __init__(
+        self,
+        problem: SettledProblem,
+        blocks: Sequence[LayerBlock],
+        columns: BackwardVectors | None = None,
+    ) -> None:
+        super().__init__(problem, blocks, columns)
+        self.isotropic = Isotropic.of_blocks(problem, blocks)
+        self.nothing = torch.zeros((), dtype=torch.float64, device=problem.device)
+
+    def _add_columns(self, trace: Trace) -> None:
+        self.ran.update(name for name in self.names if trace.runs(name))
+
+    def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
+        """There is nothing to add."""
+
+    def running(self) -> list[Tensor]:
+        """One number that stays zero, for its device."""
+        return [self.nothing]
+
+    def operators(self, scale: float) -> dict[str, Operator]:
+        """Make operators without curvature."""
+        return self.isotropic
+
+
 def accumulate(
     sums: Accumulator,
-    problem: SettledProblem,
+    taps: Tapped,
     batches: Iterable[Batch],
-    blocks: Sequence[LayerBlock],
     reduce: Reduce | None = None,
 ) -> Accumulator:
     """Run one pass over the data into `sums`, and return them."""
-    with tapped(problem, blocks) as taps:
-        for number, batch in enumerate(batches, 1):
-            with problem.reading(batch, number):
-                # Not kept in a name: the next pass must not find these activations alive.
-                sums.add(taps.run(batch))
+    for number, batch in enumerate(batches, 1):
+        with taps.problem.reading(batch, number):
+            # Not kept in a name: the next pass must not find these activations alive.
+            sums.add(taps.run(batch))
     if reduce is not None:
         sums.all_reduce(reduce)
     return sums
 
 
-def find_mixing_layers(
-    problem: SettledProblem, batch: Batch, blocks: Sequence[LayerBlock]
-) -> dict[str, str]:
-    """Find the layers that do not keep the examples of a batch apart, with the reason."""
+def drop_mixing_layers(taps: Tapped, batch: Batch) -> dict[str, str]:
+    """Drop the layers that do not keep the examples of the first batch apart, with the reason."""
     # A Jacobian per example is a sum over that example's positions of a layer, so the layer
     # must see its examples one after another. Back-propagating the outputs of the first
     # example alone must leave δ = 0 in the rows of all others; where it does not, rows are
     # in another order or shared. A batch of one example is checked by shape alone.
     reasons: dict[str, str] = {}
-    with tapped(problem, blocks) as taps, in_batch(1):
-        trace = taps.run(batch)
-        for block in blocks:
+    with in_batch(1):
+        # The graph is kept for the pass, which need not run this batch again.
+        trace = taps.run_ahead(batch)
+        for name in taps.blocks:
             try:
-                if trace.runs(block.layer.name):
-                    trace.inputs(block.layer.name)
+                if trace.runs(name):
+                    trace.inputs(name)
             except DataError as error:
-                reasons[block.layer.name] = str(error)
+                reasons[name] = str(error)
         trace = trace.without(reasons)
         first = torch.zeros_like(trace.outputs)
         # A random direction: the plain sum of centred logits is constant.
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn(trace.slots, first.shape[1], generator=generator)
         first[: trace.slots] = drawn.to(first)
-        for name, delta in trace.deltas(first).items():
+        for name, delta in trace.deltas(first, more=True).items():
             elsewhere = delta[1:].abs().amax() if delta[1:].numel() else delta.new_zeros(())
             # Rounding of a batched product may leave a trace, a mistake is of δ's size.
             if elsewhere > 1e-3 * delta.abs().amax():
                 reasons[name] = f"the layer {name!r} mixes the examples of a batch"
+    taps.drop(reasons)
     return reasons

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from smidgen.curvature.accumulate import Accumulator, BackwardVectors
-from smidgen.curvature.kronecker import gram
-from smidgen.curvature.operators import JOINT, Dense, Operator
+from smidgen.curvature.base import Operator
+from smidgen.curvature.factors.factor_sum import gram
+from smidgen.curvature.operators import JOINT, Dense
 from smidgen.curvature.taps import Trace
 from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock

@@ -8,24 +8,21 @@ Hessian: one backward pass for two classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from smidgen.curvature.accumulate import (
-    Accumulator,
-    BackwardVectors,
-    Curvatures,
-    accumulate,
-)
-from smidgen.curvature.operators import Kronecker, Operator
+from smidgen.curvature.accumulate import Accumulator, BackwardVectors
+from smidgen.curvature.base import Operator
+from smidgen.curvature.factors.factor_sum import FactorSum
+from smidgen.curvature.factors.low_rank import cap_ranks
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.taps import Trace
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import SettledProblem
-from smidgen.types import Batch, Shape
 from smidgen.weights.blocks import LayerBlock
 
 Approximation = Literal["expand", "reduce"]
@@ -34,15 +31,21 @@ APPROXIMATIONS: tuple[Approximation, ...] = ("expand", "reduce")
 
 @dataclass(eq=False)
 class _BlockSums:
-    """Running sums of one block, in fp64; `count` divides the columns' sum."""
+    """Running sums of one block; `count` divides the columns' sum."""
 
-    rows: Tensor
-    columns: Tensor
+    rows: FactorSum
+    columns: FactorSum
     count: Tensor
 
 
 class KroneckerAccumulator(Accumulator):
-    """Running sums of the factors A and G of all blocks."""
+    """Running sums of the factors A and G of all blocks.
+
+    `rank` caps the factors' rank, by default that of very wide sides only; `whole` keeps all
+    eigenvectors, whatever their number.
+    """
+
+    make_sum: type[FactorSum] = FactorSum
 
     def __init__(
         self,
@@ -50,28 +53,23 @@ class KroneckerAccumulator(Accumulator):
         blocks: Sequence[LayerBlock],
         approximation: Approximation,
         columns: BackwardVectors | None = None,
+        *,
+        rank: int | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__(problem, blocks, columns)
         self.reduces = approximation == "reduce"
         zero = torch.zeros((), dtype=torch.float64, device=problem.device)
+        sides = [(block.row_count, block.column_count) for block in blocks]
+        ranks = sides if whole else cap_ranks(sides, rank)
         self.blocks = {
             block.layer.name: _BlockSums(
-                zero.new_zeros(self._shape(block.row_count)),
-                zero.new_zeros(self._shape(block.column_count)),
+                self.make_sum(block.row_count, most_rows, zero, whole=whole),
+                self.make_sum(block.column_count, most_columns, zero, whole=whole),
                 zero.clone(),
             )
-            for block in blocks
+            for block, (most_rows, most_columns) in zip(blocks, ranks, strict=True)
         }
-
-    @staticmethod
-    def _shape(side: int) -> Shape:
-        """The shape of what is summed of a factor."""
-        return side, side
-
-    @staticmethod
-    def _product(tensor: Tensor) -> Tensor:
-        """Sum what vectors (..., d) add to a factor."""
-        return gram(tensor)
 
     def add_inputs(self, trace: Trace, name: str) -> None:
         """Add to A: over the positions that count, or over their means."""
@@ -88,22 +86,32 @@ class KroneckerAccumulator(Accumulator):
             sums.count += int((lengths > 0).sum())
         else:
             sums.count += int(lengths.sum())
-        sums.columns += self._product(x)
+        sums.columns.add(x)
 
     def add_deltas(self, trace: Trace, deltas: dict[str, Tensor]) -> None:
         """Add to G: over positions, or over their sums."""
         for name, delta in deltas.items():
             if self.reduces:
                 delta = delta.sum(1, keepdim=True, dtype=torch.float64)
-            self.blocks[name].rows += self._product(delta)  # of (B, 1, n) or (B, T, n)
+            self.blocks[name].rows.add(delta)  # (B, 1, n) or (B, T, n)
 
     def running(self) -> list[Tensor]:
-        """List both factors' sums of all blocks, and what divides them."""
-        return [total for sums in self.blocks.values() for total in vars(sums).values()]
+        """List both factors' sums of all blocks, as squares, and what divides them."""
+        # Squares can be added up over processes; rows of several would have to be gathered.
+        return [
+            tensor
+            for sums in self.blocks.values()
+            for factor in (sums.rows, sums.columns)
+            for tensor in (factor.total(), factor.rest)
+        ] + [sums.count for sums in self.blocks.values()]
 
     def witnesses(self) -> list[Tensor]:
-        """Diagonals are enough: |G_ij| is at most √(G_ii G_jj)."""
-        return [t.diagonal() if t.dim() == 2 else t for t in self.running()]
+        """What came last of each factor is enough."""
+        return [
+            factor.newest
+            for sums in self.blocks.values()
+            for factor in (sums.rows, sums.columns)
+        ]
 
     def _refuse_joined_outputs(self, trace: Trace) -> None:
         if self.reduces and trace.slots > 1 and self.columns.together:
@@ -112,36 +120,20 @@ class KroneckerAccumulator(Accumulator):
                 "token, which go back together, got 'reduce'."
             )
 
-    def factors(self, name: str, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return G (rows) and A (columns) of one layer."""
+    def decompose(
+        self,
+        name: str,
+        scale: float = 1.0,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> Kronecker:
+        """Decompose G and A of one layer, or of some of its rows and columns."""
         sums = self.blocks[name]
-        return sums.rows * scale, sums.columns / sums.count.clamp_min(1)
+        return Kronecker.from_spectra(
+            sums.rows.restrict(rows).decompose(scale),
+            sums.columns.restrict(columns).decompose(count=sums.count.clamp_min(1)),
+        )
 
     def operators(self, scale: float) -> dict[str, Operator]:
         """Decompose the factors."""
-        return {
-            name: Kronecker.from_factors(*self.factors(name, scale)) for name in self.names
-        }
-
-
-def kronecker_factors(
-    problem: SettledProblem,
-    batches: Iterable[Batch],
-    blocks: Sequence[LayerBlock],
-    *,
-    approximation: Approximation = "reduce",
-    num_data: int | None = None,
-) -> Curvatures:
-    """Accumulate the factors of all blocks in one pass and decompose them, for unit noise."""
-    sums = KroneckerAccumulator(problem, blocks, approximation)
-    return accumulate(sums, problem, batches, blocks).finish(num_data)
-
-
-def gram(tensor: Tensor) -> Tensor:
-    """Σ v vᵀ over all leading axes: products in the tensor's type, the sum in fp64."""
-    # A product in fp32 gives directions that the data say nothing about a curvature of 1e-7
-    # of the largest, and at a small prior precision the evidence counts each of them. So
-    # whatever is one vector an example comes in fp64; only `expand`, with a vector a position,
-    # would take twice as long.
-    flat = tensor.reshape(-1, tensor.shape[-1])
-    return (flat.T @ flat).double()
+        return {name: self.decompose(name, scale) for name in self.names}

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from smidgen.curvature.accumulate import Accumulator, BackwardVectors
-from smidgen.curvature.operators import Diagonal, Eigenbasis, Operator
+from smidgen.curvature.base import Operator
+from smidgen.curvature.operators import Diagonal, Eigenbasis
 from smidgen.curvature.taps import Trace
 from smidgen.outputs.problem import SettledProblem
 from smidgen.weights.blocks import LayerBlock

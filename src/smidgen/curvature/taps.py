@@ -11,19 +11,21 @@ Jacobian wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.curvature.operators import Jacobian
+from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
-from smidgen.outputs.problem import SettledProblem
+from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -40,6 +42,9 @@ class _Use:
     inputs: Tensor
     delta: Tensor | None = None
     reached: Tensor | None = None
+    # Of a layer whose output starts the graph: that output, weakly, lest it and its hook hold one
+    # another; how often it was written to; and its chosen rows.
+    root: tuple[ref[Tensor], int, Tensor | None] | None = None
 
 
 @dataclass(eq=False)
@@ -58,6 +63,7 @@ class Trace:
     _uses: Mapping[str, Sequence[_Use]]
     _roots: Sequence[Tensor]
     _blocks: Mapping[str, LayerBlock]
+    _grams: dict[Hashable, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def examples(self) -> int:
@@ -66,10 +72,15 @@ class Trace:
 
     def inputs(self, name: str) -> Tensor:
         """Collect the chosen columns of all inputs of a layer: (B, T, m)."""
-        # With a bias, a column of ones comes first. Further uses of a layer are further positions.
+        # With a bias, a column of ones comes first.
+        x = self._features(name)
+        if not self._blocks[name].bias:
+            return x
+        return torch.cat([x.new_ones(*x.shape[:2], 1), x], -1)
+
+    def _features(self, name: str) -> Tensor:
+        """The same without a column of ones; further uses of a layer are further positions."""
         pieces = [self._by_position(use.inputs, name) for use in self._uses[name]]
-        if self._blocks[name].bias:
-            pieces = [torch.cat([x.new_ones(*x.shape[:2], 1), x], -1) for x in pieces]
         return _join_uses(pieces)
 
     def used(self, name: str) -> Tensor | None:
@@ -111,16 +122,18 @@ class Trace:
 
     def jacobian(self, name: str, deltas: Tensor) -> Jacobian:
         """Join a layer's δ (..., B, T, n) with its inputs."""
-        entries = self._blocks[name].entries
-        moved = None if entries is None else entries.to(deltas.device)
-        return Jacobian(deltas, self.inputs(name), moved)
+        block = self._blocks[name]
+        moved = None if block.entries is None else block.entries.to(deltas.device)
+        # Features that are joined of several uses are new ones in every call.
+        grams = self._grams if len(self._uses[name]) == 1 else {}
+        return Jacobian(deltas, self._features(name), block.bias, moved, grams)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
         """Make the zero Jacobian of a layer that did not run, with leading axes `shape`."""
         block = self._blocks[name]
-        zeros = self.outputs.new_zeros(*shape, 1, block.row_count + block.column_count)
-        deltas, inputs = zeros.split([block.row_count, block.column_count], -1)
-        return Jacobian(deltas, inputs, block.entries)
+        deltas = self.outputs.new_zeros(*shape, 1, block.row_count)
+        features = self.outputs.new_zeros(shape[-1], 1, len(block.columns))
+        return Jacobian(deltas, features, block.bias, block.entries)
 
     def runs(self, name: str) -> bool:
         """Whether the layer ran at all in this pass."""
@@ -151,6 +164,33 @@ class Trace:
             if uses
         }
 
+    def all_deltas(self, directions: Tensor, *, more: bool = False) -> dict[str, Tensor]:
+        """Back-propagate several directions (K, R, C): chosen rows of δ, (K, B, T, n), by layer."""
+        if (outermost := self._find_output_layer()) is not None:
+            name, rows = outermost
+            return {name: _take_columns(directions, rows)[:, :, None]}
+        last = len(directions) - 1
+        pieces = [self.deltas(d, more=more or k < last) for k, d in enumerate(directions)]
+        if not last:
+            # No copy of them all.
+            return {name: delta[None] for name, delta in pieces[0].items()}
+        return {name: torch.stack([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def _find_output_layer(self) -> tuple[str, Tensor | None] | None:
+        """Find the one layer that ran, and its rows, if δ is the direction itself."""
+        uses = [(name, use) for name, used in self._uses.items() for use in used]
+        if len(uses) != 1 or self.slots > 1:
+            return None
+        name, use = uses[0]
+        if use.root is None or self.outputs is not use.root[0]():
+            return None
+        _, version, rows = use.root
+        # Nothing was done to it since, and no hook but ours sees its gradient.
+        hooks = self.outputs._backward_hooks or ()
+        return (
+            (name, rows) if self.outputs._version == version and len(hooks) == 1 else None
+        )
+
     def _delta(self, use: _Use, name: str) -> Tensor:
         if use.delta is not None:
             return self._by_position(use.delta, name)
@@ -179,18 +219,37 @@ def _join_uses(pieces: list[Tensor]) -> Tensor:
 class Tapped:
     """A problem whose chosen layers are tapped; `run` it batch by batch."""
 
-    problem: SettledProblem
+    problem: Problem
     blocks: Mapping[str, LayerBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
     _roots: list[Tensor] = field(default_factory=list)
     _slots: int = 1
     _checked: bool = False
+    _handles: dict[str, list[RemovableHandle]] = field(default_factory=dict)
+    _ahead: tuple[Batch, Trace] | None = None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the outputs mean: inferred from the first batch that was run, unless known."""
+        assert self.problem.likelihood is not None
+        return self.problem.likelihood
+
+    def run_ahead(self, batch: Batch) -> Trace:
+        """Run a batch before its turn: `run` returns the same trace when it is asked for it."""
+        trace = self.run(batch)
+        self._ahead = batch, trace
+        return trace
 
     def run(self, batch: Batch) -> Trace:
         """Run the forward pass of one batch."""
-        self._begin()
+        if self._ahead is not None and self._ahead[0] is batch:
+            (_, trace), self._ahead = self._ahead, None
+            return trace
+        self._clear()
         outputs = self.problem.outputs(batch)
         require_examples(outputs)
+        if not isinstance(self.problem, SettledProblem):
+            self.problem = self.problem.settle_by(batch, outputs)
         self._require_runs(batch)
         self._require_graph(outputs)
         rows = outputs.flatten(0, -2)
@@ -201,9 +260,10 @@ class Tapped:
         self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
-    def _begin(self) -> None:
+    def _clear(self) -> None:
         self._uses = {name: [] for name in self.blocks}
         self._roots = []
+        self._ahead = None
 
     def _require_runs(self, batch: Batch) -> None:
         """Refuse a forward that uses chosen weights and does not call their layer."""
@@ -212,7 +272,7 @@ class Tapped:
             return
         self._checked = True
         kept = dict(self._uses), self._roots
-        self._begin()
+        self._clear()
         names = {name for layer in idle for name in self.blocks[layer].layer.shapes}
         depends = self.problem.depends_on(batch, names)
         self._uses, self._roots = kept
@@ -235,7 +295,17 @@ class Tapped:
                 "forward, or pass smidgen.Problem(model, forward=...) without them."
             )
 
-    def _tap(self, name: str, module: nn.Module) -> RemovableHandle:
+    def drop(self, names: Collection[str]) -> None:
+        """Tap some layers no more, and leave them out of the run ahead."""
+        self.blocks = {name: b for name, b in self.blocks.items() if name not in names}
+        for name in names:
+            for handle in self._handles.pop(name):
+                handle.remove()
+        if self._ahead is not None:
+            batch, trace = self._ahead
+            self._ahead = batch, trace.without(names)
+
+    def _tap(self, name: str, module: nn.Module) -> None:
         block = self.blocks[name]
         columns = _index(block.columns, block.layer.inputs, self.problem.device)
         channels = None
@@ -266,6 +336,7 @@ class Tapped:
                 root = out.detach().requires_grad_()
                 self._roots.append(root)
                 out = root.clone()
+                use.root = ref(out), out._version, rows
 
             def receive(gradient: Tensor) -> None:
                 gradient = gradient.detach()
@@ -279,26 +350,29 @@ class Tapped:
             out.register_hook(receive)
             return out
 
-        return module.register_forward_hook(see, with_kwargs=True)
+        handle = module.register_forward_hook(see, with_kwargs=True)
+        self._handles.setdefault(name, []).append(handle)
 
 
 @contextmanager
-def tapped(problem: SettledProblem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
+def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
     """Tap the layers of some blocks on a shadow of the model, for passes in this context."""
-    shadowed = problem.on_shadow()
-    taps = Tapped(shadowed, {block.layer.name: block for block in blocks})
-    handles = [
-        taps._tap(block.layer.name, shadowed.model.get_submodule(path))
-        for block in blocks
-        for path in block.layer.modules
-    ]
-    with preserve_random_state(problem.model), torch.enable_grad():
+    with (
+        problem.on_lent_shadow() as shadowed,
+        preserve_random_state(problem.model),
+        torch.enable_grad(),
+    ):
+        taps = Tapped(shadowed, {block.layer.name: block for block in blocks})
+        for block in blocks:
+            for path in block.layer.modules:
+                taps._tap(block.layer.name, shadowed.model.get_submodule(path))
         try:
             yield taps
         finally:
-            # Else shadow and hooks would hold one another.
-            for handle in handles:
-                handle.remove()
+            # Else shadow and hooks would hold one another, and whoever holds the taps what
+            # the last run left.
+            taps.drop(list(taps.blocks))
+            taps._clear()
 
 
 def _index(indices: Tensor, bound: int, device: torch.device) -> Tensor | None:

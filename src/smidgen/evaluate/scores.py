@@ -10,7 +10,6 @@ from math import pi
 from statistics import NormalDist
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, require_kind
@@ -18,7 +17,7 @@ from smidgen.evaluate import checks
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
-    CategoricalPredictive,
+    ClassPredictive,
     GaussianPredictive,
     Predictive,
 )
@@ -41,10 +40,8 @@ def nll(predictive: Predictive, targets: Tensor) -> Tensor:
         DataError: If a variance is not positive.
     """
     predictive, targets = drop_unlabelled(predictive, targets)
-    if isinstance(predictive, CategoricalPredictive):
-        log_probs = predictive.log_probs
-        labels = _class_numbers(predictive, targets)
-        return -log_probs.double().gather(-1, labels[:, None]).squeeze(-1)
+    if isinstance(predictive, ClassPredictive):
+        return -predictive.log_prob_of(_class_numbers(predictive, targets))
     if isinstance(predictive, BernoulliPredictive):
         labels = _yes_or_no(predictive, targets)
         both = predictive.log_probs.double()
@@ -79,15 +76,13 @@ def brier(predictive: Predictive, targets: Tensor) -> Tensor:
         ArgumentError: If the predictive is of another kind.
     """
     predictive, targets = drop_unlabelled(predictive, targets)
-    if isinstance(predictive, CategoricalPredictive):
-        labels = _class_numbers(predictive, targets)
-        truth = torch.nn.functional.one_hot(labels, predictive.log_probs.shape[1])
-    elif isinstance(predictive, BernoulliPredictive):
+    if isinstance(predictive, ClassPredictive):
+        return predictive.squared_error_of(_class_numbers(predictive, targets))
+    if isinstance(predictive, BernoulliPredictive):
         truth = _yes_or_no(predictive, targets)
-    else:
-        allowed = "categorical or bernoulli"
-        raise ArgumentError(_wrong_kind("brier", predictive, allowed, "Use squared_error"))
-    return (predictive.probs.double() - truth).square().sum(-1)
+        return (predictive.probs.double() - truth).square().sum(-1)
+    allowed = "categorical or bernoulli"
+    raise ArgumentError(_wrong_kind("brier", predictive, allowed, "Use squared_error"))
 
 
 def correct(predictive: Predictive, targets: Tensor) -> Tensor:
@@ -111,7 +106,7 @@ def confidence_and_correct(
     """Compute each answer's probability and whether it is right: (B,), of labels (B, C)."""
     predictive, targets = drop_unlabelled(predictive, targets)
     confidence = confidence_of_answers(verb, predictive)
-    if isinstance(predictive, CategoricalPredictive):
+    if isinstance(predictive, ClassPredictive):
         right = predictive.predicted == _class_numbers(predictive, targets)
     else:
         assert isinstance(predictive, BernoulliPredictive)
@@ -123,7 +118,7 @@ def confidence_and_correct(
 
 def confidence_of_answers(verb: str, predictive: Predictive) -> Tensor:
     """Compute the probability of each answer: (B,), of labels (B, C)."""
-    if isinstance(predictive, CategoricalPredictive):
+    if isinstance(predictive, ClassPredictive):
         return predictive.confidence
     if isinstance(predictive, BernoulliPredictive):
         return predictive.log_probs.double().max(-1).values.exp()
@@ -195,9 +190,9 @@ def _wrong_kind(verb: str, predictive: Predictive, allowed: str, instead: str) -
     )
 
 
-def _class_numbers(predictive: CategoricalPredictive, targets: Tensor) -> Tensor:
-    labels = checks.as_class_numbers(targets, *predictive.log_probs.shape)
-    checks.require_numbers("predictive", predictive.log_probs)
+def _class_numbers(predictive: ClassPredictive, targets: Tensor) -> Tensor:
+    labels = checks.as_class_numbers(targets, len(predictive), predictive.class_count)
+    checks.require_numbers("predictive", predictive.known_log_probs)
     return labels
 
 

@@ -12,13 +12,14 @@ from smidgen.fit.calibration.evidence import calibrate_by_evidence, log_evidence
 from smidgen.fit.calibration.precision import CalibrationSettings
 from smidgen.fit.calibration.temperature import temperature
 from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
+from smidgen.fit.isotropic import isotropic
 from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
 from smidgen.fit.sgd import SwagSettings
 from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
 from smidgen.fit.swag import swag
-from smidgen.posterior.swag_collector import SwagCollector
+from smidgen.posterior.swag import SwagCollector
 from smidgen.sparse.training import SsviSettings
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "SwagSettings",
     "agreement",
     "finetune",
+    "isotropic",
     "langevin",
     "laplace",
     "laplace_many",

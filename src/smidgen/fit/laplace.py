@@ -19,13 +19,17 @@ from smidgen.curvature.accumulate import (
     Accumulator,
     BackwardVectors,
     Curvatures,
+    ResidualAccumulator,
     accumulate,
+    drop_mixing_layers,
     exact_ggn,
-    find_mixing_layers,
     require_finite_sums,
     sampled_fisher,
 )
+from smidgen.curvature.base import Operator
 from smidgen.curvature.dense import DenseAccumulator
+from smidgen.curvature.factors.low_rank import check_rank
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import (
     APPROXIMATIONS,
     Approximation,
@@ -37,10 +41,10 @@ from smidgen.curvature.operators import (
     Dense,
     Diagonal,
     Eigenbasis,
-    Kronecker,
-    Operator,
+    Isotropic,
 )
 from smidgen.curvature.output_layers import check_last_layer
+from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import (
     ArgumentError,
     DataError,
@@ -50,12 +54,12 @@ from smidgen.errors import (
     is_number,
 )
 from smidgen.outputs.batches import check_batches
-from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import fit_relative_noise
 from smidgen.posterior.cost import Setting, refuse_too_large
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
@@ -73,21 +77,25 @@ class LaplaceSettings:
     Args:
         approximation: How positions that share weights are treated: "reduce" or "expand".
         fisher_draws: Draw this many labels for each output in place of the exact GGN,
-            whose cost grows with the number of classes.
+            whose cost grows with the number of classes; or "exact". By default exact up to
+            50 classes, and a few draws above.
         noise: Of a regression, fitted to the residuals: "scalar", or "per-output", which
             reads the batches once more.
         num_data: Size of the whole data set if the batches are a sample of it.
         seed: Seed of the drawn labels.
+        rank: The most eigenvectors of a factor to keep, for "kron". By default only sides
+            much wider than the other are cut, as those of LoRA: to a few floats a weight.
 
     Raises:
         ArgumentError: If approximation or noise is not one of its choices.
     """
 
     approximation: Approximation = "reduce"
-    fisher_draws: int | None = None
+    fisher_draws: int | Literal["exact"] | None = None
     noise: Noise = "scalar"
     num_data: int | None = None
     seed: int = 0
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         choices = {"approximation": APPROXIMATIONS, "noise": get_args(Noise)}
@@ -96,12 +104,16 @@ class LaplaceSettings:
                 raise ArgumentError(
                     f"{name} must be one of {allowed}, got {getattr(self, name)!r}."
                 )
+        check_rank(self.rank)
 
     def backward_vectors(self, likelihood: Likelihood) -> BackwardVectors:
         """Make what a pass sends back from the outputs."""
-        if self.fisher_draws is None:
+        draws = likelihood.settle_draws(self.fisher_draws, tell=True)
+        if draws is None:
             return exact_ggn(likelihood)
-        return sampled_fisher(likelihood, self.fisher_draws, self.seed)
+        # What was not asked for must not be refused: see `KroneckerAccumulator`.
+        together = self.fisher_draws is not None or self.approximation == "expand"
+        return sampled_fisher(likelihood, draws, self.seed, together=together)
 
 
 def laplace(
@@ -123,8 +135,9 @@ def laplace(
             Classification needs no labels: the curvature does not depend on them.
         subset: The weights to make stochastic.
         structure: How the curvature is stored: "kron" (factors), "ekfac" (their basis,
-            measured in a second pass), "diag", or "full" (one matrix over all layers, for a
-            few thousand weights).
+            measured in a second pass), "diag", "full" (one matrix over all layers, for a
+            few thousand weights), or "isotropic" (no curvature: of the batches only the
+            first is read, and all for the noise of a regression).
         precision: Prior precision τ, to be calibrated afterwards.
         settings: How the curvature is measured.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
@@ -144,25 +157,37 @@ def laplace(
         if settings.noise == "per-output":
             # Before the pass begins: a loader with lasting workers has but one iterator.
             problem = fit_relative_noise(problem, batches, reduce)
-        tracked = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settle(tracked)
+        first, data = problem.read_first(track(batches, "fitting", show=progress))
         if subset.claims_last:
             check_last_layer(problem, first, subset)
-        blocks = drop_mixing_layers(problem, first, blocks)
-        subset = restrict_subset(subset, blocks)
-        vectors = settings.backward_vectors(problem.likelihood)
-        examples = _count_examples(first)
-        if not _surely_fits(problem, blocks, structure, examples):
-            setting = Setting.of(problem, settings.fisher_draws)
-            refuse_too_large(LAPLACE_COSTS, problem, subset, structure, setting, examples)
-        inputs = _PassInputs(problem, blocks, vectors, settings.approximation, {})
-        data: Iterable[Batch] = read_once
-        for make_sums in _PASSES[structure]:
-            sums = accumulate(make_sums(inputs), problem, data, blocks, reduce)
-            curvatures = sums.finish(settings.num_data)
+        with tapped(problem, blocks) as taps:
+            blocks = keep_separable_layers(taps, first)
+            problem = problem.with_likelihood(taps.likelihood)
+            subset = restrict_subset(subset, blocks)
+            vectors = settings.backward_vectors(problem.likelihood)
+            examples = _count_examples(first)
+            if not _surely_fits(problem, blocks, structure, examples, settings.rank):
+                setting = replace(
+                    Setting.of(problem, settings.fisher_draws), most_vectors=settings.rank
+                )
+                refuse_too_large(
+                    LAPLACE_COSTS, problem, subset, structure, setting, examples
+                )
+            if structure == Isotropic.structure and not isinstance(
+                problem.likelihood, Gaussian
+            ):
+                return make_isotropic(problem, subset, blocks, precision)
+            inputs = _PassInputs(problem, blocks, vectors, settings, {})
+            make_sums, *further = _PASSES[structure]
+            sums = accumulate(make_sums(inputs), taps, data, reduce)
+        curvatures = sums.finish(settings.num_data)
+        for make_sums in further:
             inputs = replace(inputs, operators=curvatures.operators)
             data = track(batches, "measuring", show=progress)
-    return make_posterior(problem, subset, curvatures, structure, precision, settings)
+            with tapped(problem, blocks) as taps:
+                sums = accumulate(make_sums(inputs), taps, data, reduce)
+            curvatures = sums.finish(settings.num_data)
+    return make_posterior(problem, subset, curvatures, precision, settings)
 
 
 def _check_arguments(
@@ -172,6 +197,11 @@ def _check_arguments(
         names = ", ".join(STRUCTURES)
         raise StructureError(
             f"structure must be one of {names}, got {structure!r}. Leave it out for 'kron'."
+        )
+    if settings.rank is not None and structure != Kronecker.structure:
+        raise ArgumentError(
+            f"rank is for structure 'kron', whose factors it cuts, got {settings.rank} with "
+            f"{structure!r}. Leave it out."
         )
     reads_twice = {
         f"structure {structure!r}": len(_PASSES[structure]) > 1,
@@ -194,13 +224,25 @@ class _PassInputs:
     problem: SettledProblem
     blocks: Sequence[LayerBlock]
     vectors: BackwardVectors
-    approximation: Approximation
+    settings: LaplaceSettings
     operators: Mapping[str, Operator]
 
     def sum_factors(self) -> Accumulator:
         """Sum the two Kronecker factors of each layer."""
+        return self._sum_factors(rank=self.settings.rank)
+
+    def sum_whole_factors(self) -> Accumulator:
+        """Sum them with all their eigenvectors, for a basis."""
+        return self._sum_factors(whole=True)
+
+    def _sum_factors(self, *, rank: int | None = None, whole: bool = False) -> Accumulator:
         return KroneckerAccumulator(
-            self.problem, self.blocks, self.approximation, self.vectors
+            self.problem,
+            self.blocks,
+            self.settings.approximation,
+            self.vectors,
+            rank=rank,
+            whole=whole,
         )
 
     def sum_moments_in_basis(self) -> Accumulator:
@@ -217,13 +259,18 @@ class _PassInputs:
         """Sum one matrix over all layers."""
         return DenseAccumulator(self.problem, self.blocks, self.vectors)
 
+    def sum_residuals(self) -> Accumulator:
+        """Sum nothing but what tells the noise."""
+        return ResidualAccumulator(self.problem, self.blocks, self.vectors)
+
 
 # The passes over the data that make each structure, in their order.
 _PASSES: dict[str, tuple[Callable[[_PassInputs], Accumulator], ...]] = {
     Kronecker.structure: (_PassInputs.sum_factors,),
-    Eigenbasis.structure: (_PassInputs.sum_factors, _PassInputs.sum_moments_in_basis),
+    Eigenbasis.structure: (_PassInputs.sum_whole_factors, _PassInputs.sum_moments_in_basis),
     Diagonal.structure: (_PassInputs.sum_moments_of_weights,),
     Dense.structure: (_PassInputs.sum_whole_matrix,),
+    Isotropic.structure: (_PassInputs.sum_residuals,),
 }
 
 
@@ -255,7 +302,11 @@ def check_fit(
 
 
 def _surely_fits(
-    problem: SettledProblem, blocks: Sequence[LayerBlock], structure: str, examples: int
+    problem: SettledProblem,
+    blocks: Sequence[LayerBlock],
+    structure: str,
+    examples: int,
+    rank: int | None,
 ) -> bool:
     """Whether the memory is so plentiful that the cost need not be counted."""
     available = available_bytes(problem.device)
@@ -266,7 +317,7 @@ def _surely_fits(
     # the workspace of a decomposition are at most 7 times what is stored (2 of factors and 5
     # of `eigh`), and the Jacobians of B examples with their squares 2B times. The search for
     # NaN takes at most 11 bytes for each entry of the largest parameter.
-    stored = STRUCTURES[structure].count_stored(blocks)
+    stored = STRUCTURES[structure].count_stored(blocks, rank)
     largest = max(parameter.numel() for parameter in problem.model.parameters())
     return max(8 * (7 + 2 * examples) * stored, 11 * largest) <= available
 
@@ -280,12 +331,10 @@ def _count_examples(batch: Batch) -> int:
     return next((len(part) if part.dim() else 1 for part in tensors), 1)
 
 
-def drop_mixing_layers(
-    problem: SettledProblem, batch: Batch, blocks: Sequence[LayerBlock]
-) -> tuple[LayerBlock, ...]:
-    """Drop layers that mix the examples of a batch, and warn of them."""
-    reasons = find_mixing_layers(problem, batch, blocks)
-    separable = tuple(block for block in blocks if block.layer.name not in reasons)
+def keep_separable_layers(taps: Tapped, batch: Batch) -> tuple[LayerBlock, ...]:
+    """Drop layers that mix the examples of the first batch, and warn of them; return the rest."""
+    reasons = drop_mixing_layers(taps, batch)
+    separable = tuple(taps.blocks.values())
     if reasons:
         first_reason = next(iter(reasons.values()))
         if not separable:
@@ -315,7 +364,6 @@ def make_posterior(
     problem: SettledProblem,
     subset: Subset,
     curvatures: Curvatures,
-    structure: str,
     precision: float,
     settings: LaplaceSettings,
 ) -> LaplacePosterior:
@@ -335,7 +383,6 @@ def make_posterior(
         precision=precision,
         fingerprint=fingerprint(problem.model),
         num_data=curvatures.num_data,
-        structure=structure,
         approximation=settings.approximation,
         log_likelihood=curvatures.log_likelihood_under(likelihood),
     )

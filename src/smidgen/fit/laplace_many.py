@@ -14,15 +14,17 @@ from typing import TypeVar
 from torch import nn
 
 from smidgen.curvature.accumulate import accumulate
+from smidgen.curvature.base import Operator
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import KroneckerAccumulator
-from smidgen.curvature.operators import Kronecker, Operator
 from smidgen.curvature.output_layers import check_last_layer
+from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, fill_settings, require_kind
 from smidgen.fit.laplace import (
     LaplaceSettings,
     cast_operators,
     check_fit,
-    drop_mixing_layers,
+    keep_separable_layers,
     make_posterior,
 )
 from smidgen.outputs.batches import check_batches
@@ -84,20 +86,21 @@ def laplace_many(
     all_blocks = [block for chosen in blocks.values() for block in chosen]
     check_fit(problem.model, Kronecker.structure, precision, all_blocks)
     with preserve_random_state(problem.model):
-        tracked = track(batches, "fitting", show=progress)
-        problem, first, read_once = problem.settle(tracked)
+        first, data = problem.read_first(track(batches, "fitting", show=progress))
         for subset in subsets.values():
             if subset.claims_last:
                 check_last_layer(problem, first, subset)
-        vectors = settings.backward_vectors(problem.likelihood)
-        around = drop_mixing_layers(problem, first, hulls(list(blocks.values())))
-        sums = KroneckerAccumulator(problem, around, settings.approximation, vectors)
-        accumulate(sums, problem, read_once, around, reduce)
+        with tapped(problem, hulls(list(blocks.values()))) as taps:
+            around = keep_separable_layers(taps, first)
+            problem = problem.with_likelihood(taps.likelihood)
+            vectors = settings.backward_vectors(problem.likelihood)
+            sums = KroneckerAccumulator(
+                problem, around, settings.approximation, vectors, rank=settings.rank
+            )
+            accumulate(sums, taps, data, reduce)
         curvatures = sums.finish(settings.num_data, decompose=False)
     first_subset = next(iter(subsets.values()))
-    base = make_posterior(
-        problem, first_subset, curvatures, Kronecker.structure, precision, settings
-    )
+    base = make_posterior(problem, first_subset, curvatures, precision, settings)
     return {
         name: _restrict(base, problem, sums, around, subsets[name], blocks[name])
         for name in track(list(subsets), "decomposing", show=progress)
@@ -118,12 +121,8 @@ def _restrict(
     operators: dict[str, Operator] = {}
     for block in blocks:
         name = block.layer.name
-        gradient, inputs = sums.factors(name, base.num_data / sums.seen)
         rows, columns = positions_in(tapped[name], block)
-        if rows is not None:
-            gradient = gradient[rows][:, rows]
-        if columns is not None:
-            inputs = inputs[columns][:, columns]
-        decomposed = {name: Kronecker.from_factors(gradient, inputs)}
+        scale = base.num_data / sums.seen
+        decomposed: dict[str, Operator] = {name: sums.decompose(name, scale, rows, columns)}
         operators |= cast_operators(decomposed, problem)
     return replace(base, subset=restrict_subset(subset, blocks), operators=operators)

@@ -10,8 +10,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.outputs.likelihood import Likelihood
-from smidgen.posterior.swag import CovarianceKind, SwagPosterior
-from smidgen.posterior.swag_collector import SwagCollector
+from smidgen.posterior.swag import CovarianceKind, SwagCollector, SwagPosterior
 from smidgen.weights.subset import Subset
 
 

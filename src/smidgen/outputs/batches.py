@@ -7,8 +7,10 @@ becomes inside the network is checked where it is summed.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +81,27 @@ def require_examples(outputs: Tensor) -> None:
     """Refuse the outputs of a batch that holds no example."""
     if not outputs.numel():
         raise DataError("a batch holds no example. Leave empty batches out.")
+
+
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """Put a batch on a device, without changing the batch itself."""
+    if isinstance(batch, Tensor):
+        # A tensor of inference mode cannot take part in autograd; its copy can.
+        return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
+    if isinstance(batch, Mapping):
+        # Other mappings become dicts: their copies might share their values.
+        moved = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
+        for key, value in batch.items():
+            moved[key] = move_batch(value, device)
+        return moved
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move_batch(item, device) for item in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(move_batch(item, device) for item in batch)
+    if hasattr(batch, "to"):
+        # A copy: the `to` of a graph changes the graph itself.
+        return copy(batch).to(device)
+    return batch
 
 
 def _tensors(value: Batch, name: str) -> Iterator[tuple[str, Tensor]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf, log, pi, sqrt
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,12 +25,20 @@ _TWO_CLASSES = ("quadrature", "probit")
 DRAWS = 128
 """How many draws of the logits the sampling link takes by default: to calibrate and to
 predict. They are quasi-random, and err less than 256 independent ones."""
+EXACT_CLASSES = 50
+"""Up to so many classes everything is exact by default."""
+FOLLOWED = 10
+"""How many of more classes are followed by default: with 60 classes, trained, the mean KL
+divergence from the probabilities of all was 0.0002 (all layers) and 0.008 (last layer)."""
 NODES = 12
 """How many nodes the quadrature of two classes has."""
-# A sum of exponentials below this may have lost terms that matter.
-_SMALL = 1e-250
 # From here on erfc is not far from underflow.
 _FAR = 25.0
+
+
+KEPT_CLASSES = 4096
+"""Of more classes a predictive keeps by default only those that are followed."""
+Keep = Literal["auto", "followed", "all"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +51,22 @@ class Link:
             "sampling" or "laplace-bridge".
         draws: Draws of the logits if the link samples.
         top: Give only this many classes of each example a covariance, its likeliest:
-            top − 1 backward passes. The others keep their distance to the likeliest.
+            top − 1 backward passes. The others keep their distance to the likeliest. "all"
+            follows every class; by default that is so up to 50, and above 10 are followed.
+        keep: "all" keeps the probabilities of all classes, and "followed" those of the
+            classes that are followed, as a `FollowedPredictive`. "auto" keeps all of 4,096
+            classes or fewer.
     """
 
     name: str = "auto"
     draws: int = DRAWS
-    top: int | None = None
+    top: int | Literal["all"] | None = None
+    keep: Keep = "auto"
+
+    @property
+    def followed(self) -> int | None:
+        """How many classes a settled link follows; None for all."""
+        return None if self.top == "all" else self.top
 
     def __post_init__(self) -> None:
         if self.name not in ("auto", *LINKS):
@@ -59,10 +78,15 @@ class Link:
             raise ArgumentError(
                 f"draws must be a whole number, 1 or more, got {self.draws!r}. Try {DRAWS}."
             )
+        if self.keep not in get_args(Keep):
+            raise ArgumentError(
+                f"keep must be one of {get_args(Keep)}, got {self.keep!r}. Leave it out for "
+                "'auto'."
+            )
 
     def refuse_for_draws(self) -> None:
         """Refuse a link where the network itself runs under draws of its weights."""
-        if self.name != "auto" or self.top is not None:
+        if self.name != "auto" or self.top is not None or self.keep == "followed":
             raise ArgumentError(
                 "link must be left out where a posterior predicts by draws of its weights, "
                 f"which need none, got {self}."
@@ -74,12 +98,13 @@ def damping_factor(variance: Tensor) -> Tensor:
     return (1 + pi / 8 * variance).rsqrt()
 
 
-def resolve_link(link: str, outputs: int, top: int | None = None) -> str:
+def resolve_link(link: str, outputs: int, top: int | str | None = None) -> str:
     """Pick the link for C classes: unless named, quadrature for two, sampling for more or `top`."""
-    if top is not None:
-        if isinstance(top, bool) or not isinstance(top, int) or not 2 <= top <= outputs:
+    if top is not None and top != "all":
+        if not is_whole(top) or not 2 <= int(top) <= outputs:
             raise ArgumentError(
-                f"top must be a whole number of classes, 2 to {outputs}, got {top!r}."
+                f"top must be a whole number of classes, 2 to {outputs}, or 'all', got "
+                f"{top!r}. Leave it out for the usual number."
             )
         if link not in ("auto", "sampling"):
             raise ArgumentError(
@@ -117,10 +142,10 @@ def at_temperatures(
         )
     contrasts = logits[..., 1:] - logits[..., :1]  # (..., B, C−1)
     if link in _TWO_CLASSES:
-        log_yes = two_class_link(link, covariance[..., 0, 0])
-        return lambda temperature: both_outcomes(
-            log_yes, contrasts[..., 0] / append_axes(temperature, 1)
-        )
+        outcomes = GaussianLogit.of(covariance[..., 0, 0]).log_outcomes
+        if link == "probit":
+            outcomes = partial(both_outcomes, two_class_link(link, covariance[..., 0, 0]))
+        return lambda temperature: outcomes(contrasts[..., 0] / append_axes(temperature, 1))
     if link == "laplace-bridge":
         full = centre(covariance, logits.shape[-1])
         return lambda temperature: laplace_bridge(
@@ -131,50 +156,16 @@ def at_temperatures(
 
 
 def targets_at_temperatures(
-    link: str,
-    logits: Tensor,
-    covariance: Tensor,
-    targets: Tensor,
-    *,
-    normals: Tensor | None = None,
+    link: str, logits: Tensor, targets: Tensor, covariance: Tensor
 ) -> Callable[[float | Tensor], Tensor]:
-    """Prepare log-probabilities (..., B) of targets (B,) as a function of temperatures (...)."""
-    contrasts = logits[..., 1:] - logits[..., :1]
+    """Prepare log-probabilities (..., B) of targets (B,), of any link that does not sample."""
     if link in _TWO_CLASSES:
+        contrasts = logits[..., 1] - logits[..., 0]
         log_yes = two_class_link(link, covariance[..., 0, 0])
-        towards = contrasts[..., 0] * (2 * targets - 1)
+        towards = contrasts * (2 * targets - 1)
         return lambda temperature: log_yes(towards / append_axes(temperature, 1))
-    if link != "sampling":
-        at = at_temperatures(link, logits, covariance)
-        return lambda temperature: pick_class(at(temperature), targets)
-    noise = with_first_class(noise_draws(covariance, normals))  # (..., B, S, C)
-    return _sampled_targets(noise, logits, targets)
-
-
-def _sampled_targets(
-    noise: Tensor, logits: Tensor, targets: Tensor
-) -> Callable[[float | Tensor], Tensor]:
-    # Only the target's probability is computed, and its sum over classes, Σ_c e^(n_c) e^(m_c/T),
-    # is a product of matrices: exponentials of the noise n, of which there are most, are taken
-    # once. Both are scaled to one at most; a sum that vanishes so is computed in logarithms.
-    peaks = noise.amax(-1, keepdim=True)  # (..., B, S, 1)
-    factors = (noise - peaks).exp()
-    chosen = pick_class(noise, targets[:, None]) - peaks[..., 0]  # (..., B, S)
-    distances = logits - pick_class(logits, targets)[..., None]  # (B, C)
-
-    def at(temperature: float | Tensor) -> Tensor:
-        means = distances / append_axes(temperature, 2)
-        means = means.expand(*noise.shape[:-2], -1)  # (..., B, C)
-        top = means.amax(-1, keepdim=True)
-        sums = (factors @ (means - top).exp()[..., None])[..., 0]  # (..., B, S)
-        logs = sums.log()
-        small = sums < _SMALL
-        if small.any():
-            drawn = noise - peaks + (means - top)[..., None, :]
-            logs[small] = drawn[small].logsumexp(-1)
-        return log_mean((chosen - logs)[..., None])[..., 0] - top[..., 0]
-
-    return at
+    at = at_temperatures(link, logits, covariance)
+    return lambda temperature: pick_class(at(temperature), targets)
 
 
 def draws_at_temperatures(
@@ -281,9 +272,17 @@ class GaussianLogit:
 
     def log_prob(self, mean: Tensor) -> Tensor:
         """Compute log E σ(f) for means (...)."""
+        return torch.where(mean < 0, *self._log_pair(mean))
+
+    def log_outcomes(self, mean: Tensor) -> Tensor:
+        """Compute log E σ(−f) and log E σ(f), (..., 2), for means (...)."""
+        sides = torch.stack([mean > 0, mean < 0])
+        return torch.where(sides, *self._log_pair(mean)).movedim(0, -1)
+
+    def _log_pair(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         # The smaller probability, half at most, is computed; the larger is one minus it.
         smaller = self._log_tail(mean.abs()).clamp_max(-log(2))
-        return torch.where(mean < 0, smaller, (-smaller.exp()).log1p())
+        return smaller, (-smaller.exp()).log1p()
 
     def information(self, mean: Tensor) -> Tensor:
         """Compute H[E σ(f)] − E H[σ(f)] in nats for means (...)."""
@@ -296,7 +295,7 @@ class GaussianLogit:
         r = self.reciprocals
         density = (-0.5 * (mean[..., None] * r).square()).exp() / sqrt(2 * pi)
         weights = (_WEIGHTS * 4 * _SCALES.square()).to(mean)
-        return entropy_of(both_outcomes(self.log_prob, mean)) - (r * density) @ weights
+        return entropy_of(self.log_outcomes(mean)) - (r * density) @ weights
 
     def _log_tail(self, size: Tensor) -> Tensor:
         """Compute log E σ(f) for means of −size."""

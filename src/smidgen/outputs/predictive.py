@@ -93,8 +93,40 @@ class Predictive(ABC):
         )
 
 
+class ClassPredictive(Predictive):
+    """One of C classes for each example, whether all of their probabilities are kept or not."""
+
+    @property
+    @abstractmethod
+    def class_count(self) -> int:
+        """How many classes there are."""
+
+    @property
+    @abstractmethod
+    def known_log_probs(self) -> Tensor:
+        """The log-probabilities that were kept, (B, ...)."""
+
+    @property
+    @abstractmethod
+    def predicted(self) -> Tensor:
+        """The likeliest class, (B,)."""
+
+    @property
+    @abstractmethod
+    def confidence(self) -> Tensor:
+        """Probability of the likeliest class, (B,)."""
+
+    @abstractmethod
+    def log_prob_of(self, targets: Tensor) -> Tensor:
+        """Log-probability of a class of each example, (B,)."""
+
+    @abstractmethod
+    def squared_error_of(self, targets: Tensor) -> Tensor:
+        """Σ (p − truth)² over classes, (B,)."""
+
+
 @dataclass(frozen=True, eq=False)
-class CategoricalPredictive(Predictive):
+class CategoricalPredictive(ClassPredictive):
     """Class probabilities.
 
     `logit_covariance` is that of the *centred* logits, (B, C, C), whatever the link: a
@@ -130,6 +162,16 @@ class CategoricalPredictive(Predictive):
         return self.log_probs.exp()
 
     @property
+    def class_count(self) -> int:
+        """How many classes there are."""
+        return self.log_probs.shape[1]
+
+    @property
+    def known_log_probs(self) -> Tensor:
+        """All log-probabilities, (B, C)."""
+        return self.log_probs
+
+    @property
     def predicted(self) -> Tensor:
         """The likeliest class, (B,)."""
         return self.log_probs.argmax(-1)
@@ -160,6 +202,15 @@ class CategoricalPredictive(Predictive):
         # The link may be an approximation with less entropy than the Gaussian it is of.
         return None if information is None else information.minimum(self.entropy)
 
+    def log_prob_of(self, targets: Tensor) -> Tensor:
+        """Log-probability of a class of each example, (B,)."""
+        return self.log_probs.double().gather(-1, targets[:, None]).squeeze(-1)
+
+    def squared_error_of(self, targets: Tensor) -> Tensor:
+        """Σ (p − truth)² over classes, (B,)."""
+        truth = torch.nn.functional.one_hot(targets, self.class_count)
+        return (self.probs.double() - truth).square().sum(-1)
+
     def _gaussian_information(self, covariance: Tensor) -> Tensor:
         """H[E p] − E H[p] under Gaussian logits: exact for two classes, else by draws."""
         contrasts, variances = self.logits[:, 1:] - self.logits[:, :1], between(covariance)
@@ -185,7 +236,7 @@ class CategoricalPredictive(Predictive):
             listed["classes"] = self.classes
         if self.logit_variance is not None:
             listed["logit_variance"] = self.logit_variance
-        return _list_rows(listed, self.mutual_information)
+        return list_rows(listed, self.mutual_information)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +289,7 @@ class BernoulliPredictive(Predictive):
         listed = {"probs": self.probs, "logits": self.logits, "entropy": self.entropy}
         if self.logit_variance is not None:
             listed["logit_variance"] = self.logit_variance
-        return _list_rows(listed, self.mutual_information)
+        return list_rows(listed, self.mutual_information)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +330,7 @@ class GaussianPredictive(Predictive):
             "total_variance": self.total_variance,
             "entropy": self.entropy,
         }
-        return _list_rows(listed, self.mutual_information)
+        return list_rows(listed, self.mutual_information)
 
 
 def concatenate(predictives: Sequence[Predictive]) -> Predictive:
@@ -289,9 +340,10 @@ def concatenate(predictives: Sequence[Predictive]) -> Predictive:
     )
 
 
-def _list_rows(
+def list_rows(
     tensors: dict[str, Tensor], information: Tensor | None
 ) -> dict[str, list[object]]:
+    """List tensors by name, and the mutual information where it is defined."""
     if information is not None:
         tensors = {**tensors, "mutual_information": information}
     return {name: tensor.tolist() for name, tensor in tensors.items()}

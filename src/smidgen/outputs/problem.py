@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Self, TypeVar
@@ -18,6 +16,7 @@ from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.batches import (
     check_batches,
     in_batch,
+    move_batch,
     refuse_not_finite,
     require_examples,
 )
@@ -25,6 +24,8 @@ from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelih
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.logits import find_logits
 from smidgen.runtime.guard import preserve_random_state, require_runs, set_modes
+from smidgen.runtime.keeping.shadows import lend_shadow
+from smidgen.runtime.keeping.structure import Structure
 from smidgen.runtime.shadow import (
     find_origin,
     is_shadow,
@@ -116,6 +117,15 @@ class Problem:
         set_modes(shadowed.model, dropout=dropout)
         return shadowed
 
+    @contextmanager
+    def on_lent_shadow(self) -> Iterator[Self]:
+        """Pose the problem on a shadow that is given back, for passes that replace no weights."""
+        # Made anew only where the model, or the shadow last given back, has changed.
+        with lend_shadow(self.model, self.forward) as (model, forward):
+            yield (
+                self if model is self.model else replace(self, model=model, forward=forward)
+            )
+
     def _with_shadow(self) -> Self:
         # A forward that knows the model by a name of its own gets the shadow under it.
         model, forward = shadow_values(self.model, self.model, self.forward)
@@ -150,7 +160,7 @@ class Problem:
     ) -> Result:
         if not is_shadow(self.model):
             return self._with_shadow()._run(batch, device, replaced, work)
-        moved = _move(batch, device)
+        moved = move_batch(batch, device)
         with swap_tensors(self.model, replaced):
             with require_runs(find_origin(self.model), lambda: self.depends_on(batch)):
                 outputs = self.forward(self.model, moved)
@@ -166,7 +176,7 @@ class Problem:
         }
         try:
             with swap_tensors(self.model, nothing):
-                outputs = self.forward(self.model, _move(batch, self.device))
+                outputs = self.forward(self.model, move_batch(batch, self.device))
         except Exception:
             # A network that fails on NaN has seen it.
             return True
@@ -174,7 +184,7 @@ class Problem:
 
     def training_outputs(self, batch: Batch) -> Tensor:
         """Compute outputs (R, C) on the model's own weights, for training them."""
-        outputs = _as_rows(self.forward(self.model, _move(batch, self.device)))
+        outputs = _as_rows(self.forward(self.model, move_batch(batch, self.device)))
         return outputs.flatten(0, -2)
 
     @contextmanager
@@ -196,6 +206,15 @@ class Problem:
         self, batches: Iterable[Batch]
     ) -> tuple[SettledProblem, Batch, Iterator[Batch]]:
         """Infer the likelihood, unless known, from the first batch; return that and all batches."""
+        first, read_once = self.read_first(batches)
+        if self.likelihood is not None:
+            return self.with_likelihood(self.likelihood), first, read_once
+        # In no mode of training, which might draw or refuse a single example.
+        with in_batch(1), torch.no_grad(), preserve_random_state(self.model):
+            return self.settle_by(first, self.on_shadow().outputs(first)), first, read_once
+
+    def read_first(self, batches: Iterable[Batch]) -> tuple[Batch, Iterator[Batch]]:
+        """Read the first batch and refuse it if no pass could use it; return it, and all."""
         check_batches(batches)
         iterator = iter(batches)
         try:
@@ -207,13 +226,14 @@ class Problem:
             ) from None
         with self.reading(first, 1):
             self._refuse_unshifted(first)
-            likelihood = self.likelihood
-            if likelihood is None:
-                # In no mode of training, which might draw or refuse a single example.
-                with torch.no_grad(), preserve_random_state(self.model):
-                    outputs = self.on_shadow().outputs(first)
-                likelihood = _infer_likelihood(self.model, outputs, self.targets(first))
-        return self.with_likelihood(likelihood), first, chain([first], iterator)
+        return first, chain([first], iterator)
+
+    def settle_by(self, batch: Batch, outputs: Tensor) -> SettledProblem:
+        """Infer the likelihood, unless known, from the outputs of a batch."""
+        targets, known = self.targets(batch), self.likelihood
+        return self.with_likelihood(
+            known or _infer_likelihood(self.model, outputs, targets)
+        )
 
     def with_likelihood(self, likelihood: Likelihood) -> SettledProblem:
         """Say what the outputs mean."""
@@ -229,6 +249,11 @@ class Problem:
                 "its outputs. Pass smidgen.integrations.causal.make_causal_problem(model) in "
                 "place of the model, here and wherever it is fitted, tuned or predicted."
             )
+
+    @property
+    def structure(self) -> Structure | None:
+        """Of a problem on a lent shadow, the model's structure, if it can be kept."""
+        return find_origin(self.model).structure if is_shadow(self.model) else None
 
     @property
     def device(self) -> torch.device:
@@ -309,6 +334,17 @@ def as_problem(model: nn.Module | Problem) -> Problem:
     )
 
 
+def declared_likelihood(model: nn.Module) -> Likelihood | None:
+    """What the outputs of a classifier or regression of Hugging Face mean, by its config."""
+    config = getattr(model, "config", None)
+    count, kind = getattr(config, "num_labels", None), getattr(config, "problem_type", None)
+    if not isinstance(count, int) or "ForSequence" not in type(model).__name__:
+        return None
+    if kind == "regression" or count == 1:
+        return Gaussian(count)
+    return Bernoulli(count) if kind == "multi_label_classification" else Categorical(count)
+
+
 def _infer_likelihood(
     model: nn.Module, outputs: Tensor, targets: Tensor | None
 ) -> Likelihood:
@@ -345,23 +381,3 @@ def _as_rows(outputs: Tensor) -> Tensor:
     if outputs.dim() == 1:
         outputs = outputs[:, None]
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-
-
-def _move(batch: Batch, device: torch.device) -> Batch:
-    if isinstance(batch, Tensor):
-        # A tensor of inference mode cannot take part in autograd; its copy can.
-        return (batch.clone() if batch.is_inference() else batch.detach()).to(device)
-    if isinstance(batch, Mapping):
-        # Other mappings become dicts: their copies might share their values.
-        moved = copy(batch) if isinstance(batch, (dict, UserDict)) else {}
-        for key, value in batch.items():
-            moved[key] = _move(value, device)
-        return moved
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_move(item, device) for item in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_move(item, device) for item in batch)
-    if hasattr(batch, "to"):
-        # A copy: the `to` of a graph changes the graph itself.
-        return copy(batch).to(device)
-    return batch

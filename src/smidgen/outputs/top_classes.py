@@ -16,8 +16,21 @@ from math import inf, log
 import torch
 from torch import Tensor
 
+from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.information import mixture_information
-from smidgen.outputs.links import append_axes, noise_draws, with_first_class
+from smidgen.outputs.links import (
+    append_axes,
+    centre,
+    log_mean,
+    noise_draws,
+    pick_class,
+    with_first_class,
+)
+from smidgen.outputs.log_sum_table import LogSumTable
+from smidgen.outputs.temperature_curve import Means, Slopes
+
+# Sums over more classes are tabulated where many temperatures are asked for.
+_DIRECT_CLASSES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +42,19 @@ class TopClasses:
     @classmethod
     def of(cls, logits: Tensor, count: int) -> TopClasses:
         """Take the largest logits of each row (B, C); of equals, the first classes."""
-        # A stable sort, so that one row gives one answer on every device.
-        order = logits.sort(stable=True, dim=-1, descending=True).indices
-        # A copy: a view would hold the order of all classes as long as the prediction.
-        return cls(order[:, :count].clone())
+        # Stable sorts, so that one row gives one answer on every device: `topk` alone takes
+        # equals in any order. It finds the last value that counts; where more classes have
+        # at least that than are taken, all of the row are sorted.
+        values, found = logits.topk(count, dim=-1)
+        found = found.sort(dim=-1).values
+        order = logits.gather(-1, found).sort(stable=True, dim=-1, descending=True).indices
+        numbers = found.gather(-1, order)
+        tied = (logits >= values[:, -1:]).sum(-1) > count
+        if tied.any():
+            # Indexing copies: a view would hold the order of all classes.
+            sorted_rows = logits[tied].sort(stable=True, dim=-1, descending=True)
+            numbers[tied] = sorted_rows.indices[:, :count]
+        return cls(numbers)
 
     def directions(self, outputs: Tensor) -> Tensor:
         """The differences f_c − f_top as combinations of the outputs: (m−1, B, C)."""
@@ -70,6 +92,31 @@ class TopClasses:
 
         return sampled
 
+    def means_for(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Means]:
+        """Which class's noise each target (B,) has, (B,), and the means of m classes."""
+        # The likeliest class and all that are not followed share its noise, so they act as
+        # one: its mean is the log-sum-exp of theirs, whose derivatives in 1/T are the mean
+        # and the variance of their distances.
+        distances = logits - pick_class(logits, targets)[..., None]  # (B, C)
+        followed = distances.gather(-1, self.numbers[:, 1:])
+        apart = torch.zeros_like(distances, dtype=torch.bool)
+        apart = apart.scatter(-1, self.numbers[:, 1:], True)
+        is_target = self.numbers[:, 1:] == targets[:, None]
+        places = (is_target * torch.arange(1, self.numbers.shape[1])).sum(-1)
+        together = _log_sum_of(distances, apart)
+
+        def means(inverse: Tensor) -> Slopes:
+            total, first, second = together(inverse)
+            others = followed * inverse
+            still = torch.zeros_like(others)
+            return (
+                torch.cat([total, others], -1),
+                torch.cat([first, followed.expand_as(others)], -1),
+                torch.cat([second, still], -1),
+            )
+
+        return places, means
+
     def information(
         self,
         logits: Tensor,
@@ -84,3 +131,58 @@ class TopClasses:
         drawn = with_first_class(means[..., None, :] + noise_draws(covariance, normals))
         rest = remaining.logsumexp(-1)[..., None, None].expand(*drawn.shape[:-1], 1)
         return mixture_information(torch.cat([drawn, rest], -1).log_softmax(-1))
+
+    def predictive(
+        self,
+        logits: Tensor,
+        covariance: Tensor,
+        temperature: float,
+        *,
+        normals: Tensor | None = None,
+    ) -> FollowedPredictive:
+        """Keep the followed classes (B, m) of the same draws, and sums over the others."""
+        means, remaining = self.grouped(logits / temperature)
+        drawn = with_first_class(means[..., None, :] + noise_draws(covariance, normals))
+        rest = remaining.logsumexp(-1)  # (B,)
+        others = rest[:, None, None].expand(*drawn.shape[:-1], 1)
+        grouped = torch.cat([drawn, others], -1).log_softmax(-1)  # (B, S, m+1)
+        log_probs = log_mean(grouped)
+        # Every remaining class has its share of what they have together.
+        shares = (remaining - rest[:, None]).exp()
+        together = log_probs[:, -1].exp()
+        spread = torch.special.entr(shares).sum(-1)
+        own = logits.gather(-1, self.numbers)
+        nothing = rest.isinf()  # all classes were followed
+        return FollowedPredictive(
+            classes=self.numbers,
+            class_log_probs=log_probs[:, :-1],
+            class_logits=own,
+            logit_covariance=centre(covariance, self.numbers.shape[1]),
+            remaining_log_prob=log_probs[:, -1],
+            remaining_entropy=torch.where(
+                nothing, 0, together * spread + torch.special.entr(together)
+            ),
+            remaining_squares=torch.where(
+                nothing, 0, together.square() * shares.square().sum(-1)
+            ),
+            remaining_scale=log_probs[:, -1] - rest - own[:, 0] / temperature,
+            information=mixture_information(grouped),
+            outputs=logits.shape[-1],
+            temperature=temperature,
+        )
+
+
+def _log_sum_of(distances: Tensor, apart: Tensor) -> Means:
+    """Log-sum-exp (..., B, 1) of distances over T but for those apart, with derivatives."""
+    if distances.shape[-1] > _DIRECT_CLASSES:
+        return LogSumTable(distances.masked_fill(apart, -inf)).at
+
+    def direct(inverse: Tensor) -> Slopes:
+        scaled = (distances * inverse).masked_fill(apart, -inf)  # (..., B, C)
+        total = scaled.logsumexp(-1, keepdim=True)
+        shares = (scaled - total).exp()
+        first = (shares * distances).sum(-1, keepdim=True)
+        second = (shares * distances.square()).sum(-1, keepdim=True) - first.square()
+        return total, first, second
+
+    return direct

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -150,16 +150,18 @@ class PlanSettings:
     """Further arguments of `plan`.
 
     Args:
-        fisher_draws: Labels that `fit.laplace` is to draw for each output.
-        top: How many classes of each example calibration and `predict` are to consider.
+        fisher_draws: Labels that `fit.laplace` is to draw for each output, or "exact"; by
+            default as many as it draws by default.
+        top: How many classes of each example calibration and `predict` are to follow, or
+            "all"; by default as many as they follow by default.
         rank: Deviations that SWAG keeps.
         steps: Steps that SWAG takes, to estimate the time for.
         batch_size: Texts in a batch of tokens, where no batch is given.
         max_length: Tokens of each text.
     """
 
-    fisher_draws: int | None = None
-    top: int | None = None
+    fisher_draws: int | Literal["exact"] | None = None
+    top: int | Literal["all"] | None = None
     rank: int = 20
     steps: int = 2000
     batch_size: int = 16
@@ -169,6 +171,8 @@ class PlanSettings:
         """Refuse values that are out of range or meant for another method."""
         least = {"rank": 2, "top": 2}
         for name, number in asdict(self).items():
+            if number in {"fisher_draws": ("exact",), "top": ("all",)}.get(name, ()):
+                continue
             if number is not None and number < least.get(name, 1):
                 raise ArgumentError(
                     f"{name} must be {least.get(name, 1)} or more, got {number}."
@@ -222,7 +226,7 @@ def plan(
     if method == "laplace":
         _check_structure(problem.model, subset, structure)
     trace, notes = _trace(problem, batch, settings.batch_size)
-    outputs = trace.outputs or settings.top
+    outputs = trace.outputs or (0 if settings.top == "all" else settings.top)
     guess = Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
     settled = problem.with_likelihood(problem.likelihood or guess)
     setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)

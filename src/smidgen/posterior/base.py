@@ -124,10 +124,12 @@ class Posterior(ABC):
         blocks: Sequence[LayerBlock],
         precisions: Tensor | None = None,
         label: Callable[[str], Hashable] = lambda _: "all",
+        tolerance: float | None = None,
     ) -> list[CovarianceTerm]:
         """List the terms of the linearised outputs' covariance, one for each operator."""
         # Precisions, (P,), are for unit noise, by default the posterior's own; `label` maps
-        # an operator's name to the sum that its term joins.
+        # an operator's name to the sum that its term joins. With its own precisions variances
+        # may be off by a relative `tolerance`, where that saves work.
         raise StructureError(f"a {self.method} posterior is not linearised.")
 
     @property

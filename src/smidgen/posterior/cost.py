@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.curvature.output_layers import guess_output_layers
 from smidgen.errors import ResourceError
+from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.memory import LIMIT, available_bytes, format_bytes
 from smidgen.types import Batch
@@ -35,23 +37,24 @@ class Setting:
     directions: int  # backward passes for each batch of a prediction
     checked_bytes: int  # what the search for NaN takes
     rank: int  # deviations that SWAG keeps
+    most_vectors: int | None = None  # of a Kronecker factor; by default of wide sides only
 
     @classmethod
     def of(
         cls,
         problem: SettledProblem,
-        draws: int | None = None,
-        top: int | None = None,
+        draws: int | Literal["exact"] | None = None,
+        top: int | Literal["all"] | None = None,
         rank: int = 20,
     ) -> Setting:
         """Derive from a problem what a fit and `predict` would do."""
         likelihood = problem.likelihood
-        link = likelihood.resolve_link("auto", top)
+        link = likelihood.settle_link(Link(top=top))
         checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         return cls(
             problem.working_type.itemsize,
-            draws or likelihood.root_count,
-            likelihood.direction_count(link, top),
+            likelihood.settle_draws(draws) or likelihood.root_count,
+            likelihood.direction_count(link.name, link.followed),
             max(checked, default=0),
             rank,
         )

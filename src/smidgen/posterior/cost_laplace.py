@@ -30,14 +30,17 @@ from typing import ClassVar
 
 from torch import nn
 
+from smidgen.curvature.base import Operator
 from smidgen.curvature.dry_run import ActivationTrace
+from smidgen.curvature.factors.factor_sum import count_rows
+from smidgen.curvature.factors.low_rank import cap_ranks
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.operators import (
     STRUCTURES,
     Dense,
     Diagonal,
     Eigenbasis,
-    Kronecker,
-    Operator,
+    Isotropic,
 )
 from smidgen.posterior.cost import SLACK, Cost, CostModel, Setting
 from smidgen.posterior.output_covariance import KEPT_BYTES
@@ -63,9 +66,9 @@ def laplace_cost(
     setting: Setting,
 ) -> Cost:
     """Count what a Laplace posterior costs; without runs in the trace, no activations."""
-    kind = _STRUCTURES[structure](find_blocks(model, subset), trace, setting.itemsize)
+    kind = _STRUCTURES[structure](find_blocks(model, subset), trace, setting)
     indices, _ = subset.to_tensors()
-    operators = kind.e * kind.operator.count_stored(kind.blocks)
+    operators = kind.e * kind.operator.count_stored(kind.blocks, setting.most_vectors)
     fit = kind.fit_peak(setting.columns, operators)
     return Cost(
         weights=kind.size,
@@ -87,9 +90,9 @@ class _Structure(ABC):
     passes: ClassVar[int] = 1
 
     def __init__(
-        self, blocks: Sequence[LayerBlock], trace: ActivationTrace, itemsize: int
+        self, blocks: Sequence[LayerBlock], trace: ActivationTrace, setting: Setting
     ) -> None:
-        self.blocks, self.trace, self.e = blocks, trace, itemsize
+        self.blocks, self.trace, self.e = blocks, trace, setting.itemsize
         self.size = sum(block.size for block in blocks)
         self.factors = sum(b.row_count**2 + b.column_count**2 for b in blocks)
         pieces = trace.graph({block.layer.name for block in blocks})
@@ -130,7 +133,9 @@ class _Structure(ABC):
             else:
                 passing = max(passing, size)
         back = self.graph + (directions - 1) * self.deltas + self.swing
-        work = 2 * directions * self.deltas + self._contraction_work(directions) + passing
+        # Those of several directions are joined, which takes a copy.
+        joined = directions * (1 + (directions > 1)) * self.deltas
+        work = joined + self._contraction_work(directions) + passing
         followed = (_DOUBLE + self.e) * (1 + directions) * self.trace.output_numbers
         scored = _LINK_COPIES * _DOUBLE * self.trace.output_numbers
         return max(cached + self.inputs + followed + max(back, work), scored)
@@ -172,16 +177,37 @@ class _Structure(ABC):
 
     def _contraction_work(self, directions: int) -> int:
         """Inputs joined and rotated, δ rotated, Jacobians, and one product of two."""
+        # One Jacobian alone is squared in place.
+        products = directions + (directions > 1)
         return max(
             2 * self.side(b, b.column_count)
             + directions * self.side(b, b.row_count)
-            + (directions + 1) * self.trace.examples * self.e * b.size
+            + products * self.trace.examples * self.e * b.size
             for b in self.blocks
         )
 
 
 class _KroneckerStructure(_Structure):
     operator: ClassVar[type[Operator]] = Kronecker
+
+    def __init__(
+        self, blocks: Sequence[LayerBlock], trace: ActivationTrace, setting: Setting
+    ) -> None:
+        super().__init__(blocks, trace, setting)
+        self.widest = max(max(b.row_count, b.column_count) for b in blocks)
+        if self.passes == 1:
+            self._count_sketches(setting.most_vectors)
+
+    def _count_sketches(self, rank: int | None) -> None:
+        """Of sides whose rank is capped, count the rows of their sketches, and no square."""
+        sides = [(block.row_count, block.column_count) for block in self.blocks]
+        pairs = [
+            (side, most)
+            for pair, ranks in zip(sides, cap_ranks(sides, rank), strict=True)
+            for side, most in zip(pair, ranks, strict=True)
+        ]
+        self.factors = sum(side * count_rows(side, most) for side, most in pairs)
+        self.widest = max(count_rows(side, most) for side, most in pairs)
 
     def fit_peak(self, columns: int, operators: int) -> int:
         factors = _DOUBLE * self.factors
@@ -190,14 +216,10 @@ class _KroneckerStructure(_Structure):
     def _factor_peak(self, columns: int) -> int:
         """Peak of the pass that sums the factors, and of their decomposition."""
         factors = _DOUBLE * self.factors
-        largest = max(max(b.row_count, b.column_count) for b in self.blocks)
-        decomposing = 2 * factors + _DOUBLE * _EIGH_MATRICES * largest**2
+        decomposing = 2 * factors + _DOUBLE * _EIGH_MATRICES * self.widest**2
         # Two copies of a layer's inputs (ones in, padding out) and a product of sides.
-        work = max(
-            2 * self.side(b, b.column_count)
-            + (self.e + _DOUBLE) * max(b.row_count, b.column_count) ** 2
-            for b in self.blocks
-        )
+        inputs = max(2 * self.side(b, b.column_count) for b in self.blocks)
+        work = inputs + (self.e + _DOUBLE) * self.widest**2
         return max(factors + self._pass(columns, work), decomposing)
 
     def pass_work(self, columns: int) -> int:
@@ -257,10 +279,44 @@ class _DenseStructure(_Structure):
         return _EIGH_WORK * self.size**3
 
     def _contraction_work(self, directions: int) -> int:
-        return (3 * directions + 1) * self.trace.examples * self.e * self.size
+        products = 3 * directions + (directions > 1)
+        return products * self.trace.examples * self.e * self.size
 
 
-_KINDS = (_KroneckerStructure, _EigenbasisStructure, _DiagonalStructure, _DenseStructure)
+class _IsotropicStructure(_Structure):
+    operator = Isotropic
+
+    def fit_peak(self, columns: int, operators: int) -> int:
+        return 0
+
+    def pass_work(self, columns: int) -> int:
+        return 0
+
+    def final_work(self) -> int:
+        return 0
+
+    def predict_peak(self, directions: int, precisions: int) -> int:
+        # There are no weights 1/(h + τ) to keep.
+        return super().predict_peak(directions, 0)
+
+    def _contraction_work(self, directions: int) -> int:
+        """Two T × T matrices, or the Jacobians where those are smaller."""
+        return max(
+            min(
+                2 * self.side(b, self.trace.positions(b.layer.name)),
+                directions * self.trace.examples * self.e * b.size,
+            )
+            for b in self.blocks
+        )
+
+
+_KINDS = (
+    _KroneckerStructure,
+    _EigenbasisStructure,
+    _DiagonalStructure,
+    _DenseStructure,
+    _IsotropicStructure,
+)
 _STRUCTURES: Mapping[str, type[_Structure]] = {k.operator.structure: k for k in _KINDS}
 LAPLACE_COSTS = CostModel(
     cost=laplace_cost,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -11,10 +12,17 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.operators import JOINT, STRUCTURES, Operator
-from smidgen.errors import ArgumentError, StoreError
+from smidgen.curvature.base import Operator
+from smidgen.curvature.factors.low_rank import (
+    MORE_VECTORS,
+    TOLD_ERROR,
+    TOLERANCE,
+    check_tolerance,
+)
+from smidgen.curvature.operators import JOINT, STRUCTURES, Isotropic
+from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.outputs.likelihood import Gaussian
-from smidgen.outputs.problem import Problem
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.posterior.base import (
     Calibration,
     Config,
@@ -23,10 +31,11 @@ from smidgen.posterior.base import (
     Tensors,
     check_positive,
 )
+from smidgen.posterior.operator_store import pack_operators, unpack_operators
 from smidgen.posterior.output_covariance import CovarianceTerm
-from smidgen.runtime.artifact import require_finite
-from smidgen.runtime.guard import require_fingerprint
+from smidgen.runtime.guard import fingerprint, require_fingerprint
 from smidgen.weights.blocks import LayerBlock, find_blocks
+from smidgen.weights.subset import Subset
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -38,21 +47,19 @@ class LaplacePosterior(Posterior):
     Args:
         operators: The curvature of each affine layer, by the layer's name; or one for all.
         precision: Prior precision τ, or one for each operator by its name.
-        structure: How the curvature is kept: "kron", "ekfac", "diag" or "full".
         approximation: How positions share weights: "expand" or "reduce".
         log_likelihood: That of the training data at the trained weights, if labelled.
     """
 
     operators: Mapping[str, Operator]
     precision: float | Mapping[str, float]
-    structure: str = "kron"
     approximation: str = "reduce"
     log_likelihood: float | None = None
     calibration: Calibration | None = field(default=None)
     method = "laplace"
     linearised = True
     packed_types = {
-        "structure": str,
+        "structure": str | dict[str, str],
         "approximation": Literal["expand", "reduce"],
         "precision": float | dict[str, float],
         "log_likelihood": float | None,
@@ -76,6 +83,24 @@ class LaplacePosterior(Posterior):
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
 
     @property
+    def structure(self) -> str:
+        """How the curvature is kept, "kron" say; of operators of several kinds, all of them."""
+        kinds = {operator.structure for operator in self.operators.values()}
+        return " + ".join(kind for kind in STRUCTURES if kind in kinds)
+
+    @property
+    def variance_error(self) -> float:
+        """How far off a variance of the outputs may be, relatively, by low-rank factors."""
+        return max(
+            operator.bound_error(self._unit_precision(name))
+            for name, operator in self.operators.items()
+        )
+
+    def bound_error(self, precision: float) -> float:
+        """The same under another precision, one for all operators and for unit noise."""
+        return max(op.bound_error(precision) for op in self.operators.values())
+
+    @property
     def precisions(self) -> dict[str, float]:
         """The prior precision of each operator."""
         return {name: self.precision_of(name) for name in self.operators}
@@ -95,6 +120,10 @@ class LaplacePosterior(Posterior):
         """The prior precision of one operator."""
         prior = self.precision
         return prior[name] if isinstance(prior, Mapping) else prior
+
+    def _unit_precision(self, name: str) -> float:
+        """The same for unit noise, for which the curvature is kept."""
+        return self.precision_of(name) * self.likelihood.scale
 
     def require(self, model: nn.Module) -> None:
         """Refuse a model with other weights than it was fitted to."""
@@ -126,29 +155,74 @@ class LaplacePosterior(Posterior):
         blocks: Sequence[LayerBlock],
         precisions: Tensor | None = None,
         label: Callable[[str], Hashable] = lambda _: "all",
+        tolerance: float | None = None,
     ) -> list[CovarianceTerm]:
         """List the terms of the linearised outputs' covariance, one for each operator."""
+        if precisions is None:
+            # Of what was compressed within the same tolerance, rounding is not told.
+            self._warn_of_error(TOLD_ERROR if tolerance is None else 1.01 * tolerance)
         layers = tuple(block.layer.name for block in blocks)
         terms = []
         for name, operator in self.operators.items():
             grid = precisions
             if grid is None:
-                precision = self.precision_of(name) * self.likelihood.scale
+                precision = self._unit_precision(name)
                 grid = torch.tensor([precision], dtype=torch.float64)
+                if tolerance is not None:
+                    operator = operator.shortcut(precision, tolerance)
             spanned = layers if operator.joint else (name,)
             terms.append(CovarianceTerm(label(name), spanned, operator, grid))
         return terms
+
+    def compress(self, tolerance: float = TOLERANCE) -> LaplacePosterior:
+        """Keep only what variances at its own precision need: a small posterior to save.
+
+        Calibrate first: at a much smaller precision the error would be larger.
+
+        Args:
+            tolerance: By how much, relatively, a variance of the outputs may be off, in
+                (0, 1).
+
+        Returns:
+            The same posterior with fewer eigenvectors; `variance_error` bounds the error.
+
+        Raises:
+            ArgumentError: If the tolerance is not in (0, 1).
+        """
+        check_tolerance(tolerance, none=False)
+        smaller = {
+            name: operator.compress(self._unit_precision(name), tolerance)
+            for name, operator in self.operators.items()
+        }
+        posterior = replace(self, operators=smaller)
+        posterior._warn_of_error(tolerance)
+        return posterior
+
+    def _warn_of_error(self, most: float) -> None:
+        error = self.variance_error
+        if error > most:
+            warnings.warn(
+                f"variances may be off by up to {error:.1%} at precision "
+                f"{self.precision_range}: factors were cut to fewer eigenvectors than that "
+                f"needs. {MORE_VECTORS}",
+                SmidgenWarning,
+                stacklevel=3,
+            )
+
+    def __or__(self, other: LaplacePosterior) -> LaplacePosterior:
+        """Join two posteriors of one model over different layers, which stay independent."""
+        if not isinstance(other, LaplacePosterior):
+            return NotImplemented
+        return join_posteriors(self, other)
 
     def sample_deviations(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw deviations (D,) from the trained weights, by the operator's name."""
         # Curvature H is kept for unit noise, so their covariance is σ²(H + τσ²)⁻¹.
         scale, deviations = self.likelihood.scale, {}
         for name, operator in self.operators.items():
-            shape = operator.values.shape
-            normals = torch.randn(shape, dtype=torch.float64, generator=generator)
+            normals = torch.randn(operator.size, dtype=torch.float64, generator=generator)
             precision = torch.tensor([self.precision_of(name) * scale])
-            deviation = (operator.inverse_weights(precision)[:, 0] * scale).sqrt()
-            deviations[name] = operator.weights(normals.to(deviation) * deviation)
+            deviations[name] = operator.draw(normals, precision, scale)
         return deviations
 
     @property
@@ -205,13 +279,10 @@ class LaplacePosterior(Posterior):
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Split operators and prior into tensors and settings."""
-        tensors = {
-            f"{part.name}/{name}": getattr(operator, part.name)
-            for name, operator in self.operators.items()
-            for part in fields(operator)
-        }
-        return tensors, {
-            "structure": self.structure,
+        structures = {name: op.structure for name, op in self.operators.items()}
+        kinds = set(structures.values())
+        return pack_operators(self.operators), {
+            "structure": kinds.pop() if len(kinds) == 1 else structures,
             "approximation": self.approximation,
             "precision": self.plain_precision,
             "log_likelihood": self.log_likelihood,
@@ -222,19 +293,13 @@ class LaplacePosterior(Posterior):
         cls, tensors: Tensors, config: Config, problem: Problem, common: Config
     ) -> Self:
         """Put together what `pack` split, checking every shape and number."""
-        if config["structure"] not in STRUCTURES:
-            raise StoreError(
-                f"structure must be one of {', '.join(STRUCTURES)}, got "
-                f"{config['structure'][:40]!r}"
-            )
-        kind = STRUCTURES[config["structure"]]
-        blocks = find_blocks(problem.model, common["subset"])
-        spans = {JOINT: blocks} if kind.joint else {b.layer.name: (b,) for b in blocks}
-        operators = {
-            name: _unpack_operator(kind, tensors, name, span, problem.device)
-            for name, span in spans.items()
-        }
-        names = ("precision", "structure", "approximation", "log_likelihood")
+        operators = unpack_operators(
+            tensors,
+            config["structure"],
+            problem,
+            find_blocks(problem.model, common["subset"]),
+        )
+        names = ("precision", "approximation", "log_likelihood")
         return cls(operators=operators, **{name: config[name] for name in names}, **common)
 
     def describe(self) -> str:
@@ -268,27 +333,50 @@ def format_range(values: Iterable[float]) -> str:
     return " to ".join(f"{end:.4g}" for end in ends)
 
 
-def _unpack_operator(
-    kind: type[Operator],
-    tensors: Tensors,
-    name: str,
-    span: Sequence[LayerBlock],
-    device: torch.device,
-) -> Operator:
-    """Read one operator of some layers, checking the shape of its parts."""
-    size = sum(block.size for block in span)
-    shapes = kind.shapes(span[0].row_count, span[0].column_count, size)
-    parts: list[Tensor] = []
-    for part, shape in zip(fields(kind), shapes, strict=True):
-        key = f"{part.name}/{name}"
-        stored = tensors[key]
-        if tuple(stored.shape) != shape:
-            raise StoreError(f"{key} must have shape {shape}, got {tuple(stored.shape)}")
-        if not stored.is_floating_point() or (parts and stored.dtype != parts[0].dtype):
-            raise StoreError(f"{key} must have the other parts' type, got {stored.dtype}")
-        require_finite(key, stored)
-        # All but eigenvectors are curvatures.
-        if not part.name.endswith("vectors") and bool((stored < 0).any()):
-            raise StoreError(f"{key} must be 0 or more, got {float(stored.min()):.3g}")
-        parts.append(stored.to(device))
-    return kind(*parts)
+def make_isotropic(
+    problem: SettledProblem, subset: Subset, blocks: Sequence[LayerBlock], precision: float
+) -> LaplacePosterior:
+    """Make the posterior without curvature, which no data are needed for."""
+    return LaplacePosterior(
+        subset=subset,
+        likelihood=problem.likelihood,
+        operators=Isotropic.of_blocks(problem, blocks),
+        precision=precision,
+        fingerprint=fingerprint(problem.model),
+        num_data=0,
+    )
+
+
+def join_posteriors(left: LaplacePosterior, right: LaplacePosterior) -> LaplacePosterior:
+    """Join two posteriors of one model over different layers, which stay independent."""
+    shared = left.operators.keys() & right.operators.keys()
+    faults = {
+        "be of one model": left.fingerprint != right.fingerprint,
+        f"have no layer in common, as {', '.join(sorted(shared)[:3])}": bool(shared),
+        "not be of structure 'full'": JOINT in {*left.operators, *right.operators},
+        "have the same outputs": (left.likelihood.kind, left.likelihood.outputs)
+        != (right.likelihood.kind, right.likelihood.outputs),
+        "have the same temperature": left.temperature != right.temperature,
+    }
+    for wanted, wrong in faults.items():
+        if wrong:
+            raise ArgumentError(
+                f"posteriors must {wanted} to be joined, got {left!r} and {right!r}. Fit them "
+                "to different layers of one model, join them, then calibrate."
+            )
+    # What was fitted to data knows the noise, and how positions were treated.
+    fitted = left if left.num_data >= right.num_data else right
+    precisions = {**left.precisions, **right.precisions}
+    common = set(precisions.values())
+    subset = left.subset | right.subset
+    if subset.origin is not None:
+        # Which of the two has which curvature, for a name that says so.
+        kinds = {**subset.origin.settings, "structures": [left.structure, right.structure]}
+        subset = replace(subset, origin=replace(subset.origin, settings=kinds))
+    return replace(
+        fitted,
+        subset=subset,
+        operators={**left.operators, **right.operators},
+        precision=common.pop() if len(common) == 1 else precisions,
+        calibration=None,
+    )

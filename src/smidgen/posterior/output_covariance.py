@@ -10,13 +10,14 @@ the variance table.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from smidgen.curvature.operators import Operator
-from smidgen.curvature.taps import Trace, tapped
+from smidgen.curvature.base import Operator
+from smidgen.curvature.taps import Tapped, Trace, tapped
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
@@ -27,6 +28,7 @@ KEPT_BYTES = 2**30
 # The most that the covariances of all batches may take.
 _MOST_BYTES = 4 * 2**30
 
+_Made = TypeVar("_Made")
 Directions = Callable[[Tensor], Tensor]
 """From outputs (R, C) to the combinations of them whose covariance to compute, (K, R, C)."""
 
@@ -41,6 +43,43 @@ class CovarianceTerm:
     precisions: Tensor  # (P,)
     rows: Tensor | None = None  # which of the tapped block it covers; None for all
     columns: Tensor | None = None  # likewise, counting the bias as the first
+    cached: Tensor | None = None  # the weights 1/(h + τ) of all coordinates, (E, P)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory its weights take."""
+        values = self.operator.values
+        return values.numel() * len(self.precisions) * values.itemsize
+
+    def weights(self) -> Tensor:
+        """Variances of the operator's coordinates, (E, P)."""
+        if self.cached is not None:
+            return self.cached
+        return self.operator.inverse_weights(self.precisions)
+
+    def covariance(self, trace: Trace, deltas: dict[str, Tensor]) -> Tensor | None:
+        """From δ (K, B, T, n) of each layer to (P, B, K, K), or None if none ran."""
+        if not any(name in deltas for name in self.layers):
+            return None
+        leading = next(iter(deltas.values())).shape[:2]
+        jacobians = [
+            trace.jacobian(name, deltas[name]).restricted(self.rows, self.columns)
+            if name in deltas
+            else trace.without_runs(name, leading)
+            for name in self.layers
+        ]
+        return self.operator.covariance(jacobians, self.precisions, self.weights())
+
+
+def cache_weights(terms: Iterable[CovarianceTerm]) -> list[CovarianceTerm]:
+    """Compute the weights of terms once, for all batches, as far as memory allows."""
+    left, cached = KEPT_BYTES, []
+    for term in terms:
+        if term.cached is None and term.bytes <= left:
+            left -= term.bytes
+            term = replace(term, cached=term.weights())
+        cached.append(term)
+    return cached
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,30 +109,41 @@ def output_moments(
     directions: Directions,
 ) -> list[Moments]:
     """Compute mean and covariance of the outputs, batch by batch."""
-    contractions = [_Contraction(term) for term in terms]
-    _cache_weights(contractions)
-    # A list: a generator that is left half-way would leave the model tapped.
-    moments: list[Moments] = []
-    taken = 0
     with tapped(problem, blocks) as taps:
-        for number, batch in enumerate(batches, 1):
-            with problem.reading(batch, number):
-                trace = taps.run(batch)
-                # The caller's autocast is for the model's forward pass, not for our products.
-                with torch.autocast(trace.outputs.device.type, enabled=False):
-                    moments.append(_compute_moments(trace, contractions, directions))
-                # The next pass must not find these activations alive.
-                del trace
-                _require_finite(moments[-1])
-            taken += sum(term.nbytes for term in moments[-1].covariance.values())
-            if taken > _MOST_BYTES:
-                raise ArgumentError(
-                    f"the outputs' covariances exceed {_MOST_BYTES >> 30} GiB after "
-                    f"{len(moments)} batches: {len(terms[0].precisions)} precisions for "
-                    "every pair of outputs. Pass fewer precisions, fewer examples, "
-                    "or top= to follow the likeliest classes only."
-                )
-    return moments
+        return map_moments(taps, batches, terms, directions, lambda moments: moments)
+
+
+def map_moments(
+    taps: Tapped,
+    batches: Iterable[Batch],
+    terms: Sequence[CovarianceTerm],
+    directions: Directions,
+    use: Callable[[Moments], _Made],
+) -> list[_Made]:
+    """Make something of the moments of each batch, before those of the next are there."""
+    terms = cache_weights(terms)
+    # A list: a generator that is left half-way would leave the model tapped.
+    made: list[_Made] = []
+    taken = 0
+    for number, batch in enumerate(batches, 1):
+        with taps.problem.reading(batch, number):
+            trace = taps.run(batch)
+            # The caller's autocast is for the model's forward pass, not for our products.
+            with torch.autocast(trace.outputs.device.type, enabled=False):
+                moments = _compute_moments(trace, terms, directions)
+            # The next pass must not find these activations alive.
+            del trace
+            _require_finite(moments)
+        taken += sum(term.nbytes for term in moments.covariance.values())
+        if taken > _MOST_BYTES:
+            raise ArgumentError(
+                f"the outputs' covariances exceed {_MOST_BYTES >> 30} GiB after "
+                f"{number} batches: {len(terms[0].precisions)} precisions for "
+                "every pair of outputs. Pass fewer precisions, fewer examples, "
+                "or top= to follow the likeliest classes only."
+            )
+        made.append(use(moments))
+    return made
 
 
 def _require_finite(moments: Moments) -> None:
@@ -107,16 +157,19 @@ def _require_finite(moments: Moments) -> None:
 
 
 def _compute_moments(
-    trace: Trace, contractions: Sequence[_Contraction], directions: Directions
+    trace: Trace, terms: Sequence[CovarianceTerm], directions: Directions
 ) -> Moments:
     outputs = trace.outputs.detach()
     # A copy: what a caller made in inference mode cannot be saved for backward.
-    followed = directions(outputs.double()).to(trace.outputs, copy=True)
+    followed = directions(outputs).to(trace.outputs, copy=True)
     count, parts = trace.by_slot(followed)
     totals: dict[Hashable, Tensor] = {}
+    if trace.slots == 1:
+        totals = _sum_by_label(trace, terms, followed, False)
+        parts = iter(())
     for number, part in enumerate(parts):
         rows = part.any(-1).any(0)
-        sums = _sum_by_label(trace, contractions, part, number + 1 < count)
+        sums = _sum_by_label(trace, terms, part, number + 1 < count)
         for label, covariance in sums.items():
             if label not in totals:
                 shape = (len(covariance), len(outputs), *covariance.shape[2:])
@@ -130,69 +183,15 @@ def _compute_moments(
     )
 
 
-@dataclass(eq=False)
-class _Contraction:
-    """Turns Jacobians into covariances for every precision."""
-
-    term: CovarianceTerm
-    cached: Tensor | None = None
-
-    @property
-    def bytes(self) -> int:
-        operator, count = self.term.operator, len(self.term.precisions)
-        return operator.values.numel() * count * operator.dtype.itemsize
-
-    def weights(self) -> Tensor:
-        if self.cached is not None:
-            return self.cached
-        return self.term.operator.inverse_weights(self.term.precisions)
-
-    def covariance(self, trace: Trace, deltas: dict[str, Tensor]) -> Tensor | None:
-        """From δ (K, B, T, n) of each layer to (P, B, K, K), or None if none ran."""
-        term = self.term
-        if not any(name in deltas for name in term.layers):
-            return None
-        leading = next(iter(deltas.values())).shape[:2]
-        jacobians = [
-            trace.jacobian(name, deltas[name]).restricted(term.rows, term.columns)
-            if name in deltas
-            else trace.without_runs(name, leading)
-            for name in term.layers
-        ]
-        coordinates = term.operator.coordinates(*jacobians)  # (K, B, D)
-        coordinates = coordinates.to(term.operator.dtype)
-        weights = self.weights()
-        count, batch = coordinates.shape[:2]
-        covariance = coordinates.new_empty(weights.shape[1], batch, count, count)
-        for k in range(count):
-            for other in range(k + 1):
-                products = (coordinates[k] * coordinates[other]) @ weights
-                covariance[:, :, k, other] = covariance[:, :, other, k] = products.T
-        return covariance
-
-
-def _cache_weights(contractions: Iterable[_Contraction]) -> None:
-    left = KEPT_BYTES
-    for contraction in contractions:
-        if contraction.bytes <= left:
-            left -= contraction.bytes
-            contraction.cached = contraction.weights()
-
-
 def _sum_by_label(
-    trace: Trace, contractions: Sequence[_Contraction], directions: Tensor, more: bool
+    trace: Trace, terms: Sequence[CovarianceTerm], directions: Tensor, more: bool
 ) -> dict[Hashable, Tensor]:
     """Sum the terms of one batch by label: (P, B, K, K) each."""
-    pieces = [
-        trace.deltas(direction, more=more or k + 1 < len(directions))
-        for k, direction in enumerate(directions)
-    ]
-    deltas = {name: torch.stack([piece[name] for piece in pieces]) for name in pieces[0]}
+    deltas = trace.all_deltas(directions, more=more)
     count = len(directions)
     sums: dict[Hashable, Tensor] = {}
-    for contraction in contractions:
-        term = contraction.term
-        covariance = contraction.covariance(trace, deltas)
+    for term in terms:
+        covariance = term.covariance(trace, deltas)
         if covariance is None:
             shape = (len(term.precisions), trace.examples, count, count)
             covariance = term.operator.values.new_zeros(shape)

@@ -22,11 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StoreError
+from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler, Tensors
 from smidgen.runtime.artifact import require_like
-from smidgen.runtime.guard import require_fingerprint
+from smidgen.runtime.guard import fingerprint, require_fingerprint
 from smidgen.runtime.memory import lay_out
+from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
 CovarianceKind = Literal["low-rank", "diagonal", "none"]
@@ -287,3 +289,65 @@ class Snapshots:
         moments = {"mean": self.mean, "squares": self.squares, "columns": self.deviations}
         for name, moment in moments.items():
             moment.copy_(require_like(name, state[name], moment))
+
+
+class SwagCollector:
+    """Collects snapshots of the chosen weights of a model that you train.
+
+    Weights outside the subset are taken as they are when `posterior` is called, so freeze
+    them, or call it when training is over.
+
+    Args:
+        model: The model in training; it is only read.
+        subset: The weights to be stochastic.
+        rank: How many deviations to keep, K.
+        covariance: "low-rank", "diagonal" or "none".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        subset: Subset,
+        *,
+        rank: int = 20,
+        covariance: CovarianceKind = "low-rank",
+    ) -> None:
+        self.model, self.subset = model, subset
+        self._parameters = find_parameters(model, subset)
+        self._places = SubsetIndex(subset, self._parameters)
+        now = self._places.gather(self._parameters)
+        self.snapshots = Snapshots(subset.size, rank, covariance, now)
+
+    def collect(self) -> None:
+        """Count the current weights as one more snapshot."""
+        self.snapshots.add(self._places.gather(self._parameters))
+
+    def posterior(self, likelihood: Likelihood, *, num_data: int = 0) -> SwagPosterior:
+        """Make the posterior; do not train the model any further.
+
+        Args:
+            likelihood: What the model's outputs mean.
+            num_data: How many examples it was trained on, for the record.
+
+        Returns:
+            The posterior of the model as it is now.
+
+        Raises:
+            ArgumentError: If the likelihood is not one, or there are too few snapshots.
+        """
+        if not isinstance(likelihood, Likelihood):
+            raise ArgumentError(
+                "likelihood must be smidgen.Categorical, Bernoulli or Gaussian, got "
+                f"{type(likelihood).__name__}."
+            )
+        mean, variance, deviations = self.snapshots.moments()
+        return SwagPosterior(
+            subset=self.subset,
+            likelihood=likelihood,
+            mean=mean,
+            variance=variance,
+            deviations=deviations,
+            fingerprint=fingerprint(self.model),
+            num_data=num_data,
+            snapshots=self.snapshots.count,
+        )

@@ -14,11 +14,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from smidgen.curvature.accumulate import drop_mixing_layers
+from smidgen.curvature.operators import Isotropic
+from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import DataError, StructureError
 from smidgen.outputs.batches import in_batch
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.output_covariance import CovarianceTerm, output_moments
+from smidgen.posterior.output_covariance import CovarianceTerm, map_moments
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock, find_blocks
 
@@ -89,7 +92,11 @@ def variance_table(
     directions = likelihood.choose_directions(link, top)
     rows = []
     settled = problem.with_likelihood(likelihood)
-    tables = output_moments(settled, batches, around, terms, directions)
+    with tapped(settled, around) as taps:
+        if any(isinstance(term.operator, Isotropic) for term in terms):
+            first, batches = settled.read_first(batches)
+            _refuse_mixing_layers(taps, first)
+        tables = map_moments(taps, batches, terms, directions, lambda moments: moments)
     for number, moments in enumerate(tables, 1):
         labelled = moments.kept
         with in_batch(number):
@@ -110,6 +117,16 @@ def variance_table(
         terms[0].precisions if precisions is None else precisions,
         {key: torch.cat([c[key] for c in covariances], 1) for key in covariances[0]},
     )
+
+
+def _refuse_mixing_layers(taps: Tapped, batch: Batch) -> None:
+    """Refuse what a fit would have found, where no fit has seen any data of some layers."""
+    reasons = drop_mixing_layers(taps, batch)
+    if reasons:
+        raise StructureError(
+            f"no chosen layer may mix the examples of a batch, got {', '.join(reasons)}: "
+            f"{next(iter(reasons.values()))}. Leave these layers out of the subset."
+        )
 
 
 def hulls(choices: Sequence[Sequence[LayerBlock]]) -> list[LayerBlock]:

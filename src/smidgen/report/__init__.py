@@ -4,31 +4,16 @@ What is exported is imported on first use: pages need matplotlib and jinja2 (the
 `report`), while `smidgen.report.names` needs neither.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from smidgen.runtime.importing.first_use import import_on_first_use
 
 if TYPE_CHECKING:
     from smidgen.report.many_records.page import About, render_many, write_many
     from smidgen.report.one_record.page import render, write
     from smidgen.report.one_record.tables import score_rows
     from smidgen.report.one_record.verdict import verdict
+else:
+    __getattr__, __dir__ = import_on_first_use(__name__)
 
 __all__ = ["About", "render", "render_many", "score_rows", "verdict", "write", "write_many"]
-
-_MODULES = {
-    "About": "many_records.page",
-    "render": "one_record.page",
-    "render_many": "many_records.page",
-    "score_rows": "one_record.tables",
-    "verdict": "one_record.verdict",
-    "write": "one_record.page",
-    "write_many": "many_records.page",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -64,6 +64,17 @@ METHODS: Mapping[str, KnownMethod] = {
         "Last layer", Style("#009e73", "^", _LAST_DASH), meaning="the last layer alone"
     ),
     "full": KnownMethod("All layers", Style("#1f2328", "s"), meaning="every layer, whole"),
+    "isotropic": KnownMethod(
+        "Isotropic",
+        Style("#007a87", "o", (5.0, 1.6)),
+        meaning="the rows and columns of Sparse-KFAC without any curvature: nothing is stored",
+    ),
+    "head-isotropic": KnownMethod(
+        "Last layer | isotropic body",
+        Style("#a0522d", "s", _LAST_DASH),
+        "Last | isotropic",
+        "curvature of the last layer; every other layer whole and without curvature",
+    ),
     "magnitude": KnownMethod(
         "Largest weights", meaning="single weights of the largest magnitude"
     ),

@@ -25,12 +25,17 @@ from torch.random import fork_rng
 from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
+from smidgen.runtime.keeping.structure import Structure, find_structure
+from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
-_State = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
+_State = tuple[list[tuple[int, int]], list[Tensor]]
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, str]] = WeakKeyDictionary()
-# How many entries of each tensor are read, since its version may not tell of a change.
-_PROBED = 1024
+# How many entries of each tensor are read, since its version may not tell of a change; so many
+# stand beside one another, since memory gives them at once.
+_PROBED, _BESIDE = 1024, 8
+# Types of the bytes of an entry: NaN equals itself in them.
+_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
@@ -51,43 +56,91 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
 def quick_fingerprint(model: nn.Module) -> str:
     """Hash a model, or remember its hash if no tensor was moved or written since."""
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
-    state, known = _read_state(model), _KNOWN.get(model)
-    if known is not None and known[0] == state:
+    structure = find_structure(model)
+    state, known = _read_state(model, structure), _KNOWN.get(model)
+    if known is not None and _is_same(known[0], state):
         return known[1]
     digest = fingerprint(model)
     # Of weights that another thread wrote meanwhile, the hash is of neither state.
-    if _read_state(model) == state:
+    if _is_same(_read_state(model, structure), state):
         _KNOWN[model] = state, digest
     return digest
 
 
-def _read_state(model: nn.Module) -> _State:
-    tensors = [*model.parameters(), *model.buffers()]
-    versions = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
-    return versions, _probe(tensors)
+def _read_state(model: nn.Module, structure: Structure | None) -> _State:
+    if structure is None:
+        tensors = [*model.parameters(), *model.buffers()]
+        probe = _Probe(tensors)
+    else:
+        tensors = structure.tensors
+        probe = structure.keep(_Probe, lambda: _Probe(tensors))
+    versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    return versions, probe.read()
 
 
-@torch.no_grad()
-def _probe(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Hash some entries of every tensor, joined by device and dtype."""
+def _is_same(before: _State, now: _State) -> bool:
+    return (
+        before[0] == now[0]
+        and len(before[1]) == len(now[1])
+        and all(map(torch.equal, before[1], now[1]))
+    )
+
+
+class _Probe:
+    """Reads some entries of every tensor, joined by device and dtype."""
+
     # A fused optimiser and a write to `.data` leave the version as it was. A step changes
     # practically every weight, so a sample of them tells.
-    samples = defaultdict(list)
-    for tensor in tensors:
-        flat = tensor.flatten()
-        if len(flat) > _PROBED:
-            flat = flat[torch.tensor(_probed_indices(len(flat)), device=flat.device)]
-        samples[tensor.device, tensor.dtype].append(flat)
-    joined = (torch.cat(parts).view(torch.uint8).cpu() for parts in samples.values())
-    return tuple(hash(sample.numpy().tobytes()) for sample in joined)
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._small = defaultdict(list)
+        self._large = defaultdict(list)
+        indices: dict[tuple[int, torch.device], Tensor] = {}
+        for tensor in tensors:
+            key = tensor.device, tensor.dtype
+            # A view, or if there is none the tensor, to be copied whenever it is read.
+            flat = tensor.detach()
+            flat = flat.view(-1) if flat.is_contiguous() else flat
+            if flat.numel() <= _PROBED:
+                self._small[key].append(flat)
+                continue
+            count, device = flat.numel() // _BESIDE, flat.device
+            if (count, device) not in indices:
+                chosen = torch.tensor(_probed_indices(count), device=device)
+                indices[count, device] = chosen
+            rows = _write_rows(flat) if flat.dim() == 1 else flat
+            self._large[key].append((rows, indices[count, device]))
+
+    @torch.no_grad()
+    def read(self) -> list[Tensor]:
+        """Read the bytes of those entries, on the CPU."""
+        joined = [
+            torch.cat([flat if flat.dim() == 1 else flat.flatten() for flat in group])
+            for group in self._small.values()
+        ]
+        joined += [
+            torch.cat([_write_rows(flat).index_select(0, chosen) for flat, chosen in group])
+            for group in self._large.values()
+        ]
+        return [each.view(_BYTES.get(each.itemsize, torch.int64)).cpu() for each in joined]
+
+
+def _write_rows(values: Tensor) -> Tensor:
+    """Write a large tensor as rows of entries that stand side by side, without a rest."""
+    if values.is_contiguous() and values.shape[-1] == _BESIDE and values.dim() == 2:
+        return values
+    flat = values.flatten()
+    return flat[: len(flat) // _BESIDE * _BESIDE].view(-1, _BESIDE)
 
 
 # Plain numbers: a tensor would stay on the device, or in the mode, of the first call.
 @lru_cache(maxsize=1024)
 def _probed_indices(count: int) -> tuple[int, ...]:
-    """Choose which entries of a flat tensor are read, all over its rows and columns."""
-    # Multiples of the golden ratio: no stride of a matrix is one of theirs.
-    return tuple(int(count * (i * 0.6180339887498949 % 1)) for i in range(_PROBED))
+    """Choose which eights of a flat tensor are read, all over its rows and columns."""
+    # Multiples of the golden ratio: no stride of a matrix is one of theirs. In order, which
+    # is faster to read.
+    places = range(_PROBED // _BESIDE)
+    return tuple(sorted(int(count * (i * 0.6180339887498949 % 1)) for i in places))
 
 
 def require_fingerprint(model: nn.Module, expected: str) -> None:
@@ -164,22 +217,33 @@ def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:
         module.training = dropout and "Norm" not in module.original_name
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class ShadowOrigin:
     """Which modules, by id, a shadow stands for, and the ids of its own."""
 
-    modules: Mapping[int, nn.Module]
+    modules: Mapping[int, ref[nn.Module]]
     own: frozenset[int]
     # Once a forward was seen to run the shadow, and nothing that it stands for.
     checked: bool = False
+    # While a call has it to itself, with the structure of the model if there is one.
+    lent: bool = False
+    structure: Structure | None = None
+    # The forward that a shadow which is lent again was checked with.
+    forward: Forward | None = None
 
     def __deepcopy__(self, _: Any) -> ShadowOrigin:
         return ShadowOrigin(self.modules, self.own, self.checked)
 
+    def stands_for(self, module: nn.Module) -> bool:
+        """Whether a module is one of the original."""
+        known = self.modules.get(id(module))
+        return known is not None and known() is module
+
     def find_path(self, module: nn.Module) -> str:
         """Name a module as its model does."""
-        for model in self.modules.values():
-            for path, part in model.named_modules():
+        for known in self.modules.values():
+            model = known()
+            for path, part in model.named_modules() if model is not None else ():
                 if part is module:
                     return path
         return ""
@@ -196,7 +260,7 @@ def require_runs(origin: ShadowOrigin, is_used: Callable[[], bool]) -> Iterator[
     def see(module: nn.Module) -> None:
         if id(module) in origin.own:
             runs.append(True)
-        elif id(module) in origin.modules:
+        elif origin.stands_for(module):
             strays.append(module)
             # At once, before it counts in the caller's buffers.
             raise _refuse_stray(origin, module)
@@ -274,7 +338,10 @@ def preserve_random_state(model: nn.Module, *, seeding: bool = False) -> Iterato
     main thread, and not while another seeds: what threads of the caller drew meanwhile would
     be drawn again.
     """
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+    devices = []
+    # Else nothing can be on a GPU, and all parameters need not be looked at.
+    if torch.cuda.is_initialized():
+        devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
     with torch.inference_mode(False):
         if seeding:
             with _SEEDING, fork_rng(devices=devices):

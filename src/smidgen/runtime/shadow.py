@@ -2,8 +2,8 @@
 
 Modes, hooks, drawn weights and patched forwards go into a shadow, never into the caller's
 model, so several threads may work with one model while the caller runs it too. A shadow
-belongs to one call in one thread, and is made anew for each: one that was kept could miss
-a change of the model.
+belongs to one call in one thread; `keeping.shadows` lends one again where neither it nor the
+model can have changed.
 
 Every module is copied once, without its weights, and so are lists, dicts and sets among its
 attributes. What else it holds is shared, unless modules of the same model are in it (bound
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from copyreg import _slotnames  # type: ignore[attr-defined]
 from functools import partial
+from itertools import chain
 from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ProxyTypes, proxy, ref
@@ -29,6 +30,7 @@ from torch.nn.utils import parametrize
 
 from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
+from smidgen.runtime.keeping.structure import list_modules
 
 # Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
@@ -74,7 +76,7 @@ def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[
     """
     swaps = {id(_find_tensor(shadow, name)): value for name, value in replaced.items()}
     undo: list[tuple[dict[str, Any], str, Tensor | None]] = []
-    for module in shadow.modules():
+    for module in _list_all_modules(shadow):
         for name, buffer in module._buffers.items():
             if buffer is None:
                 continue
@@ -92,6 +94,16 @@ def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[
     finally:
         for held, name, before in undo:
             held[name] = before
+
+
+def _list_all_modules(model: nn.Module) -> list[nn.Module]:
+    """List every module once, those inside scripted ones too."""
+    modules = list_modules(model)
+    scripted = [m for m in modules if isinstance(m, torch.jit.ScriptModule)]
+    if not scripted:
+        return modules
+    inside = chain.from_iterable(module.modules() for module in scripted)
+    return list({id(module): module for module in chain(modules, inside)}.values())
 
 
 def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
@@ -123,7 +135,7 @@ class _Shadowing:
         self.tensors: dict[int, Tensor] = {}
         # With the values themselves, so that no other object gets their ids.
         self.rebuilt: dict[tuple[int, bool], tuple[Any, Any]] = {}
-        modules = _list_modules(model)
+        modules = list_modules(model)
         _refuse_cached_parametrizations(modules)
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
@@ -135,7 +147,7 @@ class _Shadowing:
         # Of a shadow of a shadow, the first model may be run by mistake too.
         earlier = find_origin(model).modules if is_shadow(model) else {}
         own = frozenset(map(id, self.shadows.values()))
-        origin = ShadowOrigin({**earlier, **{id(m): m for m in modules}}, own)
+        origin = ShadowOrigin({**earlier, **{id(m): ref(m) for m in modules}}, own)
         vars(self.shadows[id(model)])[_MARK] = origin
 
     def _detach_parameters(self, module: nn.Module) -> None:
@@ -328,21 +340,6 @@ class _Shadowing:
         except ReferenceError:
             return value
         return self._remake((target,), False, value, proxy)
-
-
-def _list_modules(model: nn.Module) -> list[nn.Module]:
-    """List every module once; those inside a scripted one belong to that."""
-    listed: dict[int, nn.Module] = {}
-    waiting = [model]
-    while waiting:
-        module = waiting.pop()
-        if id(module) not in listed:
-            listed[id(module)] = module
-            if not isinstance(module, torch.jit.ScriptModule):
-                waiting += [
-                    part for part in list(module._modules.values()) if part is not None
-                ]
-    return list(listed.values())
 
 
 def _make_empty(module: nn.Module) -> nn.Module:

@@ -31,6 +31,8 @@ NoiseKind = Literal["local", "weights", "none"]
 
 # The first round also derives the sparse orders; the fastest of all counts.
 _ROUNDS = 3
+# Smaller weights take microseconds either way: a stopwatch would decide by chance.
+_LEAST_TIMED = 2**12
 
 
 class GaussianLayer(nn.Module, ABC):
@@ -247,8 +249,8 @@ class GaussianConv2d(GaussianLayer):
 
 
 def find_faster_path(layer: GaussianLayer, inputs: Tensor) -> Path:
-    """Time both paths forward and backward; dense if the sparse one cannot run."""
-    if layer.pattern.indices is None:
+    """Time both paths forward and backward; dense if small, or the sparse one cannot run."""
+    if layer.pattern.indices is None or prod(layer.shape) < _LEAST_TIMED:
         return "dense"
     seconds: dict[Path, float] = {}
     paths: tuple[Path, ...] = ("dense", "sparse")

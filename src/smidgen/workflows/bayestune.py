@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from smidgen import fit, select
+import smidgen.fit as fit
+import smidgen.select as select
 from smidgen.curvature.output_layers import first_batch, name_head
 from smidgen.errors import ArgumentError
 from smidgen.fit import (

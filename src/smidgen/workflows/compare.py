@@ -11,19 +11,16 @@ from typing import Any
 from torch import nn
 
 from smidgen import report
-from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, as_path, require_kind
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.report import fields
-from smidgen.report.names import FAMILIES, label_method
 from smidgen.report.one_record import tables
 from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import BASELINES, Record
 from smidgen.runtime.text_table import format_table
-from smidgen.select import SELECTORS
 from smidgen.types import Batch
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
@@ -35,10 +32,9 @@ from smidgen.workflows.method import (
     read_examples,
     score_methods,
 )
+from smidgen.workflows.naming import label_posterior, name_posterior
 
 Posteriors = Posterior | Sequence[Posterior] | Mapping[str, Posterior]
-# Laplace posteriors are named by the selector of their weights alone.
-_UNNAMED = "laplace"
 _PREFERRED = "sparse-kfac"
 
 
@@ -108,7 +104,7 @@ def compare(
     examples = read_examples(problem, test, progress=progress)
     methods, targets = predict_point(problem.likelihood, examples, scale)
     for name, posterior in named.items():
-        label = _label(name, posterior) if not isinstance(posteriors, Mapping) else None
+        label = label_posterior(posterior) if not isinstance(posteriors, Mapping) else None
         methods.append(
             predict_posterior(
                 name, posterior, problem, examples, label=label, progress=progress
@@ -167,7 +163,7 @@ def _name_posteriors(posteriors: Posteriors) -> dict[str, Posterior]:
         _check_kinds(several)
         named = {}
         for posterior in several:
-            first = _name(posterior, several)
+            first = name_posterior(posterior, several)
             names = (first, *(f"{first}-{number}" for number in range(2, len(several) + 1)))
             named[next(name for name in names if name not in named)] = posterior
     if not named:
@@ -188,40 +184,6 @@ def _check_kinds(posteriors: Iterable[object]) -> None:
     for posterior in posteriors:
         advice = "The order is (model, posteriors, test)"
         require_kind("posteriors", posterior, Posterior, advice)
-
-
-def _name(posterior: Posterior, beside: Sequence[Posterior]) -> str:
-    """Name a posterior after its method and, where that is not enough, its selector."""
-    method, origin = posterior.method, posterior.subset.origin
-    if origin is None:
-        return method
-    if method == _UNNAMED:
-        return origin.selector
-    alone = sum(other.method == method for other in beside) == 1
-    return method if alone else f"{method}-{origin.selector}"
-
-
-def _label(name: str, posterior: Posterior) -> str:
-    """Name a posterior for readers, with the selector that its subset remembers."""
-    origin, method = posterior.subset.origin, posterior.method
-    structure = getattr(posterior, "structure", None)
-    if origin is None or origin.selector == method:
-        return FAMILIES.get(method, method)
-    family = None if method == _UNNAMED else method
-    label = label_method(origin.selector, family=family)
-    if label == origin.selector:
-        label = (
-            "Chosen by name" if label == "named" else label.replace("-", " ").capitalize()
-        )
-    # A selector's usual structure goes without saying.
-    selector = SELECTORS.get(origin.selector)
-    usual = usual_structure(scattered=bool(selector and selector.scattered))
-    return label if structure in (None, usual) else f"{label}, {structure}"
-
-
-def usual_structure(*, scattered: bool) -> str:
-    """Name the structure of a fit by default; only some can hold scattered weights."""
-    return next(n for n, kind in STRUCTURES.items() if kind.scattered or not scattered)
 
 
 def _find_scale(

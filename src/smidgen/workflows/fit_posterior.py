@@ -10,17 +10,25 @@ from typing import Any
 
 from torch import nn
 
-from smidgen import fit
+import smidgen.fit as fit
 from smidgen.curvature.dry_run import ActivationTrace
+from smidgen.curvature.factors.low_rank import TOLERANCE
+from smidgen.curvature.operators import Isotropic
+from smidgen.curvature.output_layers import peek
+from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.cost import Setting
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.posterior.store import save
+from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
-from smidgen.weights.subset import Subset
+from smidgen.weights.affine import require_coverage
+from smidgen.weights.origin import combine_origins
+from smidgen.weights.subset import Subset, Whole
 
 CHECKPOINT_EVERY = 50
 """Steps between checkpoints."""
@@ -34,8 +42,10 @@ class FitChoices:
     folder: Path
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.fit.<method>`
     calibration: Mapping[str, Any] = field(default_factory=dict)  # of `smidgen.calibrate`
+    tolerance: float | None = TOLERANCE  # of Laplace's variances when saved; None for exact
     checkpoint: Path | None = None  # where a method that trains resumes; it stays there
     overwrite: bool = False
+    isotropic_body: bool = False  # whether the layers left out join, without curvature
 
 
 def takes(method: str, argument: str) -> bool:
@@ -52,11 +62,24 @@ def estimate_size(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
     # Neither the outputs nor the batches matter to what is stored.
     setting = Setting.of(
         as_problem(model).with_likelihood(Categorical(2)),
-        rank=getattr(settings, "rank", 0),
+        rank=getattr(settings, "rank", 0) or 0,
     )
     usual = getattr(settings, costs.option, costs.forms[0])
     form = str(choices.arguments.get(costs.option, usual))
     return costs.cost(model, subset, form, ActivationTrace(1, 0), setting).stored_bytes
+
+
+def find_body(model: nn.Module, subset: Subset) -> Subset:
+    """Find every layer of which a subset has nothing; refuse a subset that leaves none."""
+    coverage = require_coverage(model)
+    left = [x for x in coverage.layers if not x.shapes.keys() & subset.parts.keys()]
+    if not left:
+        raise ArgumentError(
+            "--isotropic-body needs a layer of which nothing is chosen, got weights of all "
+            f"{len(coverage.layers)} layers. Choose fewer layers, say --select last-layer."
+        )
+    parts = {name: Whole() for layer in left for name in layer.shapes}
+    return Subset(coverage.universe, parts, combine_origins("complement", subset.origin))
 
 
 def fit_posterior(
@@ -70,6 +93,10 @@ def fit_posterior(
     progress: bool = True,
 ) -> Posterior:
     """Fit a posterior over a subset, calibrate it on held-out data, and save it."""
+    body = find_body(model, subset) if choices.isotropic_body else None
+    if body is not None:
+        with preserve_random_state(model):
+            first, train = peek(train)
     function = getattr(fit, choices.method)
     arguments = {**choices.arguments, "progress": progress}
     offered = {"validation": validation, "checkpoint": choices.checkpoint}
@@ -78,10 +105,20 @@ def fit_posterior(
     if state is not None and state.exists():
         say(f"Resuming from {state}")
     posterior: Posterior = function(model, train, subset, **arguments)
+    if body is not None:
+        assert isinstance(posterior, LaplacePosterior)
+        # A batch shows which layers mix examples; and what was fitted knows the likelihood.
+        settled = as_problem(model).with_likelihood(posterior.likelihood)
+        posterior |= fit.laplace(
+            settled, [first], body, structure=Isotropic.structure, progress=False
+        )
     say("Calibrating on held-out data")
     posterior = calibrate(
         posterior, model, validation, **choices.calibration, progress=progress
     )
+    if isinstance(posterior, LaplacePosterior) and choices.tolerance is not None:
+        # At the precision just chosen, few eigenvectors matter.
+        posterior = posterior.compress(choices.tolerance)
     save(posterior, choices.folder, overwrite=choices.overwrite)
     say(f"Saved the posterior to {choices.folder}")
     return posterior

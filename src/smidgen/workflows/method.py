@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smidgen import evaluate
+import smidgen.evaluate as evaluate
 from smidgen.errors import DataError
 from smidgen.evaluate.scores import confidence_and_correct
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
+from smidgen.outputs.links import Link
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
     CategoricalPredictive,
@@ -173,7 +174,9 @@ def _predict_examples(
     posterior: Posterior, problem: Problem, data: Examples, progress: bool
 ) -> Predictive:
     """Predict with a posterior, and take the rows that are scored."""
-    predictive = predict_batches(posterior, problem, data.batches, progress=progress)
+    predictive = predict_batches(
+        posterior, problem, data.batches, link=Link(keep="all"), progress=progress
+    )
     return predictive.take(data.rows)
 
 

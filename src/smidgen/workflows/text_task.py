@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from smidgen import fit, select
+import smidgen.fit as fit
+import smidgen.select as select
 from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.integrations.huggingface import load_classifier, make_text_loader
 from smidgen.integrations.text import TextTable

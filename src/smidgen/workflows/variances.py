@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from smidgen import fit, select
+import smidgen.fit as fit
+import smidgen.select as select
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.types import Batch
 

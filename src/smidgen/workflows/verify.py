@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.operators import Kronecker
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
 from smidgen.fit import laplace
 from smidgen.outputs.batches import check_batches

@@ -7,8 +7,10 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import smidgen
-from smidgen.curvature.kronecker import kronecker_factors
+from smidgen.curvature.accumulate import accumulate
+from smidgen.curvature.kronecker import KroneckerAccumulator
 from smidgen.curvature.operators import JOINT, STRUCTURES
+from smidgen.curvature.taps import tapped
 from smidgen.errors import DataError
 from smidgen.outputs.problem import SettledProblem, batch_mask, batch_targets
 from smidgen.posterior.output_covariance import output_moments
@@ -19,6 +21,14 @@ from tests.support.oracles import kfac_factors, output_hessian, output_jacobian,
 from tests.support.settings import grouped
 from tests.support.tiny import gpt2_config
 from tests.support.tolerances import EXACT, Z
+
+
+def kronecker_factors(problem, batches, blocks, approximation="reduce"):
+    """Accumulate the factors of all blocks in one pass and decompose them, for unit noise."""
+    sums = KroneckerAccumulator(problem, blocks, approximation)
+    with tapped(problem, blocks) as taps:
+        accumulate(sums, taps, batches)
+    return sums.finish()
 
 
 def mask_for(batch, positions):

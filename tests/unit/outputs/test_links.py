@@ -14,10 +14,8 @@ from smidgen.outputs.links import (
     DRAWS,
     at_temperatures,
     directions,
-    pick_class,
     resolve_link,
     standard_normals,
-    targets_at_temperatures,
 )
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
@@ -164,9 +162,7 @@ def test_the_tuned_nll_is_that_of_the_predictive(link):
     root = normal(3, 6, size, size, seed=1)
     covariances, targets = root @ root.mT, torch.tensor([0, 1, 2, 3, 4, 0])
     normals = standard_normals(16, 4)
-    curve = likelihood.nll_of_temperature(
-        logits, covariances, targets, link=link, normals=normals
-    )
+    curve = likelihood.nll_curves(logits, targets, link=link, normals=normals)(covariances)
     temperatures = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
     for found, covariance, each in zip(
         curve(temperatures), covariances, temperatures, strict=True
@@ -264,17 +260,3 @@ def test_draws_are_common_to_covariances_that_hardly_differ(classes):
         for matrix in (covariance, covariance + change + change.T)
     ]
     assert (found[0] - found[1]).abs().max() < 1e-8
-
-
-@pytest.mark.parametrize("variance", [0.0, 1.0, 1e4, 1e8])
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
-def test_the_targets_alone_have_the_probabilities_of_all(variance, temperature):
-    source = torch.Generator().manual_seed(1)
-    root = torch.randn(2, 30, 5, 5, generator=source, dtype=torch.float64)
-    covariance = variance * root @ root.mT
-    logits = 20 * torch.randn(30, 6, generator=source, dtype=torch.float64)
-    targets = torch.randint(6, (30,), generator=source)
-    temperatures = torch.tensor([temperature, 2 * temperature], dtype=torch.float64)
-    one = targets_at_temperatures("sampling", logits, covariance, targets)(temperatures)
-    every = at_temperatures("sampling", logits, covariance)(temperatures)
-    torch.testing.assert_close(one, pick_class(every, targets), **EXACT)

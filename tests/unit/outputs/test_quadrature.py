@@ -75,6 +75,7 @@ def test_the_expected_entropy_is_that_of_a_fine_sum(variance):
 def test_two_probabilities_are_finite_and_sum_to_one(mean, variance, temperature):
     logit = GaussianLogit.of(double([variance]))
     both = both_outcomes(logit.log_prob, double([mean / temperature]))
+    assert torch.equal(logit.log_outcomes(double([mean / temperature])), both)
     assert torch.isfinite(both).all()
     assert (both <= 0).all()
     assert float(both.exp().sum()) == pytest.approx(1, abs=1e-15)

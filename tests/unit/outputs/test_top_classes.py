@@ -126,21 +126,20 @@ def test_the_nll_for_tuning_is_that_of_predicting():
     found = smidgen.predict(posterior, model, x, link=smidgen.Link(top=3))
     full = found.logit_covariance
     between = full[:, 1:, 1:] + full[:, :1, :1] - full[:, 1:, :1] - full[:, :1, 1:]
-    nll = likelihood.nll_of_temperature(
-        found.logits, between, y, link="sampling", normals=standard_normals(DRAWS, 2), top=3
-    )
+    nll = likelihood.nll_curves(
+        found.logits, y, link="sampling", normals=standard_normals(DRAWS, 2), top=3
+    )(between)
     expected = smidgen.evaluate.nll(found, y).mean()
     torch.testing.assert_close(nll(posterior.temperature), expected, **EXACT)
     for top, covariance in ((3, between), (CLASSES, torch.eye(CLASSES - 1).double())):
         temperature = torch.tensor(1.1, dtype=torch.float64, requires_grad=True)
-        likelihood.nll_of_temperature(
+        likelihood.nll_curves(
             found.logits,
-            covariance.expand(len(y), -1, -1),
             y,
             link="sampling",
             normals=standard_normals(64, top - 1),
             top=top,
-        )(temperature).backward()
+        )(covariance.expand(len(y), -1, -1))(temperature).backward()
         assert torch.isfinite(temperature.grad)
 
 
@@ -334,3 +333,13 @@ def test_top_is_for_sampling_of_classes():
 def test_followed_classes_do_not_hold_the_order_of_all():
     found = TopClasses.of(torch.randn(3, 1000), 4)
     assert found.numbers.untyped_storage().nbytes() == found.numbers.nbytes
+
+
+def test_classes_are_those_of_a_stable_sort_also_where_many_are_equal():
+    source = torch.Generator().manual_seed(0)
+    rough = torch.randint(4, (200, 30), generator=source).double()
+    fine = torch.randn(200, 30, generator=source, dtype=torch.float64)
+    for logits in (rough, fine, torch.cat([rough, fine])):
+        for count in (2, 7, 30):
+            order = logits.sort(stable=True, dim=-1, descending=True).indices
+            assert torch.equal(TopClasses.of(logits, count).numbers, order[:, :count])

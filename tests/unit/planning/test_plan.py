@@ -207,7 +207,9 @@ def test_a_fit_that_cannot_fit_is_refused_with_advice(monkeypatch):
 def test_a_structure_that_cannot_hold_single_weights_is_refused():
     model, batch = BLOCK.make()
     subset = smidgen.select.weights(model, fraction=0.1)
-    with pytest.raises(StructureError, match="'diag' or 'full' for a subset of single"):
+    with pytest.raises(
+        StructureError, match="'diag' or 'full' or 'isotropic' for a subset of single"
+    ):
         smidgen.plan(model, subset=subset, batch=batch)
     assert smidgen.plan(model, subset=subset, structure="diag", batch=batch).chosen.fits
 
@@ -250,7 +252,7 @@ def test_plans_leave_the_model_as_it_was(case, unchanged):
         (
             {"settings": PlanSettings(top=3), "batch": torch.ones(1, 3)},
             ArgumentError,
-            "top must be a whole number of classes, 2 to 2, got 3",
+            "top must be a whole number of classes, 2 to 2, or 'all', got 3",
         ),
         (
             {"settings": PlanSettings(top=2), "method": "swag"},

@@ -194,6 +194,9 @@ def test_probabilities_and_information_are_those_of_the_samples(likelihood, kind
         torch.testing.assert_close(found.logit_covariance, expected, **EXACT)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:the curvature of 80 classes:smidgen.errors.SmidgenWarning"
+)
 def test_many_classes_keep_no_covariance_but_their_information():
     model, batch = Case("linear", linear, 80, vectors).make()
     subset = smidgen.select.last_layer(model)

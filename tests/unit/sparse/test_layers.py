@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import smidgen
 from smidgen.errors import ArgumentError, StructureError, SubsetError
-from smidgen.sparse import SparseSettings, make_sparse
+from smidgen.sparse import SparseSettings, layers, make_sparse
 from smidgen.sparse.pattern import Pattern
 from tests.support.oracles import dense_gaussian_map
 from tests.support.tolerances import EXACT, Z
@@ -114,7 +114,7 @@ def test_an_output_without_active_weights_is_its_bias_and_has_gradients(path):
 
 def test_the_probe_settles_on_a_path_and_changes_nothing():
     torch.manual_seed(0)
-    module, inputs = nn.Linear(30, 20), torch.randn(4, 30)
+    module, inputs = nn.Linear(80, 60), torch.randn(4, 80)
     network, part = network_of(module, "auto")
     state = network.generator.get_state()
     outputs = network(inputs)
@@ -122,6 +122,13 @@ def test_the_probe_settles_on_a_path_and_changes_nothing():
     assert all(p.grad is None for p in network.parameters())
     network.generator.set_state(state)
     torch.testing.assert_close(network(inputs), outputs)
+
+
+def test_no_stopwatch_decides_how_a_small_layer_computes(monkeypatch):
+    monkeypatch.setattr(layers, "_time_pass", lambda layer, inputs: 1 / 0)
+    network, part = network_of(nn.Linear(30, 20), "auto")
+    network(torch.randn(4, 30))
+    assert part.path == "dense"
 
 
 def test_a_whole_map_is_dense_and_stores_no_indices():

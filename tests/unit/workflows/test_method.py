@@ -97,8 +97,10 @@ def test_every_method_of_table_2_has_a_name_for_people():
         cells = read_study("glue-table2", profile).cells
         for cell in {each.name: each for each in cells}.values():
             labels |= {row["name"]: row["label"] for row in rows_of(cell)}
-    # Laplace, SWAG, the baselines, mixtures without and with a temperature, the constant.
-    assert len(labels) == len(SCHEMES) + len(SWAG_SCHEMES) + len(BASELINES) + 4 + 1
+    # Laplace with curvature, SWAG, the baselines, mixtures without and with a temperature,
+    # the constant.
+    schemes = SCHEMES.index("isotropic") + len(SWAG_SCHEMES)
+    assert len(labels) == schemes + len(BASELINES) + 4 + 1
     assert len(set(labels.values())) == len(labels)
     for name, label in labels.items():
         require_readable(name, label)

@@ -40,9 +40,11 @@ Samples = Annotated[int, Option(min=2, help="SWAG: weight samples to predict wit
 _OPTIONS = {
     "laplace": (
         "structure",
+        "isotropic_body",
         "calibrate",
         "scope",
         "approximation",
+        "exact",
         "percents",
         "repeats",
         "most_stochastic",

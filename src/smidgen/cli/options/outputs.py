@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from smidgen.cli.console import out
-from smidgen.runtime.writing.claim import Claim, digest_path
 from smidgen.runtime.writing.output import Input, Output, RefuseTaken
+
+if TYPE_CHECKING:
+    from smidgen.runtime.writing.claim import Claim
 
 # These do not shape what is written.
 _APART = ("overwrite",)
@@ -32,6 +34,8 @@ def open_run(
     Raises:
         typer.Exit: If this very command has written everything already.
     """
+    from smidgen.runtime.writing.claim import Claim
+
     written, kept = (*outputs, *files(json=context.params["json_file"])), tuple(states)
     inputs = _list_inputs(context, {output.option for output in written + kept})
     about = {
@@ -120,6 +124,8 @@ def _plain(value: Any) -> Any:
 
 def _digest(path: Path) -> str | None:
     """Hash an input; what cannot be read is refused where it is read."""
+    from smidgen.runtime.writing.claim import digest_path
+
     try:
         return digest_path(path) if path.exists() else None
     except (OSError, ValueError):

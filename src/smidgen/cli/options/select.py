@@ -17,7 +17,7 @@ from smidgen.errors import ArgumentError
 from smidgen.fit.bayestune.langevin import schedule_chain
 from smidgen.select import SELECTORS, Selector
 from smidgen.types import Batch
-from smidgen.workflows.compare import usual_structure
+from smidgen.workflows.naming import usual_structure
 
 _DEFAULT_SIZES = {"percent": 10, "fraction": 0.01, "count": 1}
 _STAND_INS = {"percent": "sparse-kfac-random", "fraction": "random-weights"}
@@ -61,6 +61,14 @@ Structure = Annotated[
         callback=require_one_of(STRUCTURES),
         help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
         "default kron, or diag for single weights.",
+    ),
+]
+IsotropicBody = Annotated[
+    bool,
+    Option(
+        "--isotropic-body",
+        help="Laplace: every layer of which nothing is chosen joins whole, without curvature, "
+        "with a prior precision of its own.",
     ),
 ]
 CurvatureApproximation = Annotated[
@@ -123,12 +131,17 @@ class Selection:
             network, batches, settings=settings, seed=self.seed
         ).means
 
-    def choose_structure(self, name: str | None) -> str:
+    def choose_structure(self, name: str | None, isotropic_body: bool = False) -> str:
         """Return the requested structure, or the usual one for the selector's kind of subset."""
         scattered = self.selector.scattered
         usual = usual_structure(scattered=scattered)
         if name is None:
             return usual
+        if isotropic_body and STRUCTURES[name].joint:
+            raise ArgumentError(
+                f"--structure must keep layers apart for --isotropic-body, got {name}, one "
+                f"matrix over all of them. Leave it out for {usual}."
+            )
         if scattered and not STRUCTURES[name].scattered:
             able = [name for name, kind in STRUCTURES.items() if kind.scattered]
             raise ArgumentError(

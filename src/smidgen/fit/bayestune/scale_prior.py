@@ -19,9 +19,8 @@ from math import gamma, inf, log
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.interpolate import CubicSpline
-from scipy.special import kve
 from torch import Tensor
 
 from smidgen.errors import ArgumentError
@@ -93,7 +92,7 @@ class ScalePrior:
         if distance <= 0:
             return 1.0
         half = (self.rate * distance) ** 0.5
-        bessel = float(kve(self.shape, 2 * half)) * np.exp(-2 * half)
+        bessel = float(scipy.special.kve(self.shape, 2 * half)) * np.exp(-2 * half)
         return float(min(1.0, 2 * half**self.shape * bessel / gamma(self.shape)))
 
     def rounded_tail(
@@ -110,7 +109,7 @@ class ScalePrior:
         logs = np.linspace(lowest, highest, int(highest - lowest) * 4 * _PER_UNIT)
         root = np.sqrt(self.rate * np.sqrt(np.exp(2 * logs) + rounding))
         with np.errstate(all="ignore"):
-            bessel = np.log(kve(abs(self.shape - 1), 2 * root)) - 2 * root
+            bessel = np.log(scipy.special.kve(abs(self.shape - 1), 2 * root)) - 2 * root
         exponent = power * ((self.shape - 1) * np.log(root) + bessel) + logs
         mass = np.nan_to_num(np.exp(exponent - np.nanmax(exponent)))
         # By the trapezoidal rule: of its own cell a point has half above it.
@@ -137,7 +136,9 @@ def _tables(shape: float) -> _Tables:
     grid = np.linspace(_LOWEST, _HIGHEST, count)
     tables = []
     for logs, limit in zip(_logarithms(shape, grid), _limits(shape, grid), strict=True):
-        spline = CubicSpline(grid, np.where(np.isfinite(logs), logs, limit))
+        spline = scipy.interpolate.CubicSpline(
+            grid, np.where(np.isfinite(logs), logs, limit)
+        )
         tables.append(torch.from_numpy(np.ascontiguousarray(spline.c.T)))
     return _Tables(tables[0], tables[1], _fit_rational(shape))
 
@@ -147,7 +148,9 @@ def _logarithms(shape: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     root = np.exp(logs / 2)
     orders = shape, abs(shape - 2), abs(shape - 1)
     with np.errstate(all="ignore"):
-        above, below, middle = (np.log(kve(order, 2 * root)) for order in orders)
+        above, below, middle = (
+            np.log(scipy.special.kve(order, 2 * root)) for order in orders
+        )
         return logs / 2 + above - middle, logs / 2 + below - middle
 
 

@@ -16,7 +16,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.operators import JOINT
+from smidgen.curvature.factors.low_rank import MORE_VECTORS
+from smidgen.curvature.operators import JOINT, Isotropic
 from smidgen.curvature.output_layers import find_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.brent import minimize
@@ -44,6 +45,7 @@ def log_evidence(posterior: LaplacePosterior, model: nn.Module | Problem) -> flo
     Raises:
         ArgumentError: If the posterior was fitted without labels.
     """
+    _require_eigenvalues(posterior)
     if posterior.log_likelihood is None:
         raise ArgumentError(
             "posterior must be fitted to labelled data to have an evidence; its training "
@@ -78,6 +80,7 @@ def calibrate_by_evidence(
     Returns:
         The posterior with that precision and the same temperature.
     """
+    _require_eigenvalues(posterior)
     problem = as_problem(model)
     posterior.require(problem.model)
     labels = group_labels(scope, posterior, lambda: find_output_layers(problem, batches))
@@ -90,6 +93,21 @@ def calibrate_by_evidence(
         return replace(posterior, precision=next(iter(chosen.values())), calibration=None)
     precisions = {name: chosen[label] for name, label in labels.items()}
     return replace(posterior, precision=precisions, calibration=None)
+
+
+def _require_eigenvalues(posterior: LaplacePosterior) -> None:
+    """Refuse a posterior that does not have all the eigenvalues of its curvature."""
+    for name, operator in posterior.operators.items():
+        if isinstance(operator, Isotropic):
+            raise ArgumentError(
+                f"posterior must have curvature in all its layers to have an evidence, got "
+                f"{name!r} without. Calibrate it on held-out data with smidgen.calibrate."
+            )
+        if operator.bound_error(posterior.precision_of(name)) > 0:
+            raise ArgumentError(
+                "posterior must have all eigenvalues of its factors to have an evidence, got "
+                f"{name!r} with some of them. {MORE_VECTORS}"
+            )
 
 
 def _search(

@@ -33,4 +33,14 @@ def group_labels(
     seen = covered()
     groups = {layer.name: str(layer.group) for layer in seen.layers}
     groups |= {layer.name: "head" for layer in seen.output_layers}
-    return {name: groups[name] for name in posterior.operators}
+    labels = {name: groups[name] for name in posterior.operators}
+    # Beside a curvature and without any, a precision does not mean the same.
+    kinds: dict[str, set[str]] = {}
+    for name, operator in posterior.operators.items():
+        kinds.setdefault(labels[name], set()).add(operator.structure)
+    return {
+        name: label
+        if len(kinds[label]) == 1
+        else f"{label}, {posterior.operators[name].structure}"
+        for name, label in labels.items()
+    }

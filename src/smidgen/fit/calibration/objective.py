@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi
+from functools import cached_property, partial
+from math import exp, log, pi
 
 import torch
 from torch import Tensor
@@ -17,16 +18,19 @@ from smidgen.errors import DataError
 from smidgen.fit.calibration.brent import minimize
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.links import DRAWS, NODES, standard_normals
+from smidgen.outputs.temperature_curve import NllCurve, Slopes
 
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
 _SCANNED = 9
-Curve = Callable[[Tensor], Tensor]
-"""From temperatures (P,) to mean NLLs (P,)."""
 # Draws of the logits are made for a few precisions at a time.
-_MOST_DRAWN = 2**23
-# Steps of at most one nat towards the best temperature, from a guess.
-_MOST_MOVES = 6
+_MOST_DRAWN = 2**22
+# Of a search along slopes: the most steps, of at most a nat each, and how near is enough.
+_STEPS, _NEAR = 40, 1e-7
+# NLLs that differ by less, relatively, are the same.
+_SAME = 1e-9
+# Slopes that are not known are measured over so many nats, and so far are trusted.
+_WIDTH, _MEASURED = 0.02, 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +87,10 @@ class Objective:
             return temperatures, nlls
         left = near.log()
 
-        def search(curve: Curve, count: int) -> Tensor:
+        def search(curve: NllCurve, count: int) -> Tensor:
             nonlocal left
             some, left = left[:count], left[count:]
-            return _temperatures_near(curve, some)
+            return improve_temperatures(curve, some)
 
         temperatures, nlls = self._by_pieces(covariance, search)
         return temperatures, nlls
@@ -96,7 +100,7 @@ class Objective:
         if isinstance(self.likelihood, Gaussian):
             return (self.nll(covariance), *self.best(covariance))
 
-        def search(curve: Curve, count: int) -> Tensor:
+        def search(curve: NllCurve, count: int) -> Tensor:
             own = curve(_repeat(self.own_scale, count))
             return torch.cat([own[None], best_temperatures(curve, count)])
 
@@ -120,7 +124,7 @@ class Objective:
         terms = self._squares() / variance + variance.log() + log(2 * pi)
         return 0.5 * terms.sum(-1).mean(-1)
 
-    @property
+    @cached_property
     def normals(self) -> Tensor | None:
         """The draws of a link that samples: the same for every candidate."""
         if self.link != "sampling":
@@ -128,10 +132,11 @@ class Objective:
         count = max(1, (self.top or self.likelihood.outputs) - 1)
         return standard_normals(self.draws, count, seed=self.seed)
 
-    def _curve(self, covariance: Tensor) -> Curve:
-        return self.likelihood.nll_of_temperature(
+    @cached_property
+    def _curve(self) -> Callable[[Tensor], NllCurve]:
+        """From covariances to the NLL as a function of temperatures; prepared once."""
+        return self.likelihood.nll_curves(
             self.outputs,
-            covariance,
             self.targets,
             link=self.link,
             normals=self.normals,
@@ -143,10 +148,10 @@ class Objective:
         return torch.stack([-score(outputs / t, self.targets).mean() for t in temperatures])
 
     def _by_pieces(
-        self, covariance: Tensor | None, score: Callable[[Curve, int], Tensor]
+        self, covariance: Tensor | None, score: Callable[[NllCurve, int], Tensor]
     ) -> Tensor:
         if covariance is None:
-            return score(self._point_curve, 1)
+            return score(NllCurve(self._point_curve), 1)
         rows, classes = self.outputs.shape
         draws = {"sampling": self.draws, "quadrature": NODES}.get(self.link, 1)
         drawn = rows * (classes * draws if self.top is None else classes + self.top * draws)
@@ -158,7 +163,7 @@ def _repeat(scale: float, count: int) -> Tensor:
     return torch.full((count,), scale, dtype=torch.float64)
 
 
-def best_temperatures(curve: Curve, count: int) -> Tensor:
+def best_temperatures(curve: NllCurve, count: int) -> Tensor:
     """Find the best temperatures on P curves, and the NLLs there: (2, P)."""
     # The NLL of a point estimate is convex in 1/T, but an average over draws may have two
     # valleys: the scan finds the deeper one.
@@ -167,28 +172,61 @@ def best_temperatures(curve: Curve, count: int) -> Tensor:
     lowest = nlls.argmin(0)  # (P,)
     low = logs[(lowest - 1).clamp_min(0)]
     high = logs[(lowest + 1).clamp_max(_SCANNED - 1)]
-    found = minimize(lambda places: curve(places.exp()), low, high)
-    best = curve(found.exp())
+    if curve.slopes is None:
+        found = minimize(lambda places: curve(places.exp()), low, high)
+        best = curve(found.exp())
+    else:
+        found, best = _follow_slopes(curve.slopes, logs[lowest], low, high)
     require_scores(best)
     return torch.stack([found.exp(), best])
 
 
-def _temperatures_near(curve: Curve, logs: Tensor) -> Tensor:
-    """Improve guesses of log T, (P,), by parabolas; temperatures and NLLs, (2, P)."""
-    nlls, far = curve(logs.exp()), True
-    # As long as a guess is still on its way, and once more to be close.
-    for width in (*[0.25] * _MOST_MOVES, 0.05):
-        if width == 0.25 and not far:
-            continue
-        left, right = curve((logs - width).exp()), curve((logs + width).exp())
-        bend, slope = left + right - 2 * nlls, (right - left) / 2
-        steps = torch.where(bend > 0, -slope / bend, -4 * slope.sign()).clamp(-4, 4)
-        far = bool((steps.abs() >= 2).any())
-        moved = (logs + width * steps).clamp(-_LARGEST, _LARGEST)
-        found = curve(moved.exp())
-        logs = torch.where(found < nlls, moved, logs)
-        nlls = torch.minimum(found, nlls)
-    return torch.stack([logs.exp(), nlls])
+def improve_temperatures(curve: NllCurve, logs: Tensor) -> Tensor:
+    """Search from guesses of log T, (P,); temperatures and NLLs, (2, P)."""
+    low, high = torch.full_like(logs, -_LARGEST), torch.full_like(logs, _LARGEST)
+    if curve.slopes is None:
+        slopes = partial(_measure_slopes, curve)
+        found, best = _follow_slopes(slopes, logs, low, high, near=_MEASURED)
+    else:
+        found, best = _follow_slopes(curve.slopes, logs, low, high)
+    return torch.stack([found.exp(), best])
+
+
+def _follow_slopes(
+    slopes: Callable[[Tensor], Slopes],
+    place: Tensor,
+    low: Tensor,
+    high: Tensor,
+    near: float = _NEAR,
+) -> tuple[Tensor, Tensor]:
+    """Newton's method in log T, (P,), kept between ends that close in; places and NLLs."""
+    best, lowest = place, torch.full_like(place, torch.inf)
+    for left in reversed(range(_STEPS)):
+        nlls, first, second = slopes(place.exp())
+        best = torch.where(nlls < lowest, place, best)
+        lowest = torch.minimum(nlls, lowest)
+        low = torch.where(first < 0, place, low)
+        high = torch.where(first > 0, place, high)
+        # Where the curve bends the wrong way, a nat downhill.
+        step = torch.where(second > 0, -first / second, -first.sign()).clamp(-1, 1)
+        aim = place + step
+        aim = torch.where((aim > low) & (aim < high), aim, (low + high) / 2)
+        moved = (aim - place).abs() > near
+        if not moved.any() or not left:
+            break
+        place = torch.where(moved, aim, place)
+    # Of two valleys the last may be the higher one; below that it is rounding.
+    worse = nlls > lowest + _SAME * lowest.abs()
+    return torch.where(worse, best, place), torch.where(worse, lowest, nlls)
+
+
+def _measure_slopes(curve: NllCurve, temperatures: Tensor) -> Slopes:
+    """Derivatives in log T from three values."""
+    left, middle, right = (
+        curve(temperatures * factor) for factor in (exp(-_WIDTH), 1.0, exp(_WIDTH))
+    )
+    bend = (left + right - 2 * middle) / _WIDTH**2
+    return middle, (right - left) / (2 * _WIDTH), bend
 
 
 def require_scores(nlls: Tensor) -> None:

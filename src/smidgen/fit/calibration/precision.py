@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from smidgen.curvature.factors.low_rank import MORE_VECTORS
 from smidgen.curvature.output_layers import see_output_layers
 from smidgen.errors import ArgumentError, SmidgenWarning
 from smidgen.fit.calibration.brent import minimize
@@ -39,6 +40,8 @@ GRID: tuple[float, ...] = tuple(10 ** (k / 4) for k in range(-16, 25))
 """Prior precisions from 1e-4 to 1e6, four to a decade."""
 # Three points to a decade: there the cubic of `VarianceTable.at` errs by 3h⁴/128 < 1 %.
 _DENSE = 1.01 * log(10) / 3
+# The largest relative error of variances, by its bound, that precisions are compared with.
+_MOST_ERROR = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,10 @@ class CalibrationSettings:
 
     Args:
         what: "joint" for both, or "precision" or "temperature" alone.
-        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head) or one
-            for each "layer"; a prior keeps several near the common one. "auto" chooses by
-            group, or one precision where one matrix spans all layers.
+        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; each
+            with curvature or without) or one for each "layer"; a prior keeps several near
+            the common one. "auto" chooses by group, or one precision where one matrix spans
+            all layers.
         precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
             is chosen too.
         refine: Search between the neighbours of the best grid point, where there is one
@@ -84,13 +88,16 @@ def calibrate_precision(
     what = settings.what
     _check_choices(posterior, what)
     likelihood = posterior.likelihood
-    name = likelihood.resolve_link(link.name, link.top)
-    grid = None
+    link = likelihood.settle_link(link, tell=True)
+    name, top = link.name, link.followed
+    grid, is_cut = None, False
     if what != "temperature":
         # Curvature is kept for unit noise: the grid is of τσ² when the noise is free too.
         # Only regressions have a scale other than one.
         grid = checked_grid(settings.precisions)
         grid = grid * likelihood.scale if what == "precision" else grid
+        asked, grid = grid, _leave_out_unknown(posterior, grid)
+        is_cut = len(grid) < len(asked)
     # Around the loader too, which may draw from torch's own generator.
     with preserve_random_state(problem.model):
         problem, first, read_once = problem.settle(batches)
@@ -104,7 +111,7 @@ def calibrate_precision(
             grid,
             name,
             label=lambda _, operator: labels[operator],
-            top=link.top,
+            top=top,
         )
     objective = Objective(
         likelihood,
@@ -112,23 +119,43 @@ def calibrate_precision(
         table.targets,
         name,
         posterior.temperature,
-        link.top,
+        top,
         link.draws,
         seed,
     )
     jointly = what != "precision"
     curve, choice = choose_precisions(
-        objective, table, jointly=jointly, refine=settings.refine
+        objective, table, jointly=jointly, refine=settings.refine, is_cut=is_cut
     )
     curve = replace(curve, scope=settings.scope)
     return _apply_choice(posterior, curve, choice, labels, what)
 
 
 def choose_precisions(
-    objective: Objective, table: VarianceTable, *, jointly: bool = True, refine: bool = True
+    objective: Objective,
+    table: VarianceTable,
+    *,
+    jointly: bool = True,
+    refine: bool = True,
+    is_cut: bool = False,
 ) -> tuple[Calibration, ScaledPrecisions]:
     """Choose a precision for each label, with its scale if `jointly`; curve and choice."""
+    # `is_cut` if smaller precisions were left out since too few eigenvectors are there.
     curve = score_precisions(objective, table, table.covariance)
+    choice = search_precisions(objective, table, curve, jointly=jointly, refine=refine)
+    at_edge = _warn_at_edges(choice, table.precisions, is_cut)
+    return replace(curve, chosen_nll=choice.nll, at_edge=at_edge), choice
+
+
+def search_precisions(
+    objective: Objective,
+    table: VarianceTable,
+    curve: Calibration,
+    *,
+    jointly: bool = True,
+    refine: bool = True,
+) -> ScaledPrecisions:
+    """Search a precision for each label; `curve` is that of one common to all."""
     scores = curve.joint_nll if jointly else curve.nll
     require_scores(torch.tensor(scores, dtype=torch.float64))
     winner = min(range(len(scores)), key=scores.__getitem__)
@@ -147,8 +174,7 @@ def choose_precisions(
             )
     elif refine and _is_dense_around(winner, table.precisions):
         choice = _refine(objective, table, choice, winner, jointly=jointly)
-    at_edge = _warn_at_edges(choice, table.precisions)
-    return replace(curve, chosen_nll=choice.nll, at_edge=at_edge), choice
+    return choice
 
 
 def checked_grid(precisions: Sequence[float]) -> Tensor:
@@ -160,6 +186,18 @@ def checked_grid(precisions: Sequence[float]) -> Tensor:
             "Leave them out for the usual grid."
         )
     return grid.unique()
+
+
+def _leave_out_unknown(posterior: LaplacePosterior, grid: Tensor) -> Tensor:
+    """Leave out precisions at which too few eigenvectors are there to tell the variances."""
+    known = [tau for tau in grid.tolist() if posterior.bound_error(tau) <= _MOST_ERROR]
+    if not known:
+        raise ArgumentError(
+            f"precisions must be large enough for factors of so few eigenvectors, got "
+            f"{float(grid[0]):.3g} to {float(grid[-1]):.3g}: variances may be off by more than "
+            f"{_MOST_ERROR:.0%} at all of them. {MORE_VECTORS}"
+        )
+    return torch.tensor(known, dtype=grid.dtype)
 
 
 def _check_choices(posterior: LaplacePosterior, what: What) -> None:
@@ -196,11 +234,12 @@ def score_precisions(
 
 
 def _score(
-    objective: Objective, covariance: Tensor, *, jointly: bool
+    objective: Objective, covariance: Tensor, near: float | None, *, jointly: bool
 ) -> tuple[Tensor, Tensor]:
-    """Find scales and NLLs under some covariances, (P,) each."""
+    """Find scales, near a guess if there is one, and NLLs under some covariances, (P,) each."""
     if jointly:
-        return objective.best(covariance)
+        guess = None if near is None else covariance.new_full((len(covariance),), near)
+        return objective.best(covariance, near=guess)
     fixed = covariance.new_full((len(covariance),), objective.own_scale)
     return fixed, objective.nll(covariance)
 
@@ -222,11 +261,13 @@ def _refine(
 ) -> ScaledPrecisions:
     """Search for one precision between the neighbours of the best grid point."""
     logs = table.precisions.log()
+    # Where slopes lead exactly to the best scale, that of the grid point is a good start.
+    near = choice.scale if objective.link == "sampling" else None
 
     def score(place: Tensor) -> tuple[Tensor, Tensor]:
         covariance = sum(table.at(label, float(place.exp())) for label in table.covariance)
         assert isinstance(covariance, Tensor)
-        return _score(objective, covariance[None], jointly=jointly)
+        return _score(objective, covariance[None], near, jointly=jointly)
 
     low, high = logs[winner - 1 : winner], logs[winner + 1 : winner + 2]
     place = minimize(lambda place: score(place)[1], low, high, steps=20)
@@ -280,14 +321,21 @@ def _with_noise(
     return replace(posterior, likelihood=likelihood, log_likelihood=log_likelihood)
 
 
-def _warn_at_edges(choice: ScaledPrecisions, grid: Tensor) -> bool:
+def _warn_at_edges(choice: ScaledPrecisions, grid: Tensor, is_cut: bool) -> bool:
     """Warn of chosen precisions at an end of the grid; return whether there are any."""
     if len(grid) < 2:
         return False
+    on_these = "on this validation set. More held-out data would tell."
+    lower = f"the prior hardly matters {on_these}"
+    if is_cut:
+        lower = (
+            f"below it variances may be off by more than {_MOST_ERROR:.0%}, since factors "
+            f"were cut to few eigenvectors. {MORE_VECTORS}"
+        )
     at_edge = False
     for side, meaning, end in (
-        ("lower", "the prior hardly matters", float(grid[0])),
-        ("upper", "the posterior adds nothing", float(grid[-1])),
+        ("lower", lower, float(grid[0])),
+        ("upper", f"the posterior adds nothing {on_these}", float(grid[-1])),
     ):
         labels = [str(label) for label, tau in choice.precisions.items() if tau == end]
         if labels:
@@ -295,7 +343,7 @@ def _warn_at_edges(choice: ScaledPrecisions, grid: Tensor) -> bool:
             whose = f" of {', '.join(labels)}" if len(choice.precisions) > 1 else ""
             warnings.warn(
                 f"the best precision{whose}, {end:.3g}, is at the {side} edge of its "
-                f"grid: {meaning} on this validation set. More held-out data would tell.",
+                f"grid: {meaning}",
                 SmidgenWarning,
                 stacklevel=4,
             )

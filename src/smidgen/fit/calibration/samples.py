@@ -21,6 +21,7 @@ from smidgen.fit.calibration.temperature import warn_if_extreme
 from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
+from smidgen.outputs.temperature_curve import NllCurve
 from smidgen.posterior.base import SAMPLES, Posterior, SampleCalibration
 from smidgen.posterior.sampling import sampled_outputs
 from smidgen.runtime.guard import preserve_random_state
@@ -55,7 +56,7 @@ class HeldOut:
             return torch.stack([curve(float(scale)) for scale in scales])
 
         if not isinstance(self.likelihood, Gaussian):
-            temperature, nll = best_temperatures(score, 1).flatten().tolist()
+            temperature, nll = best_temperatures(NllCurve(score), 1).flatten().tolist()
             return temperature, nll
         residuals = self.likelihood.squares(outputs.mean(0), self.targets).mean()
         if not residuals > 0:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError, is_whole
+from smidgen.errors import ArgumentError, DataError, ResourceError, is_whole
+from smidgen.outputs.links import Keep, Link
 from smidgen.outputs.predictive import Predictive
+from smidgen.outputs.temperature_curve import NllCurve
+from smidgen.runtime.memory import available_bytes, format_bytes
+
+# Bytes that any machine has.
+_NEVER_REFUSED = 2**26
 
 IGNORED = -100
 """The label of rows without a target, as Hugging Face has it."""
@@ -71,34 +77,37 @@ class Likelihood(ABC):
         temperature: float,
         normals: Tensor | None = None,
         top: int | None = None,
+        keep: Keep = "all",
     ) -> Predictive:
         """Turn Gaussian outputs (B, C) into a predictive."""
         # covariance: of the link's directions, (B, K, K). normals: (S, K), if the link samples.
-        # top: how many classes of each example are followed; None for all.
+        # top: how many classes of each example are followed; None for all. keep: whose
+        # probabilities the predictive has.
 
     @abstractmethod
     def mixture(self, outputs: Tensor, temperature: float) -> Predictive:
         """Turn outputs (S, B, C) of S weight samples into the predictive of their mixture."""
 
     @abstractmethod
-    def nll_of_temperature(
+    def nll_curves(
         self,
         outputs: Tensor,
-        covariance: Tensor,
         targets: Tensor,
         *,
         link: str,
         normals: Tensor | None = None,
         top: int | None = None,
-    ) -> Callable[[float | Tensor], Tensor]:
+    ) -> Callable[[Tensor], NllCurve]:
         """Prepare the mean NLL of a predictive as a function of its temperature."""
+        # From a covariance of the link's directions, (..., B, K, K), to the curve. What no
+        # covariance changes is done once.
 
     @property
     def scale(self) -> float:
         """What the Hessian is divided by: the noise variance, 1 without noise."""
         return 1.0
 
-    def resolve_link(self, link: str, top: int | None = None) -> str:
+    def resolve_link(self, link: str, top: int | str | None = None) -> str:
         """Settle "auto", or refuse a link or `top` that these outputs do not have."""
         if top is not None:
             raise ArgumentError(
@@ -112,6 +121,29 @@ class Likelihood(ABC):
                 "out."
             )
         return self.links[0] if link == "auto" and self.links else link
+
+    def settle_link(self, link: Link, *, tell: bool = False) -> Link:
+        """Settle what a link leaves open: which it is, and how many classes it follows."""
+        # Everyone who needs a link gets it here, so that all mean the same by the same words.
+        # `tell` says what was chosen where the user might expect something else.
+        name = self.resolve_link(link.name, link.top)
+        if link.keep == "followed":
+            raise ArgumentError(
+                f"keep must be 'auto' or 'all' for {self.kind} outputs, got 'followed'. Leave "
+                "it out."
+            )
+        return replace(link, name=name, keep="all")
+
+    def settle_draws(
+        self, draws: int | Literal["exact"] | None, *, tell: bool = False
+    ) -> int | None:
+        """Settle how many labels a fit draws for each output; None for the exact Hessian."""
+        if isinstance(draws, str) and draws != "exact":
+            raise ArgumentError(
+                f"fisher_draws must be a whole number or 'exact', got {draws!r}. Leave it "
+                "out for the usual number."
+            )
+        return None if isinstance(draws, str) else draws
 
     @property
     def root_count(self) -> int:
@@ -132,7 +164,12 @@ class Likelihood(ABC):
         """The same directions for each row of outputs: from (B, C) to (K, B, C)."""
         # Made when the outputs are there and were checked: a forged width may be of any size.
         make = cache(lambda: self.directions(link))
-        return lambda outputs: make().to(outputs)[:, None].expand(-1, len(outputs), -1)
+
+        def choose(outputs: Tensor) -> Tensor:
+            require_room(self.direction_count(link), outputs, "Link(top=10)")
+            return make().to(outputs)[:, None].expand(-1, len(outputs), -1)
+
+        return choose
 
     def check_outputs(self, logits: Tensor) -> None:
         """Refuse outputs that are not finite numbers of shape (B, C)."""
@@ -142,6 +179,22 @@ class Likelihood(ABC):
                 f"{tuple(logits.shape)}. Pass forward= that returns such outputs."
             )
         require_finite_outputs(logits)
+
+
+def require_room(count: int, outputs: Tensor, advice: str) -> None:
+    """Refuse so many combinations of outputs (B, C), for each row, if no memory holds them."""
+    rows, classes = outputs.shape
+    needed = 2 * count * outputs.numel() * outputs.itemsize
+    # To ask the system takes as long as a small network's pass.
+    if needed <= _NEVER_REFUSED:
+        return
+    available = available_bytes(outputs.device)
+    if available is not None and needed > available:
+        raise ResourceError(
+            f"all of {classes:,} outputs at once need {format_bytes(needed)} of memory for "
+            f"{rows:,} rows, and {format_bytes(available)} are available. Use {advice}, or "
+            "smaller batches."
+        )
 
 
 def require_finite_outputs(outputs: Tensor) -> None:

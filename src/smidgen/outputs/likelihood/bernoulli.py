@@ -13,6 +13,7 @@ from smidgen.errors import DataError
 from smidgen.outputs.information import mixture_information
 from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
 from smidgen.outputs.links import (
+    Keep,
     append_axes,
     both_outcomes,
     divide_mean,
@@ -20,6 +21,7 @@ from smidgen.outputs.links import (
     two_class_link,
 )
 from smidgen.outputs.predictive import BernoulliPredictive
+from smidgen.outputs.temperature_curve import NllCurve
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Bernoulli(Likelihood):
         temperature: float,
         normals: Tensor | None = None,
         top: int | None = None,
+        keep: Keep = "all",
     ) -> BernoulliPredictive:
         """Probability of each label."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
@@ -72,24 +75,27 @@ class Bernoulli(Likelihood):
             mixture_information(draws).sum(-1),
         )
 
-    def nll_of_temperature(
+    def nll_curves(
         self,
         outputs: Tensor,
-        covariance: Tensor,
         targets: Tensor,
         *,
         link: str,
         normals: Tensor | None = None,
         top: int | None = None,
-    ) -> Callable[[float | Tensor], Tensor]:
+    ) -> Callable[[Tensor], NllCurve]:
         """Prepare the mean NLL, summed over labels."""
-        log_yes = two_class_link(link, covariance.diagonal(dim1=-2, dim2=-1))
         towards = outputs * (2 * targets - 1)
 
-        def nll(temperature: float | Tensor) -> Tensor:
-            return -log_yes(towards / append_axes(temperature, 2)).sum(-1).mean(-1)
+        def curve(covariance: Tensor) -> NllCurve:
+            log_yes = two_class_link(link, covariance.diagonal(dim1=-2, dim2=-1))
+            return NllCurve(
+                lambda temperature: (
+                    -log_yes(towards / append_axes(temperature, 2)).sum(-1).mean(-1)
+                )
+            )
 
-        return nll
+        return curve
 
     def log_prob(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over labels of the log-probability, (B,)."""

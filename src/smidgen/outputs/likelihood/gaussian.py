@@ -12,7 +12,9 @@ from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, is_number
 from smidgen.outputs.likelihood.base import Likelihood, flatten_targets
+from smidgen.outputs.links import Keep
 from smidgen.outputs.predictive import GaussianPredictive
+from smidgen.outputs.temperature_curve import NllCurve
 
 _ROUNDING = 1e-9
 
@@ -108,6 +110,7 @@ class Gaussian(Likelihood):
         temperature: float,
         normals: Tensor | None = None,
         top: int | None = None,
+        keep: Keep = "all",
     ) -> GaussianPredictive:
         """A normal distribution for each output; link and temperature do not apply."""
         variance = covariance.diagonal(dim1=-2, dim2=-1)
@@ -122,16 +125,15 @@ class Gaussian(Likelihood):
         """The noise variance of every output, (B, C)."""
         return (self.noise * self.ratios(outputs)).expand_as(outputs).clone()
 
-    def nll_of_temperature(
+    def nll_curves(
         self,
         outputs: Tensor,
-        covariance: Tensor,
         targets: Tensor,
         *,
         link: str,
         normals: Tensor | None = None,
         top: int | None = None,
-    ) -> Callable[[float | Tensor], Tensor]:
+    ) -> Callable[[Tensor], NllCurve]:
         """Refuse: a regression has a noise variance where classes have a temperature."""
         raise ArgumentError("a regression has no temperature. Tune its noise instead.")
 

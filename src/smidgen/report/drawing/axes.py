@@ -16,6 +16,8 @@ from smidgen.report.formats import shorten_text
 STEPS = (1, 2, 2.5, 5, 10)
 # In small figures ticks must be short: 0.4 and 0.6, not 0.25.
 WHOLE_STEPS = (1, 2, 5, 10)
+# Lines of names at the ends of lines are this many pixels apart.
+BETWEEN = 13.0
 _REFERENCE: dict[str, Any] = {"color": SOFT, "linewidth": 0.9, "dashes": (3, 2.5)}
 _LONGEST_NAME = 44
 
@@ -109,6 +111,19 @@ def pad_limits(values: Iterable[float], padding: float = 0.06) -> tuple[float, f
     low, high = min(seen), max(seen)
     room = padding * (high - low) or 0.05
     return low - room, high + room
+
+
+def move_apart(heights: Sequence[float], bottom: float, top: float) -> list[float]:
+    """Move ascending heights apart, as little as one sweep up and one down can."""
+    between = min(BETWEEN, (top - bottom) / max(1, len(heights) - 1))
+    moved: list[float] = []
+    for height in heights:
+        moved.append(max(height, moved[-1] + between if moved else bottom))
+    ceiling = top
+    for i in reversed(range(len(moved))):
+        moved[i] = min(moved[i], ceiling)
+        ceiling = moved[i] - between
+    return moved
 
 
 def clean_name(name: str) -> str:

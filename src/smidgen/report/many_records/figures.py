@@ -27,6 +27,7 @@ from smidgen.report.names import METHODS
 from smidgen.report.one_record.figures import filled_bins
 from smidgen.report.ramp.figures import (
     RAMP_SCORES,
+    SIZES,
     Limits,
     Line,
     collect_lines,
@@ -164,11 +165,13 @@ def _align_points(ramps: Sequence[Mapping[str, Any]], scheme: str) -> list[_Poin
     ]
 
 
-def draw_ramps(ramp: Mapping[str, Any], styles: Styles, name: str) -> list[Markup]:
-    """Draw NLL and ECE on validation data against floats, less those of temperature."""
+def draw_ramps(
+    ramp: Mapping[str, Any], styles: Styles, name: str, size: str = "floats"
+) -> list[Markup]:
+    """Draw NLL and ECE on validation data against a size, less those of temperature."""
     svgs = []
     for score, text in RAMP_SCORES.items():
-        lines = [_mark_single(line) for line in collect_lines(ramp, score)]
+        lines = [_mark_single(line) for line in collect_lines(ramp, score, size)]
         levels = {baseline: ramp[baseline][score] for baseline in (MAP, TEMPERATURE)}
         svg = draw_score_lines(
             lines,
@@ -176,6 +179,7 @@ def draw_ramps(ramp: Mapping[str, Any], styles: Styles, name: str) -> list[Marku
             styles,
             (size_limits(lines), score_limits(lines, levels)),
             ylabel=f"validation {text} − temperature",
+            xlabel=SIZES[size],
             name=f"{name}-{score}",
         )
         svgs.append(svg)

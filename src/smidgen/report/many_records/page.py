@@ -45,7 +45,14 @@ from smidgen.report.one_record.tables import (
     TableCell,
     add_floor,
 )
-from smidgen.report.ramp.page import BY_NORM, draw_norm_groups
+from smidgen.report.ramp.figures import SIZES
+from smidgen.report.ramp.page import (
+    BY_NORM,
+    REFERENCE,
+    STORING_NOTHING,
+    WITHOUT_CURVATURE,
+    draw_norm_groups,
+)
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
@@ -304,17 +311,23 @@ def _draw_ramps(
     schemes = dict.fromkeys(point["scheme"] for point in ramp["points"])
     swag = [scheme for scheme in schemes if scheme.startswith("swag-")]
     by_norm = [scheme for scheme in schemes if scheme in BY_NORM]
+    bare = [scheme for scheme in schemes if scheme in WITHOUT_CURVATURE]
+    apart = (*swag, *by_norm, *STORING_NOTHING)
+    by_weights = "With curvature and without"
     groups = {
-        "Every scheme": [s for s in schemes if s not in (*swag, *by_norm)],
+        "Every scheme": [s for s in schemes if s not in apart],
         "By norm, beside random modules": [*by_norm, "random"] if by_norm else [],
         "SWAG": swag,
+        by_weights: [REFERENCE, *bare] if bare else [],
     }
     figures = {}
     for index, (heading, group) in enumerate(groups.items()):
         points = [point for point in ramp["points"] if point["scheme"] in group]
         if points:
             group_ramp = {**ramp, "points": points}
-            figures[heading] = draw_ramps(group_ramp, styles, f"{name}-ramp{index}")
+            size = "weights" if heading == by_weights else "floats"
+            drawn = draw_ramps(group_ramp, styles, f"{name}-ramp{index}", size)
+            figures[f"{heading}: scores on validation data against {SIZES[size]}"] = drawn
     return figures
 
 

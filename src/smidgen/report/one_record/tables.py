@@ -70,6 +70,8 @@ class Row:
 NLL = Column("nll", "NLL", "↓", format_nll)
 FRACTION = Column("fraction", "Weights stochastic", "", format_fraction)
 FLOATS = Column("floats", "Floats stored", "↓", format_count)
+BODY_PRECISION = Column("body_precision", "τ of the body", "", format_significant)
+"""The precision of layers without curvature beside others that have one."""
 RMSE = Column("rmse", "RMSE", "↓", format_nll)
 SCORES = (
     Column("accuracy", "Accuracy", "↑", format_percent),
@@ -90,6 +92,7 @@ RAMP_COLUMNS = (
 )
 SETTINGS = (
     Column("precision", "τ", "", format_significant),
+    BODY_PRECISION,
     Column("temperature", "T", "", format_significant),
     Column("noise", "noise", "", format_significant),
 )
@@ -133,7 +136,7 @@ def find_best(record: Record) -> str | None:
 
 def describe_level(scheme: str, level: float) -> str:
     """Say the size of a point in the terms of its scheme."""
-    if scheme == "sparse-kfac":
+    if scheme in ("sparse-kfac", "isotropic"):
         return f"{level:g}{THIN}% of rows and columns"
     if scheme == "best-budget":
         return f"at most {format_count(level)} floats"
@@ -208,7 +211,8 @@ def _make_row(method: MethodFields, best: str | None, columns: Sequence[Column])
     level, size = method.get("level"), ""
     if level is not None:
         text = describe_level(name, level)
-        short = {"sparse-kfac": f"{level:g}{THIN}%", "best-budget": "budget"}
+        percent = f"{level:g}{THIN}%"
+        short = {"sparse-kfac": percent, "isotropic": percent, "best-budget": "budget"}
         size = short.get(name, text)
         settings.insert(0, TableCell("level", text, level))
     if method.get("weights") is not None:

@@ -20,6 +20,7 @@ from smidgen.report.drawing.axes import (
     draw_line,
     draw_markers,
     keep_level_grid,
+    move_apart,
     place_axes,
     set_decimal_ticks,
     set_log_ticks,
@@ -30,8 +31,7 @@ from smidgen.report.names import shorten_method
 from smidgen.report.ramp.layers import LayerPosition
 
 _WIDTH, _HEIGHT = 384.0, 258.0
-_LEFT, _TOP, _ACROSS, _DOWN = 70.0, 10.0, 214.0, 204.0
-_BETWEEN = 13.0
+_LEFT, _TOP, _ACROSS, _DOWN = 70.0, 10.0, 200.0, 204.0
 # A level this many times as far away as all the points together is named, not drawn.
 _FAR = 1.0
 _LONGEST = 16
@@ -40,6 +40,8 @@ _FEW_DECADES = 10**2.6
 _DECADE = 10.0
 _MARKERS = "os^vD*"
 _DASHES = ((), (5.0, 1.6), (2.0, 1.2), (6.0, 1.6, 1.2, 1.6), (1.2, 1.2))
+SIZES = {"floats": "floats stored", "weights": "weights stochastic"}
+"""Names of the sizes that points of a ramp have."""
 RAMP_SCORES = {"nll": "NLL", "ece": "ECE"}
 """Names of the scores on validation data."""
 Limits = tuple[float, float]
@@ -69,17 +71,17 @@ class _End:
     joined: bool = True
 
 
-def collect_lines(ramp: Mapping[str, Any], score: str) -> list[Line]:
-    """Gather the points of a ramp into a line for each scheme."""
+def collect_lines(ramp: Mapping[str, Any], score: str, size: str = "floats") -> list[Line]:
+    """Gather the points of a ramp into a line for each scheme; `size` is "weights" too."""
     points = ramp["points"]
     lines = []
     for scheme in dict.fromkeys(point["scheme"] for point in points):
         levels = group_levels(points, scheme).values()
-        rows = sorted(_summarise_level(group, score) for group in levels)
+        rows = sorted(_summarise_level(group, score, size) for group in levels)
         sizes, value, low, high = (tuple(column) for column in zip(*rows, strict=True))
         index = ramp["chosen"].get(scheme)
         best = None if index is None else points[index]
-        chosen = best and (best["floats"], best[score])
+        chosen = best and (best[size], best[score])
         lines.append(Line(scheme, shorten_method(scheme), sizes, value, low, high, chosen))
     return lines
 
@@ -96,11 +98,11 @@ def group_levels(
 
 
 def _summarise_level(
-    group: Sequence[Mapping[str, Any]], score: str
+    group: Sequence[Mapping[str, Any]], score: str, size: str
 ) -> tuple[float, float, float, float]:
     values = [point[score] for point in group]
-    floats = sum(point["floats"] for point in group) / len(group)
-    return floats, sum(values) / len(values), min(values), max(values)
+    mean_size = sum(point[size] for point in group) / len(group)
+    return mean_size, sum(values) / len(values), min(values), max(values)
 
 
 def size_limits(lines: Sequence[Line]) -> Limits:
@@ -130,7 +132,7 @@ def draw_score_lines(
     *,
     ylabel: str,
     name: str,
-    xlabel: str = "floats stored",
+    xlabel: str = SIZES["floats"],
 ) -> Markup:
     """Draw a score against the floats stored, or another size."""
     with drawing():
@@ -204,7 +206,7 @@ def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
     edge = _LEFT + _ACROSS
     ordered = sorted(ends, key=lambda end: end.y)
     bottom = _to_pixels(axes, axes.get_xlim()[0], axes.get_ylim()[0])[1]
-    heights = _move_apart([end.y for end in ordered], bottom, bottom + _DOWN)
+    heights = move_apart([end.y for end in ordered], bottom, bottom + _DOWN)
     to_axes = axes.transAxes.inverted()
     for end, height in zip(ordered, heights, strict=True):
         joint = [to_axes.transform(at) for at in ((end.x, end.y), (edge + 10, height))]
@@ -218,19 +220,6 @@ def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
             across, up, clean_name(end.text),
             transform=axes.transAxes, color=end.colour, va="center_baseline", ha="left",
         )  # fmt: skip
-
-
-def _move_apart(heights: Sequence[float], bottom: float, top: float) -> list[float]:
-    """Move ascending heights apart, as little as one sweep up and one down can."""
-    between = min(_BETWEEN, (top - bottom) / max(1, len(heights) - 1))
-    moved: list[float] = []
-    for height in heights:
-        moved.append(max(height, moved[-1] + between if moved else bottom))
-    ceiling = top
-    for i in reversed(range(len(moved))):
-        moved[i] = min(moved[i], ceiling)
-        ceiling = moved[i] - between
-    return moved
 
 
 def _format_size(value: float) -> str:

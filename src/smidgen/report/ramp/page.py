@@ -20,6 +20,7 @@ from smidgen.report.formats import (
     format_significant,
 )
 from smidgen.report.one_record.tables import (
+    BODY_PRECISION,
     Column,
     Row,
     TableCell,
@@ -28,6 +29,7 @@ from smidgen.report.one_record.tables import (
 )
 from smidgen.report.ramp.figures import (
     RAMP_SCORES,
+    SIZES,
     collect_lines,
     draw_norms,
     draw_score_lines,
@@ -38,6 +40,12 @@ from smidgen.report.ramp.layers import LayerPosition, locate_layers
 from smidgen.runtime.record import BASELINES, Record
 
 BY_NORM = ("max-mlp", "min-mlp", "max-attention", "min-attention")
+STORING_NOTHING = ("isotropic",)
+"""Schemes that have no place on an axis of floats."""
+WITHOUT_CURVATURE = ("isotropic", "head-isotropic")
+"""Schemes with layers of which no curvature is kept."""
+REFERENCE = "sparse-kfac"
+"""The scheme that stands in every figure, so that they compare."""
 _GROUPS = {"attention": "Attention layers", "mlp": "MLP layers"}
 _MOST_KINDS = 8
 # Where the shade of a percentage is too dark for dark letters.
@@ -96,8 +104,8 @@ def _find_floor(ramp: Mapping[str, Any]) -> str:
 
 
 def _draw_curves(ramp: Mapping[str, Any], styles: Styles) -> dict[str, list[Markup]]:
-    """Draw the score figures: all schemes but those by norm, and those by norm."""
-    figures: dict[str, list[Markup]] = {"all": [], "norm": []}
+    """Draw the score figures: of most schemes, of those by norm, and without curvature."""
+    figures: dict[str, list[Markup]] = {"all": [], "norm": [], "isotropic": []}
     for score, text in RAMP_SCORES.items():
         lines = collect_lines(ramp, score)
         levels = {key: ramp[key][score] for key in BASELINES if ramp.get(key)}
@@ -105,17 +113,27 @@ def _draw_curves(ramp: Mapping[str, Any], styles: Styles) -> dict[str, list[Mark
         # Schemes of a single point each are no crowd of lines to part.
         crowded = any(len(line.sizes) > 1 for line in lines)
         by_norm = [line for line in lines if crowded and line.scheme in BY_NORM]
-        parts = {"all": [line for line in lines if line not in by_norm], "norm": by_norm}
-        # Sparse-KFAC stands beside the norms too, so that the two figures compare.
-        reference = [line for line in lines if line.scheme == "sparse-kfac"]
-        for part, members in parts.items():
+        apart = {line.scheme for line in by_norm} | set(STORING_NOTHING)
+        by_weights = collect_lines(ramp, score, "weights")
+        parts = {
+            "all": ([line for line in lines if line.scheme not in apart], "floats"),
+            "norm": (by_norm, "floats"),
+            "isotropic": (
+                [x for x in by_weights if x.scheme in WITHOUT_CURVATURE],
+                "weights",
+            ),
+        }
+        for part, (members, size) in parts.items():
             if members:
+                beside = lines if size == "floats" else by_weights
+                reference = [line for line in beside if line.scheme == REFERENCE]
                 svg = draw_score_lines(
                     members if part == "all" else reference + members,
                     levels,
                     styles,
                     (size_limits(members), heights),
                     ylabel=f"{text} on validation data",
+                    xlabel=SIZES[size],
                     name=f"ramp-{part}-{score}",
                 )
                 figures[part].append(svg)
@@ -225,4 +243,13 @@ def _list_points(
 
 def _make_cells(point: Mapping[str, Any], prefix: str) -> list[TableCell]:
     cells = [make_cell(column, point.get(column.score)) for column in _POINT]
-    return [replace(cell, score=f"{prefix}.{cell.score}") for cell in cells]
+    if point.get("body_precision") is not None:
+        body = make_cell(BODY_PRECISION, point["body_precision"])
+        body = replace(body, text=f"body {body.text}")
+        cells = [replace(c, count=body) if c.score == "precision" else c for c in cells]
+    return [_prefix(cell, prefix) for cell in cells]
+
+
+def _prefix(cell: TableCell, prefix: str) -> TableCell:
+    beneath = cell.count and _prefix(cell.count, prefix)
+    return replace(cell, score=f"{prefix}.{cell.score}", count=beneath)

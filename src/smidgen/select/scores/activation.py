@@ -7,13 +7,13 @@ has the input 1, so its score is |b_i|.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import require_finite_sums
-from smidgen.curvature.taps import tapped
+from smidgen.curvature.taps import Tapped
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import score_layers
 from smidgen.types import Batch
@@ -40,13 +40,14 @@ def activation(
 
 
 def _visit(
-    problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, taps: Tapped, batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
+    blocks = taps.blocks.values()
     zero = torch.zeros((), dtype=torch.float64, device=problem.device)
     # Of each layer the sum of squared inputs, (m,), and how many positions it is over.
     squares = {b.layer.name: zero.new_zeros(b.column_count) for b in blocks}
     counts = dict.fromkeys(squares, 0)
-    with tapped(problem, blocks) as taps, torch.no_grad():
+    with torch.no_grad():
         for number, batch in enumerate(batches, 1):
             with problem.reading(batch, number):
                 trace = taps.run(batch)
@@ -55,6 +56,8 @@ def _visit(
                     x = trace.inputs(name) * unpadded[..., None]
                     squares[name] += x.square().sum((0, 1)).double()
                     counts[name] += int(unpadded.sum())
+                # The next pass must not find these activations alive.
+                del trace
                 require_finite_sums(squares.values())
     scores = {}
     for block in blocks:

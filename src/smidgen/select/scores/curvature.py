@@ -7,17 +7,17 @@ input 1, so A_jj = 1 and its score is √G_ii.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from smidgen.curvature.factor_diagonals import DiagonalAccumulator
+from smidgen.curvature.factors.factor_diagonals import DiagonalAccumulator
 from smidgen.curvature.kronecker import APPROXIMATIONS, Approximation
+from smidgen.curvature.taps import Tapped
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import run_pass, score_layers
 from smidgen.types import Batch
-from smidgen.weights.blocks import LayerBlock
 
 
 def curvature(
@@ -49,10 +49,10 @@ def curvature(
         )
 
     def visit(
-        problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
+        problem: SettledProblem, taps: Tapped, batches: Iterable[Batch]
     ) -> dict[str, Tensor]:
-        sums = DiagonalAccumulator(problem, blocks, approximation)
-        products = run_pass(sums, problem, blocks, batches)
+        sums = DiagonalAccumulator(problem, list(taps.blocks.values()), approximation)
+        products = run_pass(sums, taps, batches)
         return {name: values.sqrt() for name, values in products.items()}
 
     return score_layers(model, batches, visit, progress=progress)

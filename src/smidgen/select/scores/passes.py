@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from smidgen.curvature.accumulate import Accumulator, accumulate, find_mixing_layers
+from smidgen.curvature.accumulate import Accumulator, accumulate, drop_mixing_layers
+from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import SmidgenWarning
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -23,10 +24,8 @@ from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset, Whole
 
-Visit = Callable[
-    [SettledProblem, Sequence[LayerBlock], Iterable[Batch]], Mapping[str, Tensor]
-]
-"""Reads all batches and returns a number for each weight of a block, by layer name."""
+Visit = Callable[[SettledProblem, Tapped, Iterable[Batch]], Mapping[str, Tensor]]
+"""Runs all batches and returns a number for each weight of a tapped block, by layer name."""
 
 
 def score_layers(
@@ -39,29 +38,25 @@ def score_layers(
     whole = Subset(universe, {name: Whole() for name in universe})
     blocks = find_blocks(problem.model, whole)
     with preserve_random_state(problem.model):
-        tracked = track(batches, "scoring", show=progress)
-        settled, first, all_batches = problem.settle(tracked)
-        mixing = find_mixing_layers(settled, first, blocks)
-        if mixing:
-            warnings.warn(
-                f"{len(mixing)} layers score zero: {', '.join(list(mixing)[:3])}. "
-                f"{next(iter(mixing.values()))}",
-                SmidgenWarning,
-                stacklevel=3,
-            )
-        blocks = tuple(block for block in blocks if block.layer.name not in mixing)
-        values = visit(settled, blocks, all_batches)
-    return scatter_scores(problem.model, blocks, values)
+        first, data = problem.read_first(track(batches, "scoring", show=progress))
+        with tapped(problem, blocks) as taps:
+            mixing = drop_mixing_layers(taps, first)
+            if mixing:
+                warnings.warn(
+                    f"{len(mixing)} layers score zero: {', '.join(list(mixing)[:3])}. "
+                    f"{next(iter(mixing.values()))}",
+                    SmidgenWarning,
+                    stacklevel=3,
+                )
+            values = visit(problem.with_likelihood(taps.likelihood), taps, data)
+            return scatter_scores(problem.model, list(taps.blocks.values()), values)
 
 
 def run_pass(
-    sums: Accumulator,
-    problem: SettledProblem,
-    blocks: Sequence[LayerBlock],
-    batches: Iterable[Batch],
+    sums: Accumulator, taps: Tapped, batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
     """Run a pass of the data into an accumulator; return a number for each weight."""
-    curvatures = accumulate(sums, problem, batches, blocks).finish()
+    curvatures = accumulate(sums, taps, batches).finish()
     return {name: operator.values for name, operator in curvatures.operators.items()}
 
 

@@ -7,17 +7,17 @@ scores alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import gradients
 from smidgen.curvature.moments import MomentAccumulator, weight_basis
+from smidgen.curvature.taps import Tapped
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.select.scores.passes import run_pass, score_layers
 from smidgen.types import Batch
-from smidgen.weights.blocks import LayerBlock
 
 
 def squared_gradient(
@@ -39,8 +39,9 @@ def squared_gradient(
 
 
 def _visit(
-    problem: SettledProblem, blocks: Sequence[LayerBlock], batches: Iterable[Batch]
+    problem: SettledProblem, taps: Tapped, batches: Iterable[Batch]
 ) -> dict[str, Tensor]:
+    blocks = list(taps.blocks.values())
     bases = weight_basis(blocks, torch.empty(0, device=problem.device))
     sums = MomentAccumulator(problem, blocks, bases, gradients(problem.likelihood))
-    return run_pass(sums, problem, blocks, batches)
+    return run_pass(sums, taps, batches)

@@ -39,7 +39,7 @@ def variance(posterior: LaplacePosterior, model: nn.Module | Problem) -> dict[st
     for name, operator in posterior.operators.items():
         wide = operator.to(torch.float64)
         precision = posterior.precision_of(name) * noise
-        variances[name] = wide.marginals(noise / (wide.values + precision))
+        variances[name] = wide.variances(precision, noise)
     if JOINT in variances:
         parts = variances[JOINT].split([block.size for block in blocks])
         variances = {b.layer.name: part for b, part in zip(blocks, parts, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -179,3 +180,16 @@ def make_record(
         **rest,
     }
     return Record("ramp", config, results, seed=seed)
+
+
+class LapClock:
+    """Seconds between laps."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Note the seconds since the lap before."""
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now

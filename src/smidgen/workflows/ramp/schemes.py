@@ -1,19 +1,21 @@
 """Schemes of a ramping study: which blocks of the variance table make up each point.
 
-A *block key* is a (percent, layer) pair: the block of one layer at one percentage. A scheme
-is a sequence of ever larger sets of blocks (the paper's figures 2–5); a point costs the sum
-of its blocks' floats.
+A *block key* is a (level, layer) pair: the block of one layer at one percentage, with its
+curvature or without. A scheme is a sequence of ever larger sets of blocks (the paper's
+figures 2–5); a point costs the sum of its blocks' floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from smidgen.curvature.factors.operator import Kronecker
+from smidgen.curvature.operators import Isotropic
 from smidgen.fit.calibration.objective import Objective
 from smidgen.posterior.variance_table import VarianceTable
 from smidgen.weights.affine import AffineLayer
@@ -28,11 +30,29 @@ Scheme = Literal[
     "last-layer",
     "full",
     "best-budget",
+    "isotropic",
+    "head-isotropic",
 ]
+# Those without curvature are tried by default too. At a percentage their variance takes no
+# more than the product of δ and x, which the factors need as well before they weigh it by
+# every precision; and the table keeps two sums over layers of it, not one for each layer.
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-BlockKey = tuple[float, str]
-WHOLE = 100.0
-"""The percentage of whole layers."""
+CURVED, ISOTROPIC = Kronecker.structure, Isotropic.structure
+
+
+class Level(NamedTuple):
+    """How a posterior of the study takes every layer: how much of it, and with what curvature."""
+
+    percent: float
+    structure: str = CURVED
+
+
+BlockKey = tuple[Level, str]
+WHOLE = Level(100.0)
+"""Whole layers, with curvature."""
+WHOLE_ISOTROPIC = Level(100.0, ISOTROPIC)
+# The sums of the table that blocks without curvature join.
+_LAST, _OTHERS = "last layer", "other layers"
 # How many larger blocks of a layer the allocation considers in each step.
 _AHEAD = 3
 
@@ -45,6 +65,14 @@ class UnscoredPoint:
     level: float
     blocks: tuple[BlockKey, ...]
     repeat: int = 0
+
+
+def label_block(level: Level, name: str, last: Collection[str]) -> BlockKey:
+    """Name the sum of the variance table that a block joins; `last` names the last layers."""
+    # No scheme takes a few layers without curvature: all of them, or all but the last.
+    if level.structure == CURVED:
+        return level, name
+    return level, _LAST if name in last else _OTHERS
 
 
 def order_layers(
@@ -80,26 +108,35 @@ def list_points(
     candidates: list[UnscoredPoint] = []
     names = [layer.name for layer in layers]
     for scheme in schemes:
-        if scheme == "sparse-kfac":
+        if scheme in ("sparse-kfac", "isotropic"):
+            structure = ISOTROPIC if scheme == "isotropic" else CURVED
             candidates += [
-                UnscoredPoint(scheme, p, tuple((p, name) for name in names))
+                UnscoredPoint(scheme, p, take_layers(Level(p, structure), names))
                 for p in percents
             ]
         elif scheme == "last-layer":
-            blocks = tuple((WHOLE, name) for name in last)
+            blocks = take_layers(WHOLE, last)
             candidates.append(UnscoredPoint(scheme, len(last), blocks))
+        elif scheme == "head-isotropic":
+            body = take_layers(WHOLE_ISOTROPIC, [n for n in names if n not in last])
+            blocks = take_layers(WHOLE, last) + body
+            candidates += [UnscoredPoint(scheme, len(blocks), blocks)] if body else []
         elif scheme == "full":
-            blocks = tuple((WHOLE, name) for name in names)
-            candidates.append(UnscoredPoint(scheme, len(names), blocks))
+            candidates.append(UnscoredPoint(scheme, len(names), take_layers(WHOLE, names)))
         elif scheme != "best-budget":
             for repeat in range(repeats if scheme == "random" else 1):
                 order = order_layers(scheme, layers, norms, generator)
-                blocks = tuple((WHOLE, layer.name) for layer in order)
+                blocks = take_layers(WHOLE, [layer.name for layer in order])
                 candidates += [
                     UnscoredPoint(scheme, count, blocks[:count], repeat)
                     for count in range(1, len(blocks) + 1)
                 ]
     return candidates
+
+
+def take_layers(level: Level, names: Sequence[str]) -> tuple[BlockKey, ...]:
+    """List the blocks of some layers at one level."""
+    return tuple((level, name) for name in names)
 
 
 def allocate(

@@ -20,7 +20,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from smidgen import fit, select
+import smidgen.fit as fit
+import smidgen.select as select
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs, held_out
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem

@@ -22,6 +22,7 @@ from smidgen.report.many_records.findings import findings
 from smidgen.report.names import assign_styles
 from smidgen.report.ramp.figures import collect_lines
 from smidgen.runtime.record import Record
+from tests.support.ramp_record import make_ramp_record
 from tests.support.study_records import (
     DATA,
     SEEDS,
@@ -225,6 +226,18 @@ def test_a_mean_curve_has_every_seed_at_every_budget():
     assert joined["map"]["nll"] == pytest.approx(-0.25)
     same = join_ramps([ramp([(4, 1.0)], 0.0), ramp([(6, 2.0)], 0.0)])
     assert collect_lines(same, "nll")[0].value == pytest.approx((1.5,))
+
+
+def test_ramps_without_curvature_are_drawn_by_weights():
+    records = [
+        replace(make_ramp_record(), seed=seed, config={"data": {"name": "X"}})
+        for seed in range(2)
+    ]
+    text = render_many(records)
+    assert "With curvature and without" in text
+    # Two figures each, and a heading.
+    assert text.count("against weights stochastic") == 3
+    assert text.count("against floats stored") == 2 * 3
 
 
 def test_one_seed_claims_nothing():

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from smidgen.report import render, score_rows, verdict
-from smidgen.report.ramp.figures import _BETWEEN, _move_apart, collect_lines, score_limits
+from smidgen.report.drawing.axes import BETWEEN, move_apart
+from smidgen.report.ramp.figures import collect_lines, score_limits
 from smidgen.report.ramp.layers import locate_layers
 from smidgen.runtime.record import Record
 from tests.support.ramp_record import BEST, LABELS, SECONDS, make_ramp_record
@@ -50,7 +51,7 @@ def test_every_number_of_the_study_is_on_the_page(record: Record, page: Page) ->
             expected[method["name"], f"{score}.high"] = one["high"]
             if "floor" in one:
                 expected[method["name"], f"{score}.floor"] = one["floor"]
-        for score in ("floats", "precision", "temperature", "level", "weights",
+        for score in ("floats", "precision", "body_precision", "temperature", "level", "weights",
                       "fraction", "validation_nll"):  # fmt: skip
             if score in method:
                 expected[method["name"], score] = method[score]
@@ -60,6 +61,9 @@ def test_every_number_of_the_study_is_on_the_page(record: Record, page: Page) ->
         for score in ("level", "floats", "weights", "fraction", "precision",
                       "temperature", "nll", "ece", "ece_floor"):  # fmt: skip
             expected[point["scheme"], f"points.{i}.{score}"] = point[score]
+        if "body_precision" in point:
+            place = f"points.{i}.body_precision"
+            expected[point["scheme"], place] = point["body_precision"]
     for key in ("map", "temperature"):
         for score, value in ramp[key].items():
             expected[key, f"validation.{score}"] = value
@@ -155,6 +159,32 @@ def test_rows_say_size_and_edge(record: Record) -> None:
     assert rows["best-budget"].settings[0].text == "at most 30,000 floats"
 
 
+def test_what_stores_nothing_is_drawn_by_weights_beside_sparse_kfac(record: Record) -> None:
+    text = render(record)
+    assert "With curvature and without" in text
+    assert text.count("against weights stochastic") == 2
+    by_weights = {
+        x.scheme: x for x in collect_lines(record.results["ramp"], "nll", "weights")
+    }
+    assert by_weights["isotropic"].sizes == by_weights["sparse-kfac"].sizes
+    by_floats = {x.scheme: x for x in collect_lines(record.results["ramp"], "nll")}
+    assert set(by_floats["isotropic"].sizes) == {0}
+    rows = {row.name: row for row in score_rows(record)}
+    assert rows["isotropic"].settings[0].text.endswith("% of rows and columns")
+    assert rows["isotropic"].size.endswith("%")
+    assert rows["head-isotropic"].settings[2].text == "31,600"
+    assert "τ of the body" in text
+    assert "body 31,600" in text
+    alone = render(only(record, "isotropic"))
+    assert "against floats stored" not in alone
+    assert "Last layer | isotropic body" not in alone
+
+
+def test_a_study_without_such_schemes_says_nothing_of_curvature(record: Record) -> None:
+    text = render(only(record, "sparse-kfac", "random"))
+    assert "With curvature and without" not in text
+
+
 def test_random_modules_are_a_mean_within_a_band(record: Record) -> None:
     ramp = record.results["ramp"]
     drawn = {line.scheme: line for line in collect_lines(ramp, "nll")}
@@ -178,8 +208,8 @@ def test_levels_far_away_do_not_flatten_the_curves(record: Record) -> None:
     "wanted", [[50.0] * 6, [0.0, 0.0, 99.0, 100.0, 100.0], [10.0, 50.0, 90.0], []]
 )
 def test_names_are_moved_apart_within_the_axes(wanted: list[float]) -> None:
-    found = _move_apart(wanted, 0.0, 100.0)
-    assert all(b - a >= _BETWEEN - 1e-9 for a, b in pairwise(found))
+    found = move_apart(wanted, 0.0, 100.0)
+    assert all(b - a >= BETWEEN - 1e-9 for a, b in pairwise(found))
     assert all(-1e-9 <= height <= 100 + 1e-9 for height in found)
     if wanted == [10.0, 50.0, 90.0]:
         assert found == wanted

@@ -145,7 +145,7 @@ def test_curvature_is_the_diagonal_of_the_factors(case, approximation, unchanged
 
 
 @one_row_each
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", [s for s in STRUCTURES if s != "isotropic"])
 def test_variances_are_those_of_the_inverse(case, structure, unchanged):
     """Dense inverse: of the exact GGN, its diagonal, or what the factors stand for."""
     model, batch = case.make()

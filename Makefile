@@ -21,7 +21,7 @@ check: $(VENV)/.dev ## Format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.bench ## Measure against the limit; writes bench/records/
+bench: $(VENV)/.dev ## Measure against the limit; writes bench/records/
 	$(BIN)/python -m bench $(ARGS)
 
 pictures: $(VENV)/.demo ## Write figures and tables of the docs from the records in results/
@@ -49,8 +49,4 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt requirements-model.t
 $(VENV)/.dev: $(VENV)/.demo requirements-peers.txt
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps -r requirements-peers.txt
-	@touch $@
-
-$(VENV)/.bench: $(VENV)/.dev requirements-bench.txt
-	$(PIP) --no-deps --require-hashes -r requirements-bench.txt
 	@touch $@

@@ -42,7 +42,7 @@ def _convert(folder: Path) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise SystemExit(
             "gguf must be installed to open SmolLM2, got no such package. Run pip install "
-            "--no-deps --require-hashes -r requirements-bench.txt."
+            "'smidgen[hf]'."
         )
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as temporary:

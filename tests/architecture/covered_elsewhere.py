@@ -49,7 +49,7 @@ _COVERING = {
     """,
     "unit/fit/calibration/test_precision.py": """
         fit/calibration/calibrate fit/calibration/evidence
-        fit/calibration/groups fit/calibration/temperature
+        fit/calibration/groups
     """,
     "unit/fit/calibration/test_grid_search.py": "fit/calibration/brent",
     "unit/fit/test_finetune.py": "fit/epochs fit/subset_adamw fit/trained_weights fit/training_run",

@@ -197,7 +197,8 @@ def test_ramp_writes_a_record_a_page_and_the_best_posterior(world, tmp_path, cap
     record = Record.load(target / "record.json")
     assert record == Record.load(tmp_path / "same.json")
     names = [method["name"] for method in record.results["methods"]]
-    assert names == ["map", "temperature", *SCHEMES]
+    # All 64 rows are right: no block lowers their NLL, so there is no best allocation.
+    assert names == ["map", "temperature", *(s for s in SCHEMES if s != "best-budget")]
     assert record.results["data"] == {"train": 96, "validation": 64, "test": 80}
     # The table has no room for the floor of each.
     assert re.search(r"An ECE of 0\.\d{3}( to 0\.\d{3})? is what a perfectly", shown)

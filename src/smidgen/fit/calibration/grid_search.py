@@ -9,14 +9,13 @@ held-out examples say little about many numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import torch
 from torch import Tensor
 
 from smidgen.fit.calibration.objective import Objective
-from smidgen.posterior.base import Calibration
 from smidgen.posterior.variance_table import VarianceTable
 
 Places = tuple[int, ...]
@@ -35,16 +34,22 @@ _FINALISTS = 4
 
 
 class GridSearch:
-    """Finds the best place of each label; `curve` is that of a precision common to all."""
+    """Finds the best place of each label, from that of a precision common to all.
+
+    `scales` are the best ones of common precisions, and `winner` the best of those.
+    """
 
     def __init__(
-        self, objective: Objective, table: VarianceTable, curve: Calibration, jointly: bool
+        self,
+        objective: Objective,
+        table: VarianceTable,
+        scales: Sequence[float],
+        winner: int,
+        jointly: bool,
     ) -> None:
         self.objective, self.jointly = objective, jointly
         self.covariances = list(table.covariance.values())  # (P, N, K, K) each
         self.count = len(table.precisions)
-        scores = curve.joint_nll if jointly else curve.nll
-        winner = min(range(self.count), key=scores.__getitem__)
         self.start: Places = (winner,) * len(self.covariances)
         logs = table.precisions.log()
         distances = (logs - logs[winner]).square()
@@ -54,10 +59,10 @@ class GridSearch:
             c.diagonal(dim1=-2, dim2=-1).double().mean((1, 2)) for c in self.covariances
         ]
         self.sizes = torch.stack(sizes)  # (labels, P)
-        self.scales = torch.tensor(curve.scales, dtype=torch.float64)
+        self.scales = torch.tensor(scales, dtype=torch.float64)
         self.known: dict[Places, float] = {}
 
-    def run(self) -> tuple[Places, float, float]:
+    def run(self) -> tuple[Places, Tensor, Tensor]:
         """Search, and return the best places with their scale and NLL."""
         starts = [self.start]
         if len(self.start) <= _FEW:
@@ -68,8 +73,9 @@ class GridSearch:
             self._descend(min(self.known, key=self.known.__getitem__), stride=1)
         finalists = sorted(self.known, key=self.known.__getitem__)[:_FINALISTS]
         scales, nlls = self._exact(finalists)
-        best = int((nlls + self._prior(finalists)).argmin())
-        return finalists[best], float(scales[best]), float(nlls[best])
+        scores = nlls + self.objective.penalty(scales) + self._prior(finalists)
+        best = int(scores.argmin())
+        return finalists[best], scales[best], nlls[best]
 
     def _coarse_starts(self) -> list[Places]:
         axis_points = round(_COARSE ** (1 / len(self.start)))
@@ -114,7 +120,8 @@ class GridSearch:
             some = new[first : first + self.count]
             covariance = self._covariance(some)
             if self.jointly:
-                nlls = self.objective.best(covariance, near=self._guess(some))[1]
+                scales, nlls = self.objective.best(covariance, near=self._guess(some))
+                nlls = nlls + self.objective.penalty(scales)
             else:
                 nlls = self.objective.nll(covariance)
             scores = (nlls + self._prior(some)).tolist()

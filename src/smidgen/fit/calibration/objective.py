@@ -23,6 +23,9 @@ from smidgen.outputs.temperature_curve import NllCurve, Slopes
 # Temperatures are searched from 1/100 to 100.
 _LARGEST = log(100.0)
 _SCANNED = 9
+# Standard deviation of the normal prior on log T: a few dozen rows that are all right would
+# have T → 0. It weighs less than one row, so hundreds do not notice it.
+TEMPERATURE_SPREAD = 1.0
 # Draws of the logits are made for a few precisions at a time.
 _MOST_DRAWN = 2**22
 # Of a search along slopes: the most steps, of at most a nat each, and how near is enough.
@@ -71,10 +74,17 @@ class Objective:
             covariance, lambda curve, count: curve(_repeat(scale, count))
         )
 
+    def penalty(self, scales: Tensor) -> Tensor:
+        """What the prior adds to the mean NLL at each scale, (P,): of a noise, nothing."""
+        if isinstance(self.likelihood, Gaussian):
+            return torch.zeros_like(scales)
+        return temperature_penalty(scales, len(self))
+
     def best(
         self, covariance: Tensor | None, *, near: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Find the best scale under each covariance and the mean NLL there, (P,) each."""
+        # The lowest NLL with its penalty: whoever compares scales must add that too.
         # Temperatures near the best ones, (P,), save most of the search.
         if isinstance(self.likelihood, Gaussian):
             unit = self._unit_variances(covariance)
@@ -90,7 +100,7 @@ class Objective:
         def search(curve: NllCurve, count: int) -> Tensor:
             nonlocal left
             some, left = left[:count], left[count:]
-            return improve_temperatures(curve, some)
+            return improve_temperatures(curve, some, len(self))
 
         temperatures, nlls = self._by_pieces(covariance, search)
         return temperatures, nlls
@@ -102,7 +112,7 @@ class Objective:
 
         def search(curve: NllCurve, count: int) -> Tensor:
             own = curve(_repeat(self.own_scale, count))
-            return torch.cat([own[None], best_temperatures(curve, count)])
+            return torch.cat([own[None], best_temperatures(curve, count, len(self))])
 
         own, temperatures, nlls = self._by_pieces(covariance, search)
         return own, temperatures, nlls
@@ -163,10 +173,31 @@ def _repeat(scale: float, count: int) -> Tensor:
     return torch.full((count,), scale, dtype=torch.float64)
 
 
-def best_temperatures(curve: NllCurve, count: int) -> Tensor:
-    """Find the best temperatures on P curves, and the NLLs there: (2, P)."""
+def temperature_penalty(temperatures: Tensor, examples: int) -> Tensor:
+    """What the prior on log T adds to the mean NLL of so many examples, (P,)."""
+    return temperatures.log().square() / (2 * TEMPERATURE_SPREAD**2 * examples)
+
+
+def _penalised(curve: NllCurve, examples: int) -> NllCurve:
+    weight = 1 / (TEMPERATURE_SPREAD**2 * examples)
+
+    def values(temperatures: Tensor) -> Tensor:
+        return curve(temperatures) + temperature_penalty(temperatures, examples)
+
+    def slopes(temperatures: Tensor) -> Slopes:
+        assert curve.slopes is not None
+        nlls, first, second = curve.slopes(temperatures)
+        penalty = temperature_penalty(temperatures, examples)
+        return nlls + penalty, first + weight * temperatures.log(), second + weight
+
+    return NllCurve(values, None if curve.slopes is None else slopes)
+
+
+def best_temperatures(curve: NllCurve, count: int, examples: int) -> Tensor:
+    """Find the best temperatures on P curves of so many examples, and the NLLs: (2, P)."""
     # The NLL of a point estimate is convex in 1/T, but an average over draws may have two
     # valleys: the scan finds the deeper one.
+    curve = _penalised(curve, examples)
     logs = torch.linspace(-_LARGEST, _LARGEST, _SCANNED, dtype=torch.float64)
     nlls = torch.stack([curve(_repeat(float(place.exp()), count)) for place in logs])
     lowest = nlls.argmin(0)  # (P,)
@@ -178,18 +209,19 @@ def best_temperatures(curve: NllCurve, count: int) -> Tensor:
     else:
         found, best = _follow_slopes(curve.slopes, logs[lowest], low, high)
     require_scores(best)
-    return torch.stack([found.exp(), best])
+    return torch.stack([found.exp(), best - temperature_penalty(found.exp(), examples)])
 
 
-def improve_temperatures(curve: NllCurve, logs: Tensor) -> Tensor:
+def improve_temperatures(curve: NllCurve, logs: Tensor, examples: int) -> Tensor:
     """Search from guesses of log T, (P,); temperatures and NLLs, (2, P)."""
+    curve = _penalised(curve, examples)
     low, high = torch.full_like(logs, -_LARGEST), torch.full_like(logs, _LARGEST)
     if curve.slopes is None:
         slopes = partial(_measure_slopes, curve)
         found, best = _follow_slopes(slopes, logs, low, high, near=_MEASURED)
     else:
         found, best = _follow_slopes(curve.slopes, logs, low, high)
-    return torch.stack([found.exp(), best])
+    return torch.stack([found.exp(), best - temperature_penalty(found.exp(), examples)])
 
 
 def _follow_slopes(

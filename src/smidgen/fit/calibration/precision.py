@@ -156,21 +156,24 @@ def search_precisions(
     refine: bool = True,
 ) -> ScaledPrecisions:
     """Search a precision for each label; `curve` is that of one common to all."""
-    scores = curve.joint_nll if jointly else curve.nll
-    require_scores(torch.tensor(scores, dtype=torch.float64))
-    winner = min(range(len(scores)), key=scores.__getitem__)
+    nlls = torch.tensor(curve.joint_nll if jointly else curve.nll, dtype=torch.float64)
+    require_scores(nlls)
+    scales = curve.scales if jointly else [curve.fixed_scale] * len(nlls)
+    scores = nlls + objective.penalty(torch.tensor(scales, dtype=torch.float64))
+    winner = int(scores.argmin())
     choice = ScaledPrecisions(
         dict.fromkeys(table.covariance, float(table.precisions[winner])),
-        curve.scales[winner] if jointly else curve.fixed_scale,
-        scores[winner],
+        scales[winner],
+        float(nlls[winner]),
     )
     if len(table.covariance) > 1:
-        places, scale, nll = GridSearch(objective, table, curve, jointly).run()
+        search = GridSearch(objective, table, curve.scales, winner, jointly)
+        places, scale, nll = search.run()
         # The prior may prefer the common one, but never something worse.
-        if nll < choice.nll:
+        if nll + objective.penalty(scale) < scores[winner]:
             chosen = table.precisions[list(places)].tolist()
             choice = ScaledPrecisions(
-                dict(zip(table.covariance, chosen, strict=True)), scale, nll
+                dict(zip(table.covariance, chosen, strict=True)), float(scale), float(nll)
             )
     elif refine and _is_dense_around(winner, table.precisions):
         choice = _refine(objective, table, choice, winner, jointly=jointly)
@@ -270,9 +273,15 @@ def _refine(
         return _score(objective, covariance[None], near, jointly=jointly)
 
     low, high = logs[winner - 1 : winner], logs[winner + 1 : winner + 2]
-    place = minimize(lambda place: score(place)[1], low, high, steps=20)
+
+    def penalised(place: Tensor) -> Tensor:
+        scale, nll = score(place)
+        return nll + objective.penalty(scale)
+
+    place = minimize(penalised, low, high, steps=20)
     scale, nll = score(place)
-    if not float(nll) < choice.nll:
+    before = choice.nll + objective.penalty(scale.new_full((1,), choice.scale))
+    if not float(nll + objective.penalty(scale)) < float(before):
         return choice
     precision = float(place.exp())
     return ScaledPrecisions(

@@ -56,7 +56,8 @@ class HeldOut:
             return torch.stack([curve(float(scale)) for scale in scales])
 
         if not isinstance(self.likelihood, Gaussian):
-            temperature, nll = best_temperatures(NllCurve(score), 1).flatten().tolist()
+            found = best_temperatures(NllCurve(score), 1, len(self.targets))
+            temperature, nll = found.flatten().tolist()
             return temperature, nll
         residuals = self.likelihood.squares(outputs.mean(0), self.targets).mean()
         if not residuals > 0:

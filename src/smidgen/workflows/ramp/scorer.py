@@ -213,7 +213,7 @@ class Scorer:
             return search_precisions(self.objective, pairs, curve, refine=False)
         ((structure, covariance),) = sums.items()
         temperatures, nlls = self.objective.best(covariance)
-        best = int(nlls.argmin())
+        best = int((nlls + self.objective.penalty(temperatures)).argmin())
         precision = float(self.table.precisions[best])
         return ScaledPrecisions(
             {structure: precision}, float(temperatures[best]), float(nlls[best])

@@ -50,8 +50,22 @@ def make_table(likelihood, groups, points, rows, seed):
     return objective, VarianceTable(outputs, targets, grid, covariance)
 
 
+def with_penalty(objective, scales, nlls):
+    """The NLL with the prior on log T, written out again."""
+    if isinstance(objective.likelihood, Gaussian):
+        return nlls
+    return nlls + scales.log() ** 2 / 2 / len(objective)
+
+
+def find_scores(objective, curve):
+    """What the precisions common to all are compared by, each at its best scale."""
+    pairs = zip(curve.scales, curve.joint_nll, strict=True)
+    scales, nlls = torch.tensor(list(pairs), dtype=torch.float64).T
+    return with_penalty(objective, scales, nlls).tolist()
+
+
 def score_all(objective, table, common, jointly):
-    """The NLL with the prior of every combination of grid points, by places."""
+    """The NLL with the priors of every combination of grid points, by places."""
     places = torch.tensor(
         list(product(range(len(table.precisions)), repeat=len(table.covariance)))
     )
@@ -60,7 +74,8 @@ def score_all(objective, table, common, jointly):
     scores = []
     for some in places.split(500):
         total = sum(c[at] for c, at in zip(table.covariance.values(), some.T, strict=True))
-        nll = objective.best(total)[1] if jointly else objective.nll(total)
+        nll = with_penalty(objective, *objective.best(total))
+        nll = nll if jointly else objective.nll(total)
         scores += (nll + prior[some].sum(-1)).tolist()
     return dict(zip(map(tuple, places.tolist()), scores, strict=True))
 
@@ -78,7 +93,7 @@ def test_no_combination_on_the_grid_is_better(kind, groups, jointly):
             LIKELIHOODS[kind], groups, points, 40 if many else 80, seed
         )
         curve, choice = choose_precisions(objective, table, jointly=jointly)
-        nlls = curve.joint_nll if jointly else curve.nll
+        nlls = find_scores(objective, curve) if jointly else curve.nll
         common = min(range(points), key=nlls.__getitem__)
         scores = score_all(objective, table, common, jointly)
         grid = table.precisions.tolist()
@@ -92,12 +107,13 @@ def test_many_labels_do_better_than_one_precision_and_no_single_move_helps():
     curve, choice = choose_precisions(objective, table)
     assert choice.nll < min(curve.joint_nll)
     logs, grid = table.precisions.log(), table.precisions.tolist()
-    common = min(range(13), key=curve.joint_nll.__getitem__)
+    common = min(range(13), key=find_scores(objective, curve).__getitem__)
     prior = (logs - logs[common]).square() / (2 * SPREAD**2 * len(objective))
 
     def score(places):
         total = sum(c[at] for c, at in zip(table.covariance.values(), places, strict=True))
-        return float(objective.best(total[None])[1]) + float(prior[list(places)].sum())
+        found = with_penalty(objective, *objective.best(total[None]))
+        return float(found) + float(prior[list(places)].sum())
 
     found = tuple(grid.index(tau) for tau in choice.precisions.values())
     for label, place in enumerate(found):

@@ -32,19 +32,25 @@ def test_the_choice_among_classes_is_that_of_an_exhaustive_search(scope, top):
     )
     curve = chosen.calibration
     logs = torch.linspace(-log(100), log(100), 2001, dtype=torch.float64)
+    chosen_by = []
     for index, precision in enumerate(curve.precisions):
         nlls = []
         for temperature in logs.exp().tolist():
             one = posterior.with_precision(precision).with_temperature(temperature)
             found = smidgen.predict(one, model, batch, link=link)
             nlls.append(float(smidgen.evaluate.nll(found, batch[1]).mean()))
-        lowest = int(torch.tensor(nlls).argmin())
-        assert curve.joint_nll[index] == pytest.approx(nlls[lowest], rel=1e-5)
-        assert curve.joint_nll[index] <= nlls[lowest] + 1e-12
+        # With the prior on log T, worth as much as (log T)²/2 in the sum.
+        scores = torch.tensor(nlls, dtype=torch.float64) + logs**2 / 2 / len(batch[1])
+        lowest = int(scores.argmin())
+        score = curve.joint_nll[index] + log(curve.scales[index]) ** 2 / 2 / len(batch[1])
+        assert score == pytest.approx(float(scores[lowest]), rel=1e-5)
+        assert score <= float(scores[lowest]) + 1e-12
+        chosen_by.append(score)
         step = float(logs[1] - logs[0])
         assert abs(log(curve.scales[index]) - float(logs[lowest])) <= step
-    best = min(range(5), key=curve.joint_nll.__getitem__)
-    assert curve.chosen_nll <= curve.joint_nll[best]
+    best = min(range(5), key=chosen_by.__getitem__)
+    penalty = log(chosen.temperature) ** 2 / 2 / len(batch[1])
+    assert curve.chosen_nll + penalty <= chosen_by[best] + 1e-12
     if scope == "scalar":
         assert chosen.precision == curve.precisions[best]
         assert chosen.temperature == curve.scales[best]

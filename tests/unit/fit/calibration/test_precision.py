@@ -344,7 +344,8 @@ def test_the_edge_is_that_of_what_was_chosen_for_each_group():
             scope=scope, precisions=GRID[10:17], refine=False
         )
 
-    validation = noisy(case, model, batch)
+    # Rows enough that the prior on the temperature does not matter.
+    validation = 100 * noisy(case, model, batch)
     one = smidgen.calibrate(
         posterior,
         problem,
@@ -418,5 +419,7 @@ def test_a_point_estimate_is_scored_as_its_softmax(link):
         torch.testing.assert_close(objective.nll(None, scale)[0], expected, **EXACT)
     scale, nll = (float(each) for each in objective.best(None))
     assert scale == pytest.approx(smidgen.fit.temperature(logits, targets))
+    # With the prior on log T, worth as much as (log T)²/2 in the sum of 50 NLLs.
     for near in (0.99 * scale, 1.01 * scale):
-        assert nll < float(objective.nll(None, near))
+        penalties = [math.log(each) ** 2 / 100 for each in (scale, near)]
+        assert nll + penalties[0] < float(objective.nll(None, near)) + penalties[1]

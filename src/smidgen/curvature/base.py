@@ -67,9 +67,10 @@ class Operator(ABC):
         """Diagonal, in the weights, of the matrix with these values (E,) in the basis."""
 
     @staticmethod
-    @abstractmethod
     def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
         """Shapes of the stored fields, in their order, for D weights of an n × m grid."""
+        # Nothing, or as many as there are eigenvectors.
+        return ()
 
     @classmethod
     def count_stored(cls, blocks: Sequence[LayerBlock], rank: int | None = None) -> int:

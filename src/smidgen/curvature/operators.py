@@ -197,11 +197,6 @@ class Isotropic(Operator):
         """Nothing, in every weight."""
         return self.weights(values)
 
-    @staticmethod
-    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
-        """Nothing is stored."""
-        return ()
-
 
 STRUCTURES: dict[str, type[Operator]] = {
     kind.structure: kind for kind in (Kronecker, Eigenbasis, Diagonal, Dense, Isotropic)

@@ -21,7 +21,6 @@ from smidgen.curvature.factors.low_rank import (
 )
 from smidgen.curvature.factors.split_jacobian import split_jacobian
 from smidgen.curvature.jacobian import Jacobian
-from smidgen.types import Shape
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -208,11 +207,6 @@ class Kronecker(TwoSided):
             gaps = side.values - side.level
             factors.append(side.level * eye + (side.vectors * gaps) @ side.vectors.T)
         return torch.kron(*factors)
-
-    @staticmethod
-    def shapes(rows: int, columns: int, size: int) -> tuple[Shape, ...]:
-        """Vectors and values of the rows, then of the columns."""
-        return (rows, rows), (rows,), (columns, columns), (columns,)
 
     @classmethod
     def count_stored(cls, blocks: Sequence[LayerBlock], rank: int | None = None) -> int:

@@ -4,6 +4,8 @@ A message says what is wrong, shows the value and names the next step. The comma
 prints the message and nothing else.
 """
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 _Settings = TypeVar("_Settings")
+_PACKAGES = ("smidgen", "smidgen_studies")
 
 
 class SmidgenError(Exception):
@@ -54,6 +57,18 @@ class StoreError(SmidgenError):
 
 class SmidgenWarning(UserWarning):
     """Something the user should look at, though the result stands."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller's that led here, however deep in the library this is."""
+    # Python's `skip_file_prefixes` came with 3.12, and stops at a decorator of torch's.
+    frame, level, outside = sys._getframe(1), 2, 2
+    while frame.f_back is not None:
+        level += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+            outside = level
+        frame = frame.f_back
+    warnings.warn(message, SmidgenWarning, stacklevel=outside)
 
 
 def reason(error: BaseException) -> str:

@@ -7,7 +7,6 @@ subset before anything is multiplied: Kronecker-factored that is Sparse-KFAC (DE
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -48,10 +47,10 @@ from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import (
     ArgumentError,
     DataError,
-    SmidgenWarning,
     StructureError,
     fill_settings,
     is_number,
+    warn,
 )
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
@@ -339,11 +338,9 @@ def keep_separable_layers(taps: Tapped, batch: Batch) -> tuple[LayerBlock, ...]:
         first_reason = next(iter(reasons.values()))
         if not separable:
             raise StructureError(f"no chosen layer can be treated: {first_reason}.")
-        warnings.warn(
+        warn(
             f"{len(reasons)} chosen layers stay deterministic: "
-            f"{', '.join(list(reasons)[:3])}. {first_reason}",
-            SmidgenWarning,
-            stacklevel=3,
+            f"{', '.join(list(reasons)[:3])}. {first_reason}"
         )
     return separable
 
@@ -369,11 +366,9 @@ def make_posterior(
 ) -> LaplacePosterior:
     """Make the posterior, and warn about chosen layers that never ran."""
     if curvatures.idle:
-        warnings.warn(
+        warn(
             f"{len(curvatures.idle)} chosen layers never ran, so their weights keep the "
-            f"prior: {', '.join(curvatures.idle[:3])}.",
-            SmidgenWarning,
-            stacklevel=3,
+            f"prior: {', '.join(curvatures.idle[:3])}."
         )
     likelihood = problem.likelihood.fit_noise(curvatures.squared_residual)
     return LaplacePosterior(

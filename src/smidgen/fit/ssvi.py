@@ -15,7 +15,6 @@ both at once are plain training.
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.curvature.output_layers import check_last_layer
-from smidgen.errors import ArgumentError, SmidgenWarning, fill_settings
+from smidgen.errors import ArgumentError, fill_settings, warn
 from smidgen.fit.data_size import count_training_batches, count_training_data
 from smidgen.fit.epochs import (
     require_finite_gradients,
@@ -311,12 +310,10 @@ def _warn_if_fixed(network: SparseNetwork, schedule: Schedule) -> None:
     movable = schedule.fraction > 0 and schedule.until > 0 and network.count < network.total
     # The first move comes after `every` steps.
     if movable and not schedule.fraction_at(schedule.every) > 0:
-        warnings.warn(
+        warn(
             f"the active set will never move: every={schedule.every}, and it stays after "
             f"{schedule.until * schedule.steps:g} of {schedule.steps} steps. Pass "
-            f"SsviSettings(every={max(1, schedule.steps // 20)}).",
-            SmidgenWarning,
-            stacklevel=4,
+            f"SsviSettings(every={max(1, schedule.steps // 20)})."
         )
 
 

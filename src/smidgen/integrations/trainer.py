@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, warn
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.posterior.swag import CovarianceKind, SwagCollector, SwagPosterior
 from smidgen.weights.subset import Subset
@@ -56,11 +55,9 @@ class SwagCallback(TrainerCallback):  # type: ignore[misc]
         """Start afresh, even if the callback was used before."""
         self.collector = None
         if state.global_step > self.start:
-            warnings.warn(
+            warn(
                 f"training resumes at step {state.global_step}: snapshots between step "
-                f"{self.start} and there are not in the posterior.",
-                SmidgenWarning,
-                stacklevel=2,
+                f"{self.start} and there are not in the posterior."
             )
 
     def on_step_end(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -20,7 +19,7 @@ from smidgen.curvature.factors.low_rank import (
     check_tolerance,
 )
 from smidgen.curvature.operators import JOINT, STRUCTURES, Isotropic
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, warn
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.posterior.base import (
@@ -201,12 +200,10 @@ class LaplacePosterior(Posterior):
     def _warn_of_error(self, most: float) -> None:
         error = self.variance_error
         if error > most:
-            warnings.warn(
+            warn(
                 f"variances may be off by up to {error:.1%} at precision "
                 f"{self.precision_range}: factors were cut to fewer eigenvectors than that "
-                f"needs. {MORE_VECTORS}",
-                SmidgenWarning,
-                stacklevel=3,
+                f"needs. {MORE_VECTORS}"
             )
 
     def __or__(self, other: LaplacePosterior) -> LaplacePosterior:

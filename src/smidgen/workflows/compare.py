@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from smidgen import report
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning, as_path, require_kind
+from smidgen.errors import ArgumentError, DataError, as_path, require_kind, warn
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -132,12 +131,10 @@ def _warn_if_worse(record: Record) -> None:
         if (gap["baseline"], gap["score"]) == (BASELINES[1], "nll") and gap["low"] > 0
     ]
     if worse:
-        warnings.warn(
+        warn(
             f"worse than {scaling} on these test data, in NLL: {', '.join(worse)}. "
             f"{scaling.capitalize()} is enough here, or calibrate the posterior on more "
-            "validation data.",
-            SmidgenWarning,
-            stacklevel=3,
+            "validation data."
         )
 
 

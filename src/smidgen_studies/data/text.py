@@ -22,7 +22,6 @@ A data set of a study says:
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.integrations.huggingface import make_text_loader
 from smidgen.integrations.text import TextTable, read_text
 from smidgen.outputs.problem import model_outputs
@@ -210,11 +209,9 @@ def _distinct(table: TextTable, file: str) -> list[int]:
     first = {text: i for i, text in reversed(list(enumerate(table.texts)))}
     repeated = len(table) - len(first)
     if repeated > _FEW_REPEATED * len(table):
-        warnings.warn(
+        warn(
             f"{repeated} of {len(table)} rows of {file} have the same first text as "
-            "another and are left out, so that none is both trained on and held out.",
-            SmidgenWarning,
-            stacklevel=3,
+            "another and are left out, so that none is both trained on and held out."
         )
     return sorted(first.values())
 

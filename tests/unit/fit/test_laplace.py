@@ -633,3 +633,33 @@ def test_temperature_names_bad_input():
         smidgen.fit.temperature(logits, torch.tensor([0, -1]))
     with pytest.warns(SmidgenWarning, match="is extreme"):
         smidgen.fit.temperature(40 * torch.eye(2).repeat(50, 1), torch.tensor([1, 0] * 50))
+
+
+def _warn_of_a_temperature():
+    logits, wrong = 40 * torch.eye(2).repeat(50, 1), torch.tensor([1, 0] * 50)
+    return lambda: smidgen.fit.temperature(logits, wrong)
+
+
+def _warn_of_a_precision():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    data = loader(2)
+    posterior = smidgen.fit.laplace(model, data, smidgen.select.last_layer(model))
+    settings = smidgen.fit.CalibrationSettings(what="precision", precisions=[1e-9, 1e-8])
+    return lambda: smidgen.calibrate(posterior, model, data, settings=settings)
+
+
+def _warn_of_many_classes():
+    model, batch = Case("mlp", mlp, 60, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    return lambda: smidgen.fit.laplace(model, [batch], subset)
+
+
+@pytest.mark.parametrize(
+    "make", [_warn_of_a_temperature, _warn_of_a_precision, _warn_of_many_classes]
+)
+def test_a_warning_points_at_the_line_that_called(make):
+    call = make()
+    with pytest.warns(SmidgenWarning) as caught:
+        call()
+    places = {(each.filename, each.lineno) for each in caught}
+    assert places == {(__file__, call.__code__.co_firstlineno)}

@@ -9,7 +9,6 @@ neither held-out data nor a pass.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from smidgen.curvature.factors.low_rank import MORE_VECTORS
 from smidgen.curvature.operators import JOINT, Isotropic
 from smidgen.curvature.output_layers import find_output_layers
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, warn
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.outputs.problem import Problem, as_problem
@@ -122,12 +121,10 @@ def _search(
     logs = torch.linspace(*_RANGE, _POINTS, dtype=torch.float64)
     place = int(loss(logs).argmin())
     if place in (0, _POINTS - 1):
-        warnings.warn(
+        warn(
             f"the evidence of {', '.join(names[:3])} is best at the edge of the precisions "
             f"searched, {float(logs[place].exp()):.1g}: its weights are almost zero, or "
-            "the data say nothing about them.",
-            SmidgenWarning,
-            stacklevel=3,
+            "the data say nothing about them."
         )
     low, high = max(0, place - 1), min(_POINTS - 1, place + 1)
     return float(minimize(loss, logs[low : low + 1], logs[high : high + 1]).exp())

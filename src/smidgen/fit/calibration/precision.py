@@ -8,7 +8,6 @@ the temperature, and its best value is closed-form.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from smidgen.curvature.factors.low_rank import MORE_VECTORS
 from smidgen.curvature.output_layers import see_output_layers
-from smidgen.errors import ArgumentError, SmidgenWarning
+from smidgen.errors import ArgumentError, warn
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.grid_search import GridSearch
 from smidgen.fit.calibration.groups import Scope, group_labels
@@ -350,10 +349,8 @@ def _warn_at_edges(choice: ScaledPrecisions, grid: Tensor, is_cut: bool) -> bool
         if labels:
             at_edge = True
             whose = f" of {', '.join(labels)}" if len(choice.precisions) > 1 else ""
-            warnings.warn(
+            warn(
                 f"the best precision{whose}, {end:.3g}, is at the {side} edge of its "
-                f"grid: {meaning}",
-                SmidgenWarning,
-                stacklevel=4,
+                f"grid: {meaning}"
             )
     return at_edge

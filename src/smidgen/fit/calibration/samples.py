@@ -5,7 +5,6 @@ The outputs of the draws are computed once; each candidate then costs an average
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import log, pi
@@ -14,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError, DivergedError, SmidgenWarning
+from smidgen.errors import DataError, DivergedError, warn
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import warn_if_extreme
@@ -119,12 +118,10 @@ def calibrate_from_outputs(posterior: _Kind, held: HeldOut) -> _Kind:
         samples=len(held.outputs),
     )
     if nll > map_scaled_nll + _WORSE:
-        warnings.warn(
+        warn(
             f"the NLL of {posterior.method}'s draws on the validation data is {nll:.3f}, "
             f"that of the point estimate {map_scaled_nll:.3f}, both rescaled: the draws have "
-            "left what was learned. Fit it with a smaller learning rate, or fewer steps.",
-            SmidgenWarning,
-            stacklevel=3,
+            "left what was learned. Fit it with a smaller learning rate, or fewer steps."
         )
     if isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, noise=scale)

@@ -6,11 +6,9 @@ the temperature that goes with a prior precision.
 
 from __future__ import annotations
 
-import warnings
-
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.fit.calibration.objective import Objective
 from smidgen.outputs.likelihood import Categorical, is_extreme
 from smidgen.outputs.likelihood.base import has_target
@@ -58,10 +56,8 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
 def warn_if_extreme(temperature: float) -> None:
     """Warn about a temperature that no validation set of a fair size would choose."""
     if is_extreme(temperature):
-        warnings.warn(
+        warn(
             f"the best temperature {temperature:.3g} is extreme: there are too few held-out "
             "data, or the model predicts them badly. Pass more, or choose the precision "
-            "alone.",
-            SmidgenWarning,
-            stacklevel=4,
+            "alone."
         )

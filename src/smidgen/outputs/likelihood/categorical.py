@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.outputs.information import mixture_information
 from smidgen.outputs.likelihood.base import Likelihood, require_room
 from smidgen.outputs.links import (
@@ -42,11 +41,6 @@ FISHER_DRAWS = 4
 """How many labels a fit draws for each output of more classes than `EXACT_CLASSES`: with 60
 classes and 3,000 examples, variances were within 2 % of the exact curvature's (median)."""
 _EXTREME = log(10.0)
-
-
-def _tell(what: str) -> None:
-    # From the same line always, so that Python shows each text once.
-    warnings.warn(what, SmidgenWarning, stacklevel=1)
 
 
 def is_extreme(temperature: float) -> bool:
@@ -108,7 +102,7 @@ class Categorical(Likelihood):
             few = self.outputs <= EXACT_CLASSES or name != "sampling"
             top = "all" if few else FOLLOWED
         if tell and link.top != top != "all":
-            _tell(
+            warn(
                 f"of {self.outputs:,} classes the {FOLLOWED} likeliest of each example get a "
                 "covariance, and the others keep their distance to the likeliest. "
                 "Link(top='all') follows all."
@@ -130,7 +124,7 @@ class Categorical(Likelihood):
         if draws is not None or self.outputs <= EXACT_CLASSES:
             return super().settle_draws(draws)
         if tell:
-            _tell(
+            warn(
                 f"the curvature of {self.outputs:,} classes is that of {FISHER_DRAWS} drawn "
                 "labels an example. LaplaceSettings(fisher_draws='exact') takes all classes."
             )

@@ -6,7 +6,6 @@ warning names them. Layers that never run score zero, too.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.curvature.accumulate import Accumulator, accumulate, drop_mixing_layers
 from smidgen.curvature.taps import Tapped, tapped
-from smidgen.errors import SmidgenWarning
+from smidgen.errors import warn
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
@@ -42,11 +41,9 @@ def score_layers(
         with tapped(problem, blocks) as taps:
             mixing = drop_mixing_layers(taps, first)
             if mixing:
-                warnings.warn(
+                warn(
                     f"{len(mixing)} layers score zero: {', '.join(list(mixing)[:3])}. "
-                    f"{next(iter(mixing.values()))}",
-                    SmidgenWarning,
-                    stacklevel=3,
+                    f"{next(iter(mixing.values()))}"
                 )
             values = visit(problem.with_likelihood(taps.likelihood), taps, data)
             return scatter_scores(problem.model, list(taps.blocks.values()), values)

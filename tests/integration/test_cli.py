@@ -221,6 +221,19 @@ def test_ramp_writes_a_record_a_page_and_the_best_posterior(world, tmp_path, cap
     assert baseline == pytest.approx(ours["temperature"]["nll"]["value"], rel=1e-4)
 
 
+def test_ramp_saves_as_few_eigenvectors_as_fit_does(world, tmp_path):
+    floats = []
+    for more in ((), ("--exact",)):
+        target = tmp_path / f"ramp{len(more)}"
+        some = ("--schemes", "sparse-kfac", "--percents", 100, "--most-stochastic", 1)
+        assert ramp(world, target, *some, "--save", "best", *more) == 0
+        network, _ = load_classifier(world / "map")
+        posterior = smidgen.load(target / "posterior", network)
+        assert posterior.variance_error <= 0.01
+        floats.append(posterior.floats)
+    assert floats[0] < floats[1]
+
+
 def test_ramp_takes_some_schemes_and_refuses_to_overwrite(world, tmp_path, capsys):
     target = tmp_path / "ramp"
     some = ("--schemes", "sparse-kfac,last-layer", "--schemes", "full", "--percents", 40)

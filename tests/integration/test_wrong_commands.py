@@ -116,6 +116,12 @@ CALLS = {
         "",
         "noclass",
     ),
+    "exact factors of a diagonal": (
+        (*FIT, "--structure", "diag", "--exact"),
+        "--exact",
+        "got diag",
+    ),
+    "exact factors of nothing saved": ((*RAMP, "--exact"), "--exact", "--save"),
     # finetune, bayestune
     "finetune without data": (("finetune", "{model}"), "option", "'--train'"),
     "no such data": (

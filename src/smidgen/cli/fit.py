@@ -16,7 +16,9 @@ from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
 from smidgen.curvature.factors.low_rank import TOLERANCE
+from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import Approximation
+from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
@@ -42,13 +44,6 @@ Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
 ]
-Exact = Annotated[
-    bool,
-    Option(
-        help="Laplace: keep all eigenvectors of the factors. By default only those are saved "
-        "that change a variance by more than 1 % at the chosen precision."
-    ),
-]
 
 
 def fit(
@@ -73,7 +68,7 @@ def fit(
     calibrate: Calibrate = "joint",
     scope: PrecisionScope = "auto",
     approximation: selecting.CurvatureApproximation = "reduce",
-    exact: Exact = False,
+    exact: selecting.Exact = False,
     steps: methods.Steps = 2000,
     every: methods.Every = 5,
     rank: methods.Rank = 20,
@@ -92,6 +87,11 @@ def fit(
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
     structure = selection.choose_structure(structure, isotropic_body)
+    if exact and structure != Kronecker.structure:
+        raise ArgumentError(
+            f"--exact is for --structure kron, whose factors it keeps whole, got {structure}, "
+            "of which nothing is cut. Leave it out."
+        )
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     arguments = {
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),

@@ -150,6 +150,7 @@ def ramp(
     samples: methods.Samples = 32,
     seed: texts.Seed = 0,
     save: Save = None,
+    exact: selecting.Exact = False,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     device: texts.Device = "auto",
@@ -176,16 +177,20 @@ def ramp(
         approximation=approximation,
         seed=seed,
     )
-    _check_save(save, settings)
+    _check_save(save, settings, exact)
     network, batches = inputs.load()
     study = laplace.ramp(network, *batches, settings, config=inputs.describe())
     _show(study.record, folder, json_file)
     if save is not None:
-        _save(study, save, folder / _WRITTEN[2], run.overwrite)
+        _save(study, save, exact, folder / _WRITTEN[2], run.overwrite)
     run.finish()
 
 
-def _check_save(save: str | None, settings: laplace.RampSettings) -> None:
+def _check_save(save: str | None, settings: laplace.RampSettings, exact: bool) -> None:
+    if exact and save is None:
+        raise ArgumentError(
+            "--exact is for what --save saves, got no --save. Add --save best, or leave it out."
+        )
     if save not in (None, _BEST, *settings.schemes):
         raise ArgumentError(
             f"--save must be 'best' or one of {', '.join(settings.schemes)}, got {save!r}."
@@ -240,14 +245,19 @@ def _show(record: Record, folder: Path, json_file: Path | None) -> None:
     out.print(f"\nThe whole story: {page}  (numbers: {numbers_at})")
 
 
-def _save(study: laplace.Ramp, save: str, folder: Path, overwrite: bool) -> None:
+def _save(
+    study: laplace.Ramp, save: str, exact: bool, folder: Path, overwrite: bool
+) -> None:
     scheme = study.best if save == _BEST else save
     if scheme not in study.posteriors:
         raise ArgumentError(
             f"--save must be a scheme that this model can have, got {save!r}. Try one "
             f"of {', '.join(study.posteriors)}."
         )
-    smidgen.save(study.posteriors[scheme], folder, overwrite=overwrite)
+    posterior = study.posteriors[scheme]
+    # As `smidgen fit` does: at the precision chosen, few eigenvectors matter.
+    posterior = posterior if exact else posterior.compress()
+    smidgen.save(posterior, folder, overwrite=overwrite)
     out.print(f"Saved the posterior of {scheme} to {folder}")
 
 

@@ -176,14 +176,16 @@ class LaplacePosterior(Posterior):
     def compress(self, tolerance: float = TOLERANCE) -> LaplacePosterior:
         """Keep only what variances at its own precision need: a small posterior to save.
 
-        Calibrate first: at a much smaller precision the error would be larger.
+        Calibrate first: at a much smaller precision the error would be larger. Only factors
+        ("kron") are cut; operators of other structures stay as they are.
 
         Args:
             tolerance: By how much, relatively, a variance of the outputs may be off, in
                 (0, 1).
 
         Returns:
-            The same posterior with fewer eigenvectors; `variance_error` bounds the error.
+            The same posterior with fewer eigenvectors; `variance_error` bounds the error. It
+            is zero, and nothing changed, if there are no factors.
 
         Raises:
             ArgumentError: If the tolerance is not in (0, 1).

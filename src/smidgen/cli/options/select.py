@@ -71,6 +71,13 @@ IsotropicBody = Annotated[
         "with a prior precision of its own.",
     ),
 ]
+Exact = Annotated[
+    bool,
+    Option(
+        help="Laplace: save all eigenvectors of the factors. By default only those are saved "
+        "that change a variance by more than 1 % at the chosen precision."
+    ),
+]
 CurvatureApproximation = Annotated[
     Approximation,
     Option(help="Laplace: how to treat weights shared by many positions, such as tokens."),

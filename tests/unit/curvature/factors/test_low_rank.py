@@ -166,6 +166,17 @@ def test_a_tolerance_outside_its_range_is_refused(tolerance):
         posterior.compress(tolerance)
 
 
+@pytest.mark.parametrize("structure", ["ekfac", "diag", "full", "isotropic"])
+def test_there_is_nothing_to_cut_but_factors(structure):
+    model, batch = CASES[0].make()
+    subset = smidgen.select.sparse_kfac(model, percent=40)
+    problem = CASES[0].problem(model)
+    posterior = smidgen.fit.laplace(problem, [batch], subset, structure=structure)
+    small = posterior.compress(0.5)
+    assert dict(small.operators) == dict(posterior.operators)
+    assert small.variance_error == 0
+
+
 @pytest.mark.parametrize("rank", [0, -3, 1.5, "many", True])
 def test_a_rank_below_one_is_refused(rank):
     with pytest.raises(ArgumentError, match="rank must be a whole number, 1 or more"):

@@ -221,6 +221,19 @@ def test_ramp_writes_a_record_a_page_and_the_best_posterior(world, tmp_path, cap
     assert baseline == pytest.approx(ours["temperature"]["nll"]["value"], rel=1e-4)
 
 
+def test_without_curvature_no_training_data_are_needed(world, tmp_path):
+    names = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
+    told = []
+    for more in ((), ("--train", world / "train.tsv")):
+        numbers = tmp_path / f"{len(more)}.json"
+        code = run("fit", world / "map", "--val", world / "val.tsv", *names,
+                   "--select", "last-layer", "--isotropic-body", "--structure", "isotropic",
+                   "--out", tmp_path / f"{len(more)}", "--json", numbers, *more)  # fmt: skip
+        assert code == 0
+        told.append(json.loads(numbers.read_text()))
+    assert told[0] | {"posterior": ""} == told[1] | {"posterior": ""}
+
+
 def test_ramp_saves_as_few_eigenvectors_as_fit_does(world, tmp_path):
     floats = []
     for more in ((), ("--exact",)):

@@ -24,6 +24,8 @@ def world(tmp_path_factory):
         torch.manual_seed(0)
         for name in ("model", "other"):
             saved(root / name, BertForSequenceClassification(bert_config(num_labels=2)))
+        one = BertForSequenceClassification(bert_config(num_labels=1))
+        saved(root / "regression", one)
     rows = [f"a b {'c ' * (i % 4)}d\t{i % 2}" for i in range(24)]
     (root / "good.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     (root / "empty.tsv").write_text("")
@@ -53,6 +55,7 @@ def call(*words):
 
 
 FIT = ("fit", "{model}", "--train", "{good.tsv}", "--val", "{good.tsv}", "--out", "{new}")
+BARE = ("fit", "{model}", "--val", "{good.tsv}", "--out", "{new}")
 TUNE = ("bayestune", "{model}", "--train", "{good.tsv}", "--out", "{new}")
 FINE = (
     "finetune",
@@ -115,6 +118,18 @@ CALLS = {
         ("plan", "{model}", "--no-time", "--json", "{noclass}"),
         "",
         "noclass",
+    ),
+    "no training data for curvature": ((*BARE,), "--train", "--structure kron"),
+    "no training data for SGD": ((*BARE, "--method", "swag"), "--train", "--method swag"),
+    "no training data for scores": (
+        (*BARE, "--structure", "isotropic", "--select", "squared-gradient"),
+        "--train",
+        "--select squared-gradient",
+    ),
+    "no training data for a noise": (
+        ("fit", "{regression}", *BARE[2:], "--structure", "isotropic"),
+        "--train",
+        "a regression",
     ),
     "exact factors of a diagonal": (
         (*FIT, "--structure", "diag", "--exact"),

@@ -18,11 +18,14 @@ from smidgen.cli.options.lists import require_files
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import Approximation
+from smidgen.curvature.operators import Isotropic
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
 from smidgen.outputs.likelihood import Gaussian
+from smidgen.outputs.problem import declared_likelihood
 from smidgen.posterior.base import Posterior
+from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.writing.writable import require_space
 from smidgen.workflows.fit_posterior import (
@@ -40,6 +43,14 @@ _Arguments = tuple[dict[str, Any], dict[str, Any]]
 HeldOut = Annotated[
     Path, Option("--val", callback=require_files, help="Held-out data to calibrate on.")
 ]
+TrainedOn = Annotated[
+    Path | None,
+    Option(
+        callback=require_files,
+        help="The data the model was trained on; not needed for a classifier's --structure "
+        "isotropic.",
+    ),
+]
 Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
@@ -49,9 +60,9 @@ PrecisionScope = Annotated[
 def fit(
     context: typer.Context,
     model: texts.Model,
-    train: texts.TrainedOn,
     val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
+    train: TrainedOn = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -92,6 +103,8 @@ def fit(
             f"--exact is for --structure kron, whose factors it keeps whole, got {structure}, "
             "of which nothing is cut. Leave it out."
         )
+    if train is None:
+        _require_no_training_data(method, structure, selection)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     arguments = {
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
@@ -114,11 +127,36 @@ def fit(
     run.finish()
 
 
+def _require_no_training_data(
+    method: str, structure: str, selection: selecting.Selection
+) -> None:
+    """Refuse what cannot be fitted without the data that the model was trained on."""
+    selector = selection.selector
+    needing = {
+        f"--method {method}, which fits to it": method != LaplacePosterior.method,
+        f"--select {selector.name}, which scores weights by it": bool(
+            selector.needs & {"batches", "scores"}
+        ),
+        f"--structure {structure}, which measures curvature on it": structure
+        != Isotropic.structure,
+    }
+    for what, needs in needing.items():
+        if needs:
+            raise _missing_training_data(what)
+
+
+def _missing_training_data(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"--train must be given for {what}, got none. Give the data that the model was "
+        "trained on; only --structure isotropic of a classifier needs none."
+    )
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Where the texts are: files to fit and to calibrate on, their columns, the batches."""
 
-    files: tuple[Path, Path]
+    files: tuple[Path | None, Path]
     columns: tuple[str, str | None, str]
     batch_size: int
     max_length: int
@@ -135,9 +173,12 @@ def _fit_text(
     say = Steps()
     network, tokenizer = texts.load_model(model, device=device)
     columns = (*rows.columns, texts.find_label_names(network))
-    tables = [texts.read_table(path, *columns) for path in rows.files]
+    if rows.files[0] is None and isinstance(declared_likelihood(network), Gaussian):
+        raise _missing_training_data("a regression, whose noise is fitted to it")
+    tables = [texts.read_table(path, *columns) for path in rows.files if path is not None]
     loading = (tokenizer, rows.batch_size, rows.max_length)
-    seen, held_out = (texts.make_batches(table, *loading) for table in tables)
+    # Without curvature one batch is read, to see the layers: a held-out one will do.
+    seen, held_out = (texts.make_batches(tables[i], *loading) for i in (0, -1))
     subset = selection.choose(network, seen, say)
     if takes(choices.method, "validation"):
         seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=rows.seed)

@@ -68,12 +68,21 @@ def _judge(record: Record, method: MethodFields, baseline: str) -> str:
     if baseline == fields.TEMPERATURE:
         return _judge_against_scaling(record, method, side, numbers)
     label, scaling = fields.read_label(method), fields.name_scaling(record)
-    if side == HIGHER:
-        return f"Bayes did harm, the NLL of {label} is clearly higher. {numbers}"
     if side == ALIKE:
         return f"Bayes made no clear difference, the NLLs cannot be told apart. {numbers}"
     # Temperature scaling alone may do as much: only what lies beyond is due to Bayes.
     beyond = find_side(record, method["name"], fields.TEMPERATURE, "nll")
+    if side == HIGHER:
+        claim = {
+            HIGHER: f"Bayes did harm, also beyond {scaling}: the NLL of {label} is clearly "
+            "higher",
+            ALIKE: f"the NLL of {label} is clearly higher, but cannot be told apart from that "
+            f"of {scaling}: beyond it Bayes did no clear harm",
+            LOWER: f"the NLL of {label} is clearly higher, but {scaling} alone does more harm",
+            None: f"the NLL of {label} is clearly higher, whether by {scaling} or by Bayes is "
+            "unknown",
+        }[beyond]
+        return f"{claim}. {numbers}"
     claim = {
         LOWER: f"Bayes helped, also beyond {scaling}: the NLL of {label} is clearly lower",
         ALIKE: f"the NLL of {label} is clearly lower, but no more than {scaling} brings",

@@ -389,9 +389,24 @@ def test_verdict_without_temperature_or_bayes(record: Record) -> None:
     assert len(verdict(make_record(methods=methods[:2]))) == 1
 
 
-def test_verdict_says_when_bayes_did_harm() -> None:
-    gap = difference("sparse-kfac", "map", "nll", 0.1, 0.01)
-    assert "Bayes did harm" in verdict(make_record(differences=[gap]))[0]
+@pytest.mark.parametrize(
+    ("beyond", "claim"),
+    [
+        (0.1, "Bayes did harm, also beyond temperature scaling"),
+        (0.0, "beyond it Bayes did no clear harm"),
+        (-0.1, "temperature scaling alone does more harm"),
+        (None, "whether by temperature scaling or by Bayes is unknown"),
+    ],
+)
+def test_verdict_says_whose_harm_it_is(beyond: float | None, claim: str) -> None:
+    """A posterior that adds no variance still has a temperature, which may do harm."""
+    gaps = [difference("sparse-kfac", "map", "nll", 0.1, 0.01)]
+    if beyond is not None:
+        gaps.append(difference("sparse-kfac", "temperature", "nll", beyond, 0.01))
+    line = verdict(make_record(differences=gaps))[0]
+    assert claim in line
+    assert "clearly higher" in line
+    assert ("Bayes did harm" in line) == (beyond == 0.1)
 
 
 def test_write_is_whole_or_not_at_all(tmp_path: Path, record: Record, text: str) -> None:

@@ -62,7 +62,7 @@ _COVERING = {
     """,
     "unit/planning/test_plan.py": """
         curvature/dry_run posterior/cost posterior/cost_laplace posterior/cost_swag
-        runtime/memory
+        planning/settings runtime/memory
     """,
     "unit/posterior/test_store.py": "posterior/operator_store runtime/record sparse/store",
     "integration/test_sparse_study.py": "report/many_records/trials",

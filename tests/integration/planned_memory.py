@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import smidgen
 from smidgen.integrations.causal import make_causal_problem
 from smidgen.integrations.huggingface import load_classifier
-from smidgen.planning.plan import PlanSettings
+from smidgen.planning.settings import PlanSettings
 from tests.integration.peak_memory import resident
 from tests.support.settings import grouped
 

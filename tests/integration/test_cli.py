@@ -356,7 +356,7 @@ def fit_body(world, target, **changes):
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ({"percent": 40}, "--isotropic-body needs a layer of which nothing is chosen, got "
+        ({"percent": 40}, "an isotropic body needs a layer of which nothing is chosen, got "
          "weights of all "),
         ({"structure": "full", "select": "last-layer"},
          "--structure must keep layers apart for --isotropic-body, got full"),

@@ -54,6 +54,12 @@ def test_plan_of_a_config_needs_no_weights(world, tmp_path, capsys):
     assert [row["cost"] for row in config] == [row["cost"] for row in folder]
 
 
+def test_plan_knows_the_isotropic_body_of_fit(world, capsys):
+    words = ["--select", "last-layer", "--isotropic-body", "--no-time"]
+    assert run("plan", world / "map", *words) == 0
+    assert "→  last layer | isotropic body  kron" in capsys.readouterr().out
+
+
 def test_plan_gives_an_encoder_a_head(world, capsys):
     words = ["--labels", 4, "--select", "last-layer", "--structure", "full"]
     assert run("plan", world / "encoder", *words) == 0

@@ -28,11 +28,11 @@ from smidgen.posterior.base import Posterior
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.writing.writable import require_space
+from smidgen.weights.blocks import find_body
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
     estimate_size,
-    find_body,
     fit_posterior,
     takes,
 )
@@ -98,13 +98,7 @@ def fit(
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
     structure = selection.choose_structure(structure, isotropic_body)
-    if exact and structure != Kronecker.structure:
-        raise ArgumentError(
-            f"--exact is for --structure kron, whose factors it keeps whole, got {structure}, "
-            "of which nothing is cut. Leave it out."
-        )
-    if train is None:
-        _require_no_training_data(method, structure, selection)
+    _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     arguments = {
         "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
@@ -121,16 +115,27 @@ def fit(
     )
     rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
     posterior = _fit_text(model, device, rows, selection, choices)
-    show_posterior(posterior)
     about = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
 
 
-def _require_no_training_data(
-    method: str, structure: str, selection: selecting.Selection
+def _check_together(
+    method: str,
+    structure: str,
+    selection: selecting.Selection,
+    *,
+    exact: bool,
+    trained_on: Path | None,
 ) -> None:
-    """Refuse what cannot be fitted without the data that the model was trained on."""
+    """Refuse an option that does nothing, and missing data that the others need."""
+    if exact and structure != Kronecker.structure:
+        raise ArgumentError(
+            f"--exact is for --structure kron, whose factors it keeps whole, got {structure}, "
+            "of which nothing is cut. Leave it out."
+        )
+    if trained_on is not None:
+        return
     selector = selection.selector
     needing = {
         f"--method {method}, which fits to it": method != LaplacePosterior.method,
@@ -188,7 +193,9 @@ def _fit_text(
         body = find_body(network, subset)
         chosen += f"; without curvature, {selecting.describe_subset(body)}"
     say(f"Fitting {choices.method} to {chosen}")
-    return fit_posterior(network, seen, held_out, subset, choices, say=say)
+    posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
+    show_posterior(posterior)
+    return posterior
 
 
 def _laplace_arguments(

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
+from smidgen.curvature.operators import STRUCTURES
 from smidgen.curvature.output_layers import guess_output_layers
 from smidgen.curvature.taps import tapped
 from smidgen.errors import (
@@ -28,8 +29,10 @@ from smidgen.errors import (
 )
 from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
+from smidgen.planning.settings import PlanSettings
 from smidgen.posterior.cost import (
     LAST_LAYER,
+    Candidate,
     Cost,
     CostModel,
     Setting,
@@ -43,7 +46,7 @@ from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
-from smidgen.weights.blocks import find_blocks
+from smidgen.weights.blocks import find_blocks, find_body
 from smidgen.weights.subset import Subset, Whole
 
 _METHODS: Mapping[str, CostModel] = {
@@ -145,46 +148,6 @@ class Plan:
         return "\n".join([self.heading(), "", table, "", *self.remarks()])
 
 
-@dataclass(frozen=True)
-class PlanSettings:
-    """Further arguments of `plan`.
-
-    Args:
-        fisher_draws: Labels that `fit.laplace` is to draw for each output, or "exact"; by
-            default as many as it draws by default.
-        top: How many classes of each example calibration and `predict` are to follow, or
-            "all"; by default as many as they follow by default.
-        rank: Deviations that SWAG keeps.
-        steps: Steps that SWAG takes, to estimate the time for.
-        batch_size: Texts in a batch of tokens, where no batch is given.
-        max_length: Tokens of each text.
-    """
-
-    fisher_draws: int | Literal["exact"] | None = None
-    top: int | Literal["all"] | None = None
-    rank: int = 20
-    steps: int = 2000
-    batch_size: int = 16
-    max_length: int = 128
-
-    def check(self, method: str) -> None:
-        """Refuse values that are out of range or meant for another method."""
-        least = {"rank": 2, "top": 2}
-        for name, number in asdict(self).items():
-            if number in {"fisher_draws": ("exact",), "top": ("all",)}.get(name, ()):
-                continue
-            if number is not None and number < least.get(name, 1):
-                raise ArgumentError(
-                    f"{name} must be {least.get(name, 1)} or more, got {number}."
-                )
-        for name, value in {"fisher_draws": self.fisher_draws, "top": self.top}.items():
-            if method != "laplace" and value is not None:
-                raise ArgumentError(
-                    f"{name} is for method 'laplace', got {value} with {method!r}. Leave it "
-                    "out."
-                )
-
-
 def plan(
     model: nn.Module | Problem,
     *,
@@ -232,11 +195,11 @@ def plan(
     setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)
     available = available_bytes(problem.device)
     candidates = list(list_candidates(costs, problem, name, subset, structure, batch))
+    body = _find_body(problem.model, subset, structure) if settings.isotropic_body else None
     rows = []
     for candidate in candidates:
-        form, label = candidate.form, costs.label.format(candidate.form)
-        cost = costs.cost(problem.model, candidate.subset, form, trace, setting)
-        row = PlanRow(candidate.name, label, cost, None, True, candidate.chosen)
+        joined = replace(setting, body=body if candidate.subset is subset else None)
+        row = _count(costs, problem.model, candidate, trace, joined)
         rows.append(replace(row, fits=available is None or row.peak_bytes <= available))
     reason = _reason_without_time(settled, trace, rows[0])
     if reason is None:
@@ -261,6 +224,31 @@ def plan(
         )
     name = type(problem.model).__name__
     return Plan(name, _shape(trace), examples, available, tuple(rows), tuple(notes))
+
+
+def _count(
+    costs: CostModel,
+    model: nn.Module,
+    candidate: Candidate,
+    trace: ActivationTrace,
+    setting: Setting,
+) -> PlanRow:
+    """Count what a candidate costs; whether that fits is told by its peaks."""
+    name, form = candidate.name, candidate.form
+    if setting.body is not None and STRUCTURES[form].joint:
+        setting = replace(setting, body=None)
+    name += " | isotropic body" if setting.body is not None else ""
+    cost = costs.cost(model, candidate.subset, form, trace, setting)
+    return PlanRow(name, costs.label.format(form), cost, None, True, candidate.chosen)
+
+
+def _find_body(model: nn.Module, subset: Subset, structure: str) -> Subset:
+    if STRUCTURES[structure].joint:
+        raise StructureError(
+            f"structure must keep layers apart for an isotropic body, got {structure!r}, one "
+            "matrix over all of them. Leave it out for 'kron'."
+        )
+    return find_body(model, subset)
 
 
 def _check_arguments(

@@ -38,6 +38,7 @@ class Setting:
     checked_bytes: int  # what the search for NaN takes
     rank: int  # deviations that SWAG keeps
     most_vectors: int | None = None  # of a Kronecker factor; by default of wide sides only
+    body: Subset | None = None  # other layers, which join Laplace's without curvature
 
     @classmethod
     def of(

@@ -67,13 +67,16 @@ def laplace_cost(
 ) -> Cost:
     """Count what a Laplace posterior costs; without runs in the trace, no activations."""
     kind = _STRUCTURES[structure](find_blocks(model, subset), trace, setting)
-    indices, _ = subset.to_tensors()
     operators = kind.e * kind.operator.count_stored(kind.blocks, setting.most_vectors)
-    fit = kind.fit_peak(setting.columns, operators)
+    fit = kind.fit_peak(setting.columns, operators) + kind.slack
+    if setting.body is not None:
+        subset |= setting.body
+        kind = _JoinedStructure(kind, find_blocks(model, setting.body), trace, setting)
+    indices, _ = subset.to_tensors()
     return Cost(
         weights=kind.size,
         stored_bytes=operators + sum(tensor.nbytes for tensor in indices.values()),
-        fit_peak_bytes=max(fit + kind.slack, setting.checked_bytes),
+        fit_peak_bytes=max(fit, setting.checked_bytes),
         tune_peak_bytes=kind.predict_peak(setting.directions, _GRID_SIZE) + kind.slack,
         predict_peak_bytes=kind.predict_peak(setting.directions, 1) + kind.slack,
         activation_bytes=kind.activations + kind.slack,
@@ -87,7 +90,7 @@ class _Structure(ABC):
     """The terms of the module's docstring for some blocks; subclasses know their sums."""
 
     operator: ClassVar[type[Operator]]
-    passes: ClassVar[int] = 1
+    passes: int = 1
 
     def __init__(
         self, blocks: Sequence[LayerBlock], trace: ActivationTrace, setting: Setting
@@ -123,11 +126,8 @@ class _Structure(ABC):
 
     def predict_peak(self, directions: int, precisions: int) -> int:
         """Peak of a pass that follows some directions under some precisions."""
-        weights = [self.e * b.size * precisions for b in self.blocks]
-        if self.operator.joint:
-            weights = [sum(weights)]
         cached, passing = 0, 0
-        for size in weights:
+        for size in self.inverse_bytes(precisions):
             if cached + size <= KEPT_BYTES:
                 cached += size
             else:
@@ -135,10 +135,15 @@ class _Structure(ABC):
         back = self.graph + (directions - 1) * self.deltas + self.swing
         # Those of several directions are joined, which takes a copy.
         joined = directions * (1 + (directions > 1)) * self.deltas
-        work = joined + self._contraction_work(directions) + passing
+        work = joined + self.contraction_work(directions) + passing
         followed = (_DOUBLE + self.e) * (1 + directions) * self.trace.output_numbers
         scored = _LINK_COPIES * _DOUBLE * self.trace.output_numbers
         return max(cached + self.inputs + followed + max(back, work), scored)
+
+    def inverse_bytes(self, precisions: int) -> list[int]:
+        """Bytes of each operator's 1/(h + τ) under some precisions."""
+        sizes = [self.e * b.size * precisions for b in self.blocks]
+        return [sum(sizes)] if self.operator.joint else sizes
 
     def jacobian_work(self) -> int:
         """Multiplications of all Jacobians of a batch, summed over positions."""
@@ -175,7 +180,7 @@ class _Structure(ABC):
             for b in self.blocks
         )
 
-    def _contraction_work(self, directions: int) -> int:
+    def contraction_work(self, directions: int) -> int:
         """Inputs joined and rotated, δ rotated, Jacobians, and one product of two."""
         # One Jacobian alone is squared in place.
         products = directions + (directions > 1)
@@ -278,7 +283,7 @@ class _DenseStructure(_Structure):
     def final_work(self) -> int:
         return _EIGH_WORK * self.size**3
 
-    def _contraction_work(self, directions: int) -> int:
+    def contraction_work(self, directions: int) -> int:
         products = 3 * directions + (directions > 1)
         return products * self.trace.examples * self.e * self.size
 
@@ -295,11 +300,10 @@ class _IsotropicStructure(_Structure):
     def final_work(self) -> int:
         return 0
 
-    def predict_peak(self, directions: int, precisions: int) -> int:
-        # There are no weights 1/(h + τ) to keep.
-        return super().predict_peak(directions, 0)
+    def inverse_bytes(self, precisions: int) -> list[int]:
+        return []
 
-    def _contraction_work(self, directions: int) -> int:
+    def contraction_work(self, directions: int) -> int:
         """Two T × T matrices, or the Jacobians where those are smaller."""
         return max(
             min(
@@ -308,6 +312,37 @@ class _IsotropicStructure(_Structure):
             )
             for b in self.blocks
         )
+
+
+class _JoinedStructure(_Structure):
+    """Layers with curvature, which are fitted alone, beside others without."""
+
+    def __init__(
+        self,
+        curved: _Structure,
+        others: Sequence[LayerBlock],
+        trace: ActivationTrace,
+        setting: Setting,
+    ) -> None:
+        super().__init__((*curved.blocks, *others), trace, setting)
+        self.curved, self.body = curved, _IsotropicStructure(others, trace, setting)
+        self.passes = curved.passes
+
+    def fit_peak(self, columns: int, operators: int) -> int:
+        return self.curved.fit_peak(columns, operators)
+
+    def pass_work(self, columns: int) -> int:
+        return self.curved.pass_work(columns)
+
+    def final_work(self) -> int:
+        return self.curved.final_work()
+
+    def inverse_bytes(self, precisions: int) -> list[int]:
+        return self.curved.inverse_bytes(precisions)
+
+    def contraction_work(self, directions: int) -> int:
+        parts = (self.curved, self.body)
+        return max(part.contraction_work(directions) for part in parts)
 
 
 _KINDS = (

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import StructureError
-from smidgen.weights.affine import AffineLayer, coverage
+from smidgen.errors import ArgumentError, StructureError
+from smidgen.weights.affine import AffineLayer, coverage, require_coverage
+from smidgen.weights.origin import combine_origins
 from smidgen.weights.subset import Entries, Subset, Whole
 
 
@@ -144,3 +145,16 @@ def _make_scattered(
     if entries.numel() == rows.numel() * width:
         return LayerBlock(layer, rows, columns, has_bias)
     return LayerBlock(layer, rows, columns, has_bias, entries.sort().values)
+
+
+def find_body(model: nn.Module, subset: Subset) -> Subset:
+    """Find every layer of which a subset has nothing; refuse a subset that leaves none."""
+    covered = require_coverage(model)
+    left = [x for x in covered.layers if not x.shapes.keys() & subset.parts.keys()]
+    if not left:
+        raise ArgumentError(
+            "an isotropic body needs a layer of which nothing is chosen, got weights of all "
+            f"{len(covered.layers)} layers. Choose fewer layers, say the last-layer selector."
+        )
+    parts = {name: Whole() for layer in left for name in layer.shapes}
+    return Subset(covered.universe, parts, combine_origins("complement", subset.origin))

@@ -15,7 +15,6 @@ from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.operators import Isotropic
 from smidgen.curvature.output_layers import peek
-from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import as_problem
@@ -26,9 +25,8 @@ from smidgen.posterior.registry import POSTERIORS
 from smidgen.posterior.store import save
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.types import Batch
-from smidgen.weights.affine import require_coverage
-from smidgen.weights.origin import combine_origins
-from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.blocks import find_body
+from smidgen.weights.subset import Subset
 
 CHECKPOINT_EVERY = 50
 """Steps between checkpoints."""
@@ -67,19 +65,6 @@ def estimate_size(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
     usual = getattr(settings, costs.option, costs.forms[0])
     form = str(choices.arguments.get(costs.option, usual))
     return costs.cost(model, subset, form, ActivationTrace(1, 0), setting).stored_bytes
-
-
-def find_body(model: nn.Module, subset: Subset) -> Subset:
-    """Find every layer of which a subset has nothing; refuse a subset that leaves none."""
-    coverage = require_coverage(model)
-    left = [x for x in coverage.layers if not x.shapes.keys() & subset.parts.keys()]
-    if not left:
-        raise ArgumentError(
-            "--isotropic-body needs a layer of which nothing is chosen, got weights of all "
-            f"{len(coverage.layers)} layers. Choose fewer layers, say --select last-layer."
-        )
-    parts = {name: Whole() for layer in left for name in layer.shapes}
-    return Subset(coverage.universe, parts, combine_origins("complement", subset.origin))
 
 
 def fit_posterior(

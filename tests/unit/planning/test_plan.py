@@ -14,7 +14,7 @@ import smidgen
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
-from smidgen.planning.plan import PlanSettings
+from smidgen.planning.settings import PlanSettings
 from smidgen.posterior.cost import Setting
 from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.swag import COVARIANCE_KINDS
@@ -44,6 +44,45 @@ def test_stored_bytes_are_those_of_the_saved_file(name, selector, structure, tmp
     stored = sum(each.numel() * each.itemsize for each in tensors)
     assert planned.chosen.cost.stored_bytes == stored
     assert planned.chosen.cost.weights == subset.size
+
+
+@pytest.mark.parametrize("structure", ["kron", "ekfac", "diag", "isotropic"])
+@pytest.mark.parametrize("name", ["bert-2", "gpt2-2"])
+def test_an_isotropic_body_joins_the_plan(name, structure, tmp_path):
+    model, batch = BY_NAME[name].make()
+    problem = BY_NAME[name].problem(model)
+    last = smidgen.select.last_layer(model)
+    given = {"subset": last, "structure": structure, "batch": batch}
+    joined = smidgen.plan(problem, **given, settings=PlanSettings(isotropic_body=True))
+    alone, body = (
+        smidgen.plan(problem, **{**given, **more}).chosen.cost
+        for more in ({}, {"subset": ~last, "structure": "isotropic"})
+    )
+    posterior = smidgen.fit.laplace(problem, [batch], last, structure=structure)
+    posterior |= smidgen.fit.isotropic(problem, ~last)
+    smidgen.save(posterior, tmp_path / "posterior")
+    tensors = load_file(tmp_path / "posterior" / "posterior.safetensors").values()
+    cost = joined.chosen.cost
+    assert joined.chosen.subset == "last layer | isotropic body"
+    assert cost.stored_bytes == sum(each.numel() * each.itemsize for each in tensors)
+    assert cost.weights == posterior.subset.size == alone.weights + body.weights
+    # Fitted as the last layer alone; predicted as all layers without curvature, and more.
+    assert (cost.fit_peak_bytes, cost.passes) == (alone.fit_peak_bytes, alone.passes)
+    for peak in ("tune_peak_bytes", "predict_peak_bytes"):
+        parts = [getattr(each, peak) for each in (alone, body)]
+        assert max(parts) <= getattr(cost, peak) <= sum(parts)
+
+
+def test_an_isotropic_body_needs_layers_of_its_own():
+    model, batch = BLOCK.make()
+    settings = PlanSettings(isotropic_body=True)
+    with pytest.raises(ArgumentError, match="an isotropic body needs a layer of which"):
+        smidgen.plan(model, percent=50, batch=batch, settings=settings)
+    last = smidgen.select.last_layer(model)
+    with pytest.raises(StructureError, match="must keep layers apart for an isotropic"):
+        smidgen.plan(model, subset=last, structure="full", batch=batch, settings=settings)
+    with pytest.raises(ArgumentError, match="isotropic_body is for method 'laplace'"):
+        smidgen.plan(model, method="swag", batch=batch, settings=settings)
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -15,6 +15,7 @@ from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.source import Source, reads_model
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.kronecker import Approximation
 from smidgen.fit.calibration.groups import Scope
@@ -51,9 +52,10 @@ Exact = Annotated[
 ]
 
 
+@reads_model
 def fit(
     context: typer.Context,
-    model: texts.Model,
+    source: Source,
     train: texts.TrainedOn,
     val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
@@ -82,7 +84,6 @@ def fit(
     samples: methods.Samples = 32,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -107,7 +108,7 @@ def fit(
         isotropic_body=isotropic_body,
     )
     rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
-    posterior = _fit_text(model, device, rows, selection, choices)
+    posterior = _fit_text(source, rows, selection, choices)
     show_posterior(posterior)
     about = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
@@ -126,28 +127,27 @@ class _Rows:
 
 
 def _fit_text(
-    model: str,
-    device: str,
+    source: Source,
     rows: _Rows,
     selection: selecting.Selection,
     choices: FitChoices,
 ) -> Posterior:
     say = Steps()
-    network, tokenizer = texts.load_model(model, device=device)
-    columns = (*rows.columns, texts.find_label_names(network))
-    tables = [texts.read_table(path, *columns) for path in rows.files]
-    loading = (tokenizer, rows.batch_size, rows.max_length)
-    seen, held_out = (texts.make_batches(table, *loading) for table in tables)
-    subset = selection.choose(network, seen, say)
+    loaded = source.load()
+    tables = [loaded.read(path, rows.columns) for path in rows.files]
+    sizes = rows.batch_size, rows.max_length
+    seen, held_out = (loaded.batch(table, *sizes) for table in tables)
+    network = loaded.problem.model
+    subset = selection.choose(loaded.problem, seen, say)
     if takes(choices.method, "validation"):
-        seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=rows.seed)
+        seen = loaded.batch(tables[0], *sizes, shuffle=True, seed=rows.seed)
     require_space(choices.folder, "--out", estimate_size(network, subset, choices))
     chosen = selecting.describe_subset(subset) + _describe(choices)
     if choices.isotropic_body:
         body = find_body(network, subset)
         chosen += f"; without curvature, {selecting.describe_subset(body)}"
     say(f"Fitting {choices.method} to {chosen}")
-    return fit_posterior(network, seen, held_out, subset, choices, say=say)
+    return fit_posterior(loaded.problem, seen, held_out, subset, choices, say=say)
 
 
 def _laplace_arguments(

@@ -123,7 +123,7 @@ def _load(
         )
     # Checked first: a model may take long to load.
     target = find_device("cpu" if device is None else device)
-    with _silence():
+    with silence():
         folder = find_model_folder(str(name_or_folder), trust_remote_code=trust_remote_code)
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
@@ -262,7 +262,7 @@ def save_model(
     """Write a model and its tokenizer as safetensors, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
-    with new_folder(folder, overwrite=overwrite) as work, _silence():
+    with new_folder(folder, overwrite=overwrite) as work, silence():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         # Somebody may have written there meanwhile.
@@ -271,7 +271,7 @@ def save_model(
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Silence the bars and load reports of Hugging Face, and restore them."""
     level, hub_level = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

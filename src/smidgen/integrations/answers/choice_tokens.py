@@ -27,10 +27,11 @@ def find_choice_tokens(
     (text,) = _write(tokenizer, answers, [prompt])
     encoded = _encode(tokenizer, answers, [text, *(text + c for c in answers.choices)])
     start = encoded[0]
-    if start and len(start) > 1 and start[-1] == tokenizer.eos_token_id:
+    if not answers.chat and start[-1] in tokenizer.all_special_ids:
         raise ArgumentError(
-            "tokenizer must leave the end of a prompt open, got one that adds its end token. "
-            "Set tokenizer.add_eos_token = False."
+            "tokenizer must leave the end of a prompt open, got one that adds "
+            f"{tokenizer.convert_ids_to_tokens(start[-1])!r}. Set tokenizer.add_eos_token = "
+            "False, or use the tokenizer of a causal language model."
         )
     found = tuple(
         _read_choice(choice, start, whole, text)

@@ -358,6 +358,7 @@ def test_choices_that_cannot_be_told_apart_are_refused():
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     refuse(r"got ' Plot' and ' plot' with the same", " Plot", " plot")
     tokenizer = word_tokenizer(bert=False)
+    tokenizer.unk_token = "[UNK]"
     refuse(r"words that the tokenizer knows, got ' zebra'", " a", " zebra", template="{x}")
     tokenizer = word_tokenizer(bert=True)
     refuse(r"end of a prompt open, got one that adds '\[SEP\]'", " a", " b", template="{x}")

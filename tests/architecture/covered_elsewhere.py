@@ -60,8 +60,8 @@ _COVERING = {
     "unit/fit/test_swag.py": "fit/calibration/samples fit/sgd posterior/swag",
     "unit/integrations/test_answers.py": """
         integrations/answers/answer_model integrations/answers/asking
-        integrations/answers/choice_tokens integrations/answers/loader
-        integrations/answers/template
+        integrations/answers/causal_parts integrations/answers/choice_tokens
+        integrations/answers/loader integrations/answers/template
     """,
     "unit/outputs/likelihood/test_gaussian.py": """
         outputs/likelihood/base outputs/likelihood/description

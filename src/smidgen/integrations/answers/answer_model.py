@@ -13,36 +13,14 @@ mask and positions), so the prompt is read once: T + Σ (tokens − 1) positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from smidgen.errors import DataError
+from smidgen.integrations.answers.causal_parts import LogitScaling, read_hidden
 from smidgen.integrations.answers.choice_tokens import ChoiceTokens
-
-
-@dataclass(frozen=True)
-class LogitScaling:
-    """What a model does to logits after its output layer: factor, then a soft cap."""
-
-    factor: float = 1.0
-    cap: float | None = None
-
-    @classmethod
-    def of(cls, config: Any) -> LogitScaling:
-        """Read it from a config: Cohere multiplies, Granite divides, Gemma caps."""
-        factor = getattr(config, "logit_scale", None) or 1.0
-        factor /= getattr(config, "logits_scaling", None) or 1.0
-        return cls(factor, getattr(config, "final_logit_softcapping", None))
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Scale logits of any shape."""
-        if self.factor != 1:
-            logits = logits * self.factor
-        return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
 
 @dataclass(frozen=True)
@@ -130,7 +108,7 @@ class AnswerModel(nn.Module):
         last = (mask * places).argmax(-1, keepdim=True)  # (B, 1)
         positions = (mask.cumsum(-1) - 1).clamp_min(0)  # (B, T)
         if self.branches is None:
-            hidden = self._read(input_ids, mask, positions)
+            hidden = read_hidden(self.backbone, input_ids, mask, positions)
             features = _take(hidden, last)[:, 0].to(self.head.weight)  # (B, d)
             return self.scaling(self.head(features))
         return self._sum_tokens(self.branches, input_ids, mask, positions, last)
@@ -158,7 +136,7 @@ class AnswerModel(nn.Module):
         dtype = next(p.dtype for p in self.backbone.parameters() if p.is_floating_point())
         added = torch.zeros(allowed.shape, dtype=dtype, device=mask.device)
         added = added.masked_fill(~allowed, torch.finfo(dtype).min)
-        hidden = self._read(ids, added[:, None], positions)
+        hidden = read_hidden(self.backbone, ids, added[:, None], positions)
         ends = torch.arange(length, length + count, device=last.device).expand(batch, -1)
         features = _take(hidden, torch.cat([last, ends], 1))  # (B, 1 + E, d)
         logits = self._all_logits(features).log_softmax(-1)
@@ -174,17 +152,6 @@ class AnswerModel(nn.Module):
         own = self.head(features.to(self.head.weight))
         rows = torch.tensor(self.rows, device=own.device)
         return self.scaling(fixed.to(own).index_copy(-1, rows, own))
-
-    def _read(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """Run the backbone: hidden states, (B, T, d)."""
-        inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
-        taken = signature(self.backbone.forward).parameters
-        if "position_ids" in taken:
-            inputs["position_ids"] = positions
-        if "use_cache" not in taken:
-            del inputs["use_cache"]
-        hidden: Tensor = self.backbone(**inputs)[0]
-        return hidden
 
     def _refuse_beyond_window(self, length: int) -> None:
         window = getattr(self.backbone.config, "sliding_window", None)

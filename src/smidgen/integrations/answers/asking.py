@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from smidgen.errors import ArgumentError, StructureError
-from smidgen.integrations.answers.answer_model import AnswerModel, LogitScaling
+from smidgen.errors import StructureError
+from smidgen.integrations.answers.answer_model import AnswerModel
+from smidgen.integrations.answers.causal_parts import split_causal
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
 from smidgen.integrations.answers.template import Answers
 from smidgen.outputs.likelihood import Categorical
@@ -50,21 +51,12 @@ def make_answer_problem(
         StructureError: If the model computes its logits in a way that is not known here.
     """
     tokens = find_choice_tokens(tokenizer, answers)
-    causal = _unwrap(model)
-    output = causal.get_output_embeddings()  # type: ignore[operator]
-    name = type(causal).__name__
-    if type(output) is not nn.Linear or not output.weight.is_floating_point():
-        raise ArgumentError(
-            f"model must have a plain output layer, got {name} with "
-            f"{type(output).__name__}. Merge adapters of the output layer, or leave it out "
-            "of what is adapted or quantised."
-        )
-    config = causal.config.get_text_config()  # type: ignore[operator,union-attr]
-    asked = AnswerModel(_find_backbone(causal), output, tokens, LogitScaling.of(config))
-    if not output.weight.is_meta:
+    parts = split_causal(model)
+    asked = AnswerModel(parts.backbone, parts.output, tokens, parts.scaling)
+    if not parts.output.weight.is_meta:
         (prompt,) = answers.fill({column: ["a"] for column in answers.columns}).texts
         (ids,) = encode_prompts(tokenizer, answers, [prompt])
-        _require_same(causal, asked, ids)
+        _require_same(parts.causal, asked, ids)
     likelihood = Categorical(len(answers.choices))
     extra = 0 if asked.branches is None else len(asked.branches.appended)
     return Problem(asked, likelihood, mask=_Mask(extra) if extra else batch_mask)
@@ -81,33 +73,6 @@ class _Mask:
         if mask is None:
             return None
         return torch.cat([mask, mask.new_ones(len(mask), self.extra)], 1)
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Find the causal model that peft has put adapters into."""
-    if hasattr(model, "peft_config"):
-        if any(config.is_prompt_learning for config in model.peft_config.values()):  # type: ignore[operator]
-            raise ArgumentError(
-                "model must have adapters in its layers, got one with learned prompts. Use "
-                "LoRA."
-            )
-        model = model.get_base_model()  # type: ignore[operator]
-    if not hasattr(model, "get_output_embeddings") or not hasattr(model, "base_model"):
-        raise ArgumentError(
-            f"model must be a causal language model of transformers, got "
-            f"{type(model).__name__}. Load it with AutoModelForCausalLM."
-        )
-    return model
-
-
-def _find_backbone(causal: nn.Module) -> nn.Module:
-    backbone = causal.base_model
-    if backbone is causal or not isinstance(backbone, nn.Module):
-        raise ArgumentError(
-            f"model must be a causal language model with a body and an output layer, got "
-            f"{type(causal).__name__}. Load it with AutoModelForCausalLM."
-        )
-    return backbone
 
 
 @torch.no_grad()

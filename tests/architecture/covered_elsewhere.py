@@ -12,6 +12,7 @@ _COVERING = {
     "conformance/test_selectors.py": """
         select/last_layer select/named select/ranking select/registry
     """,
+    "integration/test_answers_cli.py": "cli/options/source integrations/answers/folder",
     "integration/test_causal.py": "integrations/causal",
     "integration/test_cli.py": """
         cli/app cli/console cli/evaluate cli/finetune cli/fit cli/options/lists
@@ -57,6 +58,11 @@ _COVERING = {
     "unit/fit/test_laplace_many.py": "posterior/variance_table",
     "unit/fit/test_ssvi.py": "sparse/build sparse/flops sparse/network",
     "unit/fit/test_swag.py": "fit/calibration/samples fit/sgd posterior/swag",
+    "unit/integrations/test_answers.py": """
+        integrations/answers/answer_model integrations/answers/asking
+        integrations/answers/causal_parts integrations/answers/choice_tokens
+        integrations/answers/loader integrations/answers/template
+    """,
     "unit/outputs/likelihood/test_gaussian.py": """
         outputs/likelihood/base outputs/likelihood/description
     """,

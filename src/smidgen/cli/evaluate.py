@@ -12,12 +12,14 @@ from smidgen.cli.console import out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import refuse_missing, require_files
+from smidgen.cli.options.source import Source, reads_model
 from smidgen.errors import ArgumentError
 
 
+@reads_model
 def evaluate(
     context: Context,
-    model: texts.Model,
+    source: Source,
     posterior: texts.PosteriorFolder,
     test: Annotated[
         Path,
@@ -41,26 +43,29 @@ def evaluate(
     ] = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     run = outputs.open_run(context, *outputs.files(report=page))
     items = [_split_item(item) for item in shift or []]
-    network, tokenizer = texts.load_model(model, device=device)
-    loaded = smidgen.load(posterior, network)
-    table = texts.read_table(test, text, text_pair, label, texts.find_label_names(network))
+    network = source.load()
+    loaded = smidgen.load(posterior, network.problem.model)
+    table = network.read(test, (text, text_pair, label))
     shifted = {}
     for key, path in items:
-        others = texts.read_table(path, text, text_pair, None)
-        shifted[key] = texts.make_batches(others, tokenizer, batch_size, max_length)
+        others = network.read(path, (text, text_pair, None))
+        shifted[key] = network.batch(others, batch_size, max_length)
     record = smidgen.compare(
-        network,
+        network.problem,
         loaded if name is None else {name: loaded},
-        texts.make_batches(table, tokenizer, batch_size, max_length),
+        network.batch(table, batch_size, max_length),
         shifted=shifted,
-        config={"title": f"{model} on {test.name}", "model": model, "test": str(test)},
+        config={
+            "title": f"{source.model} on {test.name}",
+            "model": source.model,
+            "test": str(test),
+        },
     )
     show_record(record)
     if json_file is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
@@ -13,6 +13,7 @@ from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.source import PANEL, Source, TextModel, reads_model
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
 from smidgen.runtime.memory import count_bytes
@@ -21,10 +22,14 @@ from smidgen.runtime.writing.writable import require_space
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
 
+# Peak learning rates of all weights, and of an adapter.
+_RATES = (5e-5, 2e-4)
 
+
+@reads_model
 def finetune(
     context: Context,
-    model: texts.Model,
+    source: Source,
     train: texts.Train,
     val: Annotated[
         Path, Option(callback=require_files, help="Held-out data, to decide when to stop.")
@@ -34,55 +39,121 @@ def finetune(
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
     epochs: texts.Epochs = 5,
-    learning_rate: texts.LearningRate = 5e-5,
+    learning_rate: Annotated[
+        float | None,
+        Option("--lr", help="Peak learning rate; by default 5e-5, of an adapter 2e-4."),
+    ] = None,
     patience: texts.Patience = 2,
     stop_on: Annotated[Criterion, Option(help="Score to stop by.")] = "accuracy",
+    lora_rank: Annotated[
+        int, Option(min=1, help="Rank of the LoRA adapter.", rich_help_panel=PANEL)
+    ] = 8,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
     seed: texts.Seed = 0,
-    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Fine-tune all weights of a text classifier: the model everything else starts from."""
+    """Fine-tune all weights of a text classifier, or an adapter of a language model."""
     from smidgen import fit
-    from smidgen.integrations import huggingface
 
-    run = outputs.open_run(context, outputs.folder(folder, huggingface.refuse_taken_model))
+    rows = _Rows((train, val), (text, text_pair, label), (batch_size, max_length), seed)
     say = Steps()
-    table = texts.read_table(train, text, text_pair, label)
-    held_out = texts.read_table(val, text, text_pair, label, table.label_names)
-    classes = count_classes(table, train)
-    say(f"Loading {model} with {classes} classes")
-    network, tokenizer = huggingface.load_classifier(
-        model, labels=classes, seed=seed, device=device
+    prepare = _prepare_adapter(lora_rank) if source.is_asked else _prepare_classifier
+    run = outputs.open_run(context, outputs.folder(folder, _find_rule(source)))
+    start = prepare(source, rows, say)
+    require_space(folder, "--out", start.bytes)
+    say(f"Fine-tuning on {len(start.tables[0]):,} texts")
+    settings = fit.FinetuneSettings(
+        epochs=epochs,
+        learning_rate=learning_rate or _RATES[source.is_asked],
+        patience=patience,
+        stop_on=stop_on,
     )
-    huggingface.name_classes(network, table.label_names)
-    require_space(folder, "--out", count_bytes(network))
-    loaders = [
-        texts.make_batches(
-            rows, tokenizer, batch_size, max_length, shuffle=rows is table, seed=seed
-        )
-        for rows in (table, held_out)
-    ]
-    say(f"Fine-tuning on {len(table):,} texts")
     result = fit.finetune(
-        network,
-        loaders[0],
-        validation=loaders[1],
+        start.network.problem,
+        rows.batch(start, 0),
+        validation=rows.batch(start, 1),
         seed=seed,
         checkpoint=run.place("training"),
-        settings=fit.FinetuneSettings(
-            epochs=epochs, learning_rate=learning_rate, patience=patience, stop_on=stop_on
-        ),
+        settings=settings,
     )
     show_history(result.history, result.best)
-    huggingface.save_model(result.model, tokenizer, folder, overwrite=run.overwrite)
-    say(f"Saved the model to {folder}")
+    start.save(result.model, folder, overwrite=run.overwrite)
+    say(f"Saved the {'adapter' if source.is_asked else 'model'} to {folder}")
     history = [asdict(epoch) for epoch in result.history]
     best = asdict(result.best)
     write_json(json_file, {"model": str(folder), "best": best, "history": history})
     run.finish()
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """What is tuned, on which tables, how it is saved, and about how large that is."""
+
+    network: TextModel
+    tables: tuple[TextTable, TextTable]
+    save: Callable[..., Any]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where the texts are: files to train and to stop by, their columns, the batches."""
+
+    files: tuple[Path, Path]
+    columns: tuple[str, str | None, str]
+    sizes: tuple[int, int]
+    seed: int
+
+    def batch(self, start: _Start, number: int) -> Any:
+        """Batch one of the tables; the first is trained on, and shuffled."""
+        return start.network.batch(
+            start.tables[number], *self.sizes, shuffle=number == 0, seed=self.seed
+        )
+
+
+def _find_rule(source: Source) -> Any:
+    """Find what refuses a folder that is taken."""
+    if source.is_asked:
+        from smidgen.integrations.answers.folder import refuse_taken_answers
+
+        return refuse_taken_answers
+    from smidgen.integrations.huggingface import refuse_taken_model
+
+    return refuse_taken_model
+
+
+def _prepare_classifier(source: Source, rows: _Rows, say: Steps) -> _Start:
+    from smidgen.integrations import huggingface
+
+    table = texts.read_table(rows.files[0], *rows.columns)
+    held_out = texts.read_table(rows.files[1], *rows.columns, table.label_names)
+    classes = count_classes(table, rows.files[0])
+    say(f"Loading {source.model} with {classes} classes")
+    network, tokenizer = huggingface.load_classifier(
+        source.model, labels=classes, seed=rows.seed, device=source.device
+    )
+    huggingface.name_classes(network, table.label_names)
+
+    def save(model: Any, folder: Path, *, overwrite: bool) -> None:
+        huggingface.save_model(model, tokenizer, folder, overwrite=overwrite)
+
+    loaded = TextModel.of_classifier(network, tokenizer)
+    return _Start(loaded, (table, held_out), save, count_bytes(network))
+
+
+def _prepare_adapter(rank: int) -> Callable[[Source, _Rows, Steps], _Start]:
+    def prepare(source: Source, rows: _Rows, say: Steps) -> _Start:
+        say(f"Loading {source.model} with an adapter of rank {rank}")
+        asked = source.load_language_model().with_adapter(rank=rank, seed=rows.seed)
+        loaded = TextModel.of_language_model(asked)
+        first, second = (loaded.read(path, rows.columns) for path in rows.files)
+        trained = [p for p in asked.model.parameters() if p.requires_grad]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        return _Start(loaded, (first, second), asked.save, size)
+
+    return prepare
 
 
 def show_history(history: Sequence[Epoch], best: Epoch) -> None:

@@ -15,6 +15,7 @@ from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.source import Source, reads_model
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import Approximation
@@ -57,9 +58,10 @@ PrecisionScope = Annotated[
 ]
 
 
+@reads_model
 def fit(
     context: typer.Context,
-    model: texts.Model,
+    source: Source,
     val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     train: TrainedOn = None,
@@ -88,7 +90,6 @@ def fit(
     samples: methods.Samples = 32,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -114,7 +115,7 @@ def fit(
         isotropic_body=isotropic_body,
     )
     rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
-    posterior = _fit_text(model, device, rows, selection, choices)
+    posterior = _fit_text(source, rows, selection, choices)
     about = {"posterior": str(folder), "selector": select, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
@@ -169,31 +170,30 @@ class _Rows:
 
 
 def _fit_text(
-    model: str,
-    device: str,
+    source: Source,
     rows: _Rows,
     selection: selecting.Selection,
     choices: FitChoices,
 ) -> Posterior:
     say = Steps()
-    network, tokenizer = texts.load_model(model, device=device)
-    columns = (*rows.columns, texts.find_label_names(network))
+    loaded = source.load()
+    network = loaded.problem.model
     if rows.files[0] is None and isinstance(declared_likelihood(network), Gaussian):
         raise _missing_training_data("a regression, whose noise is fitted to it")
-    tables = [texts.read_table(path, *columns) for path in rows.files if path is not None]
-    loading = (tokenizer, rows.batch_size, rows.max_length)
+    tables = [loaded.read(path, rows.columns) for path in rows.files if path is not None]
+    sizes = rows.batch_size, rows.max_length
     # Without curvature one batch is read, to see the layers: a held-out one will do.
-    seen, held_out = (texts.make_batches(tables[i], *loading) for i in (0, -1))
-    subset = selection.choose(network, seen, say)
+    seen, held_out = (loaded.batch(tables[i], *sizes) for i in (0, -1))
+    subset = selection.choose(loaded.problem, seen, say)
     if takes(choices.method, "validation"):
-        seen = texts.make_batches(tables[0], *loading, shuffle=True, seed=rows.seed)
+        seen = loaded.batch(tables[0], *sizes, shuffle=True, seed=rows.seed)
     require_space(choices.folder, "--out", estimate_size(network, subset, choices))
     chosen = selecting.describe_subset(subset) + _describe(choices)
     if choices.isotropic_body:
         body = find_body(network, subset)
         chosen += f"; without curvature, {selecting.describe_subset(body)}"
     say(f"Fitting {choices.method} to {chosen}")
-    posterior = fit_posterior(network, seen, held_out, subset, choices, say=say)
+    posterior = fit_posterior(loaded.problem, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     return posterior
 

@@ -14,14 +14,16 @@ from smidgen.cli.console import out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.source import Source, reads_model
 from smidgen.errors import ArgumentError
 
 _SHOWN, _TEXT_WIDTH = 10, 36
 
 
+@reads_model
 def predict(
     context: Context,
-    model: texts.Model,
+    source: Source,
     posterior: texts.PosteriorFolder,
     data: Annotated[
         Path,
@@ -38,14 +40,13 @@ def predict(
             help="Weight samples to predict with; by default as many as at calibration.",
         ),
     ] = None,
-    device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Predict texts: calibrated probabilities, and how uncertain each one is."""
     run = outputs.open_run(context)
-    network, tokenizer = texts.load_model(model, device=device)
-    loaded = smidgen.load(posterior, network)
+    network = source.load()
+    loaded = smidgen.load(posterior, network.problem.model)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
         raise ArgumentError(
             f"the posterior must be of a classifier, got {loaded.likelihood.kind!r}. Use "
@@ -56,13 +57,12 @@ def predict(
             f"--samples is for a posterior that predicts by draws, got {samples} with one "
             f"of {loaded.method}, which is linearised. Leave it out."
         )
-    table = texts.read_table(data, text, text_pair, None)
-    loader = texts.make_batches(table, tokenizer, batch_size, max_length)
-    predictive = smidgen.predict_batches(loaded, network, loader, samples=samples)
+    table = network.read(data, (text, text_pair, None))
+    loader = network.batch(table, batch_size, max_length)
+    predictive = smidgen.predict_batches(loaded, network.problem, loader, samples=samples)
     columns = predictive.to_dict()
-    names = [network.config.id2label[i] for i in range(network.config.num_labels)]
     rows = [
-        {"text": words, "label": names[int(columns["predicted"][i])]}  # type: ignore[call-overload]
+        {"text": words, "label": network.classes[int(columns["predicted"][i])]}  # type: ignore[call-overload]
         | {key: values[i] for key, values in columns.items()}
         for i, words in enumerate(table.texts)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +123,7 @@ def _load(
         )
     # Checked first: a model may take long to load.
     target = find_device("cpu" if device is None else device)
-    with _silence():
+    with silence():
         folder = find_model_folder(str(name_or_folder), trust_remote_code=trust_remote_code)
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
@@ -173,8 +173,6 @@ def make_text_loader(
     # labels (B,) where the table has them. A shuffled loader draws a new order for every
     # epoch, never from the global generator; texts of similar length share a batch, which
     # saves up to half the padding.
-    if batch_size < 1:
-        raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1
     if not least <= max_length <= tokenizer.model_max_length:
         raise ArgumentError(
@@ -196,6 +194,26 @@ def make_text_loader(
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     ]
     pad = DataCollatorWithPadding(tokenizer)
+    return batch_rows(
+        rows,
+        lambda batch: dict(pad(batch)),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+    )
+
+
+def batch_rows(
+    rows: Sequence[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    *,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+) -> DataLoader[dict[str, Tensor]]:
+    """Batch rows of tokens: in order, or shuffled anew for every epoch, alike lengths together."""
+    if batch_size < 1:
+        raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     # Unshuffled too: a loader without a generator draws from the global one.
     generator = torch.Generator().manual_seed(seed)
     batching: dict[str, Any] = {"batch_size": batch_size}
@@ -204,7 +222,7 @@ def make_text_loader(
         batching = {"batch_sampler": _BatchesByLength(lengths, batch_size, generator)}
     return DataLoader(
         rows,  # type: ignore[arg-type]
-        collate_fn=lambda batch: dict(pad(batch)),
+        collate_fn=collate,
         generator=generator,
         **batching,
     )
@@ -244,7 +262,7 @@ def save_model(
     """Write a model and its tokenizer as safetensors, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
-    with new_folder(folder, overwrite=overwrite) as work, _silence():
+    with new_folder(folder, overwrite=overwrite) as work, silence():
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         # Somebody may have written there meanwhile.
@@ -253,7 +271,7 @@ def save_model(
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Silence the bars and load reports of Hugging Face, and restore them."""
     level, hub_level = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

@@ -9,6 +9,7 @@ the variance table.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from smidgen.curvature.base import Operator
 from smidgen.curvature.taps import Tapped, Trace, tapped
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, SmidgenWarning
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -27,6 +28,8 @@ from smidgen.weights.blocks import LayerBlock
 KEPT_BYTES = 2**30
 # The most that the covariances of all batches may take.
 _MOST_BYTES = 4 * 2**30
+# More backward passes a batch than that are told before they are made.
+_MANY_PASSES = 200
 
 _Made = TypeVar("_Made")
 Directions = Callable[[Tensor], Tensor]
@@ -130,7 +133,7 @@ def map_moments(
             trace = taps.run(batch)
             # The caller's autocast is for the model's forward pass, not for our products.
             with torch.autocast(trace.outputs.device.type, enabled=False):
-                moments = _compute_moments(trace, terms, directions)
+                moments = _compute_moments(trace, terms, directions, tell=number == 1)
             # The next pass must not find these activations alive.
             del trace
             _require_finite(moments)
@@ -157,7 +160,11 @@ def _require_finite(moments: Moments) -> None:
 
 
 def _compute_moments(
-    trace: Trace, terms: Sequence[CovarianceTerm], directions: Directions
+    trace: Trace,
+    terms: Sequence[CovarianceTerm],
+    directions: Directions,
+    *,
+    tell: bool = False,
 ) -> Moments:
     outputs = trace.outputs.detach()
     # A copy: what a caller made in inference mode cannot be saved for backward.
@@ -167,6 +174,14 @@ def _compute_moments(
     if trace.slots == 1:
         totals = _sum_by_label(trace, terms, followed, False)
         parts = iter(())
+    elif tell and count * len(followed) > _MANY_PASSES:
+        warnings.warn(
+            f"every batch takes {count * len(followed):,} backward passes, {len(followed)} for "
+            f"each of {count:,} positions. For the output layer of a language model alone, "
+            "smidgen.integrations.answers.next_tokens.make_next_token_problem needs none.",
+            SmidgenWarning,
+            stacklevel=2,
+        )
     for number, part in enumerate(parts):
         rows = part.any(-1).any(0)
         sums = _sum_by_label(trace, terms, part, number + 1 < count)

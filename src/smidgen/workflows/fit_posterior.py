@@ -17,7 +17,7 @@ from smidgen.curvature.operators import Isotropic
 from smidgen.curvature.output_layers import peek
 from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.problem import as_problem
+from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.cost import Setting
 from smidgen.posterior.laplace import LaplacePosterior
@@ -68,7 +68,7 @@ def estimate_size(model: nn.Module, subset: Subset, choices: FitChoices) -> int:
 
 
 def fit_posterior(
-    model: nn.Module,
+    model: nn.Module | Problem,
     train: Iterable[Batch],
     validation: Iterable[Batch],
     subset: Subset,
@@ -78,9 +78,10 @@ def fit_posterior(
     progress: bool = True,
 ) -> Posterior:
     """Fit a posterior over a subset, calibrate it on held-out data, and save it."""
-    body = find_body(model, subset) if choices.isotropic_body else None
+    network = as_problem(model).model
+    body = find_body(network, subset) if choices.isotropic_body else None
     if body is not None:
-        with preserve_random_state(model):
+        with preserve_random_state(network):
             first, train = peek(train)
     function = getattr(fit, choices.method)
     arguments = {**choices.arguments, "progress": progress}

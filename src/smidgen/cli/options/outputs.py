@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from smidgen.cli.console import out
+from smidgen.runtime.files import ANSWERS_NOTE
 from smidgen.runtime.writing.output import Input, Output, RefuseTaken
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def _list_inputs(context: typer.Context, written: set[str]) -> list[Input]:
 
 
 def _is_model(name: str) -> bool:
-    """Whether it is the folder of a model, and not a hub's name, nor any other folder."""
+    """Whether it is the folder of a model or an adapter, not a hub's name or another folder."""
     try:
-        return (Path(name) / "config.json").is_file()
+        return any((Path(name) / file).is_file() for file in ("config.json", ANSWERS_NOTE))
     except (OSError, ValueError):
         return False
 

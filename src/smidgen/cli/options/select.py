@@ -94,7 +94,10 @@ class Selection:
     seed: int
 
     def choose(
-        self, network: nn.Module, batches: Iterable[Batch], say: Callable[[str], None]
+        self,
+        network: nn.Module | smidgen.Problem,
+        batches: Iterable[Batch],
+        say: Callable[[str], None],
     ) -> smidgen.Subset:
         """Choose the weights of a model."""
         needs = self.selector.needs
@@ -125,7 +128,9 @@ class Selection:
             name, network, size=self.size, seed=self.seed, patterns=self.patterns
         )
 
-    def _scores(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
+    def _scores(
+        self, network: nn.Module | smidgen.Problem, batches: Iterable[Batch]
+    ) -> dict[str, Tensor]:
         """Compute the scores that the selector compares."""
         if self.selector.name == "variance":
             from smidgen.workflows.variances import marginal_variances

@@ -88,9 +88,9 @@ def read_table(
 
     return read_text(
         path,
-        text=_column(text),
-        text_pair=None if text_pair is None else _column(text_pair),
-        label=None if label is None else _column(label),
+        text=as_column(text),
+        text_pair=None if text_pair is None else as_column(text_pair),
+        label=None if label is None else as_column(label),
         label_names=names,
     )
 
@@ -123,5 +123,6 @@ def find_label_names(network: PreTrainedModel) -> tuple[str, ...] | None:
     return None if names[0] == "LABEL_0" else names
 
 
-def _column(word: str) -> str | int:
+def as_column(word: str) -> str | int:
+    """Read the name of a column, or its number."""
     return int(word) if word.isdigit() else word

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
     BertModel,
     DistilBertConfig,
     DistilBertModel,
     GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
@@ -108,3 +110,49 @@ def saved_encoder_of(family, folder):
             type_vocab_size=1,
         )
         return saved(folder, RobertaModel(config))
+
+
+CHAT = (
+    "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>"
+    "{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}"
+)
+
+
+def byte_tokenizer(**changes):
+    """Bytes and the words of a few reviews, as GPT-2 reads them: a space belongs to its word."""
+    pieces = Tokenizer(models.BPE())
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.decoder = decoders.ByteLevel()
+    reviews = ["Review: a fine film, a dull plot\nSentiment: positive negative mixed"] * 4
+    trainer = trainers.BpeTrainer(
+        vocab_size=350,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    pieces.train_from_iterator(reviews, trainer)
+    named = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=pieces,
+        **{**named, "model_max_length": 64, "chat_template": CHAT, **changes},
+    )
+
+
+def tiny_llama(*, tied=False, seed=0, **changes):
+    """A random Llama for `byte_tokenizer`, in float64."""
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = LlamaConfig(
+        vocab_size=350,
+        **{**sizes, **heads, "max_position_embeddings": 64, **changes},
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).double().eval()
+        for parameter in model.parameters():
+            parameter.data.add_(0.3 * torch.randn_like(parameter))
+    return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,8 +173,6 @@ def make_text_loader(
     # labels (B,) where the table has them. A shuffled loader draws a new order for every
     # epoch, never from the global generator; texts of similar length share a batch, which
     # saves up to half the padding.
-    if batch_size < 1:
-        raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1
     if not least <= max_length <= tokenizer.model_max_length:
         raise ArgumentError(
@@ -196,6 +194,26 @@ def make_text_loader(
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     ]
     pad = DataCollatorWithPadding(tokenizer)
+    return batch_rows(
+        rows,
+        lambda batch: dict(pad(batch)),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+    )
+
+
+def batch_rows(
+    rows: Sequence[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    *,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+) -> DataLoader[dict[str, Tensor]]:
+    """Batch rows of tokens: in order, or shuffled anew for every epoch, alike lengths together."""
+    if batch_size < 1:
+        raise ArgumentError(f"batch_size must be at least 1, got {batch_size}.")
     # Unshuffled too: a loader without a generator draws from the global one.
     generator = torch.Generator().manual_seed(seed)
     batching: dict[str, Any] = {"batch_size": batch_size}
@@ -204,7 +222,7 @@ def make_text_loader(
         batching = {"batch_sampler": _BatchesByLength(lengths, batch_size, generator)}
     return DataLoader(
         rows,  # type: ignore[arg-type]
-        collate_fn=lambda batch: dict(pad(batch)),
+        collate_fn=collate,
         generator=generator,
         **batching,
     )

@@ -137,15 +137,9 @@ def read_text(
         DataError: If a text or a label is missing, or the labels are of mixed kinds.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ArgumentError(
-            f"path must be a file that exists, got {str(path)!r}. Check the spelling."
-        )
-    chosen = {"text": text, "text_pair": text_pair, "label": label}
-    columns, stored_names = _read(path, chosen)
-    if not columns or not len(next(iter(columns.values()))):
-        raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
-    _check_columns(columns, chosen, path)
+    columns, stored_names = read_columns(
+        path, {"text": text, "text_pair": text_pair, "label": label}
+    )
     names = stored_names if label_names is None else tuple(label_names)
     if names is not None and len(set(names)) < len(names):
         raise ArgumentError(
@@ -163,6 +157,22 @@ def read_text(
         labels=labels,
         label_names=names,
     )
+
+
+def read_columns(
+    path: Path, chosen: Mapping[str, str | int | None]
+) -> tuple[_Columns, tuple[str, ...] | None]:
+    """Read a file's columns, and the names of its classes if it stores them."""
+    # chosen: the columns that must be there, by what asks for each.
+    if not path.is_file():
+        raise ArgumentError(
+            f"path must be a file that exists, got {str(path)!r}. Check the spelling."
+        )
+    columns, stored_names = _read(path, chosen)
+    if not columns or not len(next(iter(columns.values()))):
+        raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
+    _check_columns(columns, chosen, path)
+    return columns, stored_names
 
 
 def _read(

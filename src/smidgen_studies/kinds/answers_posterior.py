@@ -19,7 +19,13 @@ from typing import Any, Literal
 from smidgen import calibrate, fit, select
 from smidgen.errors import ArgumentError
 from smidgen.posterior.base import Posterior
-from smidgen.workflows.method import Method, predict_posterior, read_examples, score_methods
+from smidgen.workflows.method import (
+    Examples,
+    Method,
+    predict_posterior,
+    read_examples,
+    score_methods,
+)
 from smidgen_studies.data.answers import AnswerData, AnswerSplit, draw_answers
 from smidgen_studies.data.text import SplitLoader
 from smidgen_studies.engine.cell import Job
@@ -114,16 +120,14 @@ def _predict(
     posterior: Posterior,
     task: AnswerTask,
     validation: SplitLoader,
-    test: Any,
+    test: Examples,
 ) -> Iterator[Method]:
     """Predict test data with the calibrated posterior; with TFB's as it is, too."""
-    name = settings.posterior
-    drawn = {"samples": settings.samples} if name in _DRAWN else {}
-    calibrated = calibrate(posterior, task.problem, validation, **drawn)
-    if name == "tfb":
-        # Its paper has no temperature.
-        yield predict_posterior(
-            name, calibrated.with_temperature(1.0), task.problem, test, label=None
-        )
-        name = f"{name}-temperature"
+    samples = settings.samples if settings.posterior in _DRAWN else None
+    calibrated = calibrate(posterior, task.problem, validation, samples=samples)
+    *plain, name = settings.reported_methods
+    for uncalibrated in plain:
+        # The paper has no temperature.
+        as_it_is = calibrated.with_temperature(1.0)
+        yield predict_posterior(uncalibrated, as_it_is, task.problem, test)
     yield predict_posterior(name, calibrated, task.problem, test)

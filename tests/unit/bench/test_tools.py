@@ -2,42 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from bench.__main__ import BENCHES
 from bench.cost import warm
 from bench.cost.growth import _slopes
 from bench.cost.lora import GOALS, _plan_llama
 from bench.measuring import interleaved, median_ratio, peak_above, start_peak
-from bench.models.cache import cached_folder
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SMIDGEN_BENCH", str(tmp_path / "bench"))
-    return tmp_path / "bench"
-
-
-def test_a_cached_folder_is_made_once(folder):
-    made = []
-
-    def make(path):
-        made.append(path)
-        (path / "weights").write_text("1")
-
-    for _ in range(2):
-        assert (cached_folder("model", make) / "weights").read_text() == "1"
-    assert len(made) == 1
-    assert [path.name for path in folder.iterdir()] == ["model"]
-
-
-def test_a_cached_folder_is_whole_or_not_there(folder):
-    def fail(path):
-        (path / "weights").write_text("half")
-        raise RuntimeError("no index")
-
-    with pytest.raises(RuntimeError, match="no index"):
-        cached_folder("model", fail)
-    assert not list(folder.iterdir())
 
 
 def test_sides_take_turns_and_warm_rounds_do_not_count():

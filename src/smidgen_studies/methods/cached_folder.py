@@ -1,4 +1,4 @@
-"""A folder for what takes long to make and is never committed."""
+"""A folder for models that take long to fetch or to make, and are never committed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
         make: Fills an empty folder.
 
     Returns:
-        The folder, under $SMIDGEN_BENCH, else the system's folder for temporary files.
+        The folder, under $SMIDGEN_CACHE, else the system's folder for temporary files.
     """
-    root = os.environ.get("SMIDGEN_BENCH")
-    parent = Path(root) if root else Path(tempfile.gettempdir()) / "smidgen-bench"
+    root = os.environ.get("SMIDGEN_CACHE")
+    parent = Path(root) if root else Path(tempfile.gettempdir()) / "smidgen-cache"
     folder = parent / name
     if not folder.is_dir():
         parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Kinds of cells for language models that choose among answers."""

@@ -25,7 +25,7 @@ from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.logits import find_logits
 from smidgen.runtime.guard import preserve_random_state, require_runs, set_modes
 from smidgen.runtime.keeping.shadows import lend_shadow
-from smidgen.runtime.keeping.structure import Structure
+from smidgen.runtime.keeping.structure import Structure, unwrap
 from smidgen.runtime.shadow import (
     find_origin,
     is_shadow,
@@ -104,6 +104,7 @@ class Problem:
                 f"model must be a torch.nn.Module, got {type(self.model).__name__}. Load it "
                 "first."
             )
+        object.__setattr__(self, "model", unwrap(self.model))
         if not isinstance(self.likelihood, Likelihood | None):
             raise ArgumentError(
                 f"likelihood must be a smidgen likelihood, got {self.likelihood!r}. Pass "

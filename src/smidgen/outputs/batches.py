@@ -217,13 +217,12 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, (tuple, list)):
         return type(batch)(move_batch(item, device) for item in batch)
     if is_dataclass(batch) and not isinstance(batch, type):
-        moved = copy(batch)
+        other = copy(batch)
         for entry in fields(batch):
+            value = move_batch(getattr(batch, entry.name), device)
             # One that is frozen, too.
-            object.__setattr__(
-                moved, entry.name, move_batch(getattr(batch, entry.name), device)
-            )
-        return moved
+            object.__setattr__(other, entry.name, value)
+        return other
     if hasattr(batch, "to"):
         # A copy: the `to` of a graph changes the graph itself.
         return copy(batch).to(device)

@@ -155,7 +155,8 @@ def require_fingerprint(model: nn.Module, expected: str) -> None:
         raise ArgumentError(
             "model must be the one the posterior was fitted to: its weights' hash is "
             f"{digest[:12]}…, the posterior's {expected[:12]}…. Fit a new posterior, or load "
-            "that model."
+            "that model; for a copy of it in another dtype, take posterior.for_copy(that "
+            "model, copy)."
         )
 
 

@@ -8,7 +8,6 @@ _COVERING = {
         outputs/likelihood/bernoulli outputs/predictive
         prediction/predict prediction/point
     """,
-    "conformance/test_wrong_data.py": "outputs/batches",
     "conformance/test_selectors.py": """
         select/last_layer select/named select/ranking select/registry
     """,

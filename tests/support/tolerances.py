@@ -35,3 +35,5 @@ ADAM_STEP = 1.5
 # Nats of the log evidence of a float32 model, at precisions from 1e-10: each direction without
 # curvature adds the square of a rounding over the precision.
 EVIDENCE = {"rel": 0.0, "abs": 1e-3}
+# Probabilities of a model in 16 bits against the same model in more.
+HALF = {"rtol": 0.0, "atol": 0.02}

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
+from smidgen.outputs.batches import batch_mask, batch_targets, model_outputs
 from smidgen.outputs.likelihood.base import IGNORED
-from smidgen.outputs.problem import Problem, batch_mask, batch_targets, model_outputs
+from smidgen.outputs.problem import Problem
 from smidgen.types import Batch
 
 

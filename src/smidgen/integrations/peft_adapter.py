@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.delta import Delta
 
 
@@ -50,7 +51,7 @@ def save_peft(delta: Delta, model: nn.Module, folder: str | Path) -> Path:
 
 def make_peft_model(delta: Delta, model: nn.Module) -> PeftModel:
     """Put a delta on a copy of its base model as a SHiRA adapter, if PEFT can hold it."""
-    copy = deepcopy(model)
+    copy = deepcopy(unwrap(model))
     # Applied and removed: that checks that this is the base model.
     delta.apply(copy).remove()
     names = {name: _find_linear(copy, name) for name in delta.subset.parts}

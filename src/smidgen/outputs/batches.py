@@ -1,4 +1,8 @@
-"""Batches as they are read: every one has a number, and its inputs are finite.
+"""Batches as they are read: what of them are inputs and targets, every one with a number.
+
+A batch is a tensor, (inputs, targets), or has names: a mapping, a dataclass, a named tuple with
+names we know. Named inputs are passed by keyword; several in a tuple one after another if the
+model takes as many. Where that is not certain it is refused.
 
 NaN is refused in every input, infinity in all but masks: an additive mask is −∞ where nothing
 shall be seen, and some networks take it as an input. Targets are no inputs. What an input
@@ -8,17 +12,25 @@ becomes inside the network is checked where it is summed.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import ArgumentError, DataError, reason
+from smidgen.outputs.logits import find_logits
 from smidgen.types import Batch
 
+TARGET_KEYS = ("labels", "label", "targets", "target")
+"""What targets are called in batches with names."""
+
+# Names that tell a batch with names from (inputs, targets).
+_KNOWN_NAMES = frozenset((*TARGET_KEYS, "input_ids", "attention_mask", "pixel_values"))
 # Inputs whose names hold one of these are added to scores, and may be −∞.
 _MASKS = ("mask", "bias")
 
@@ -33,6 +45,112 @@ class Unread:
 
     def __call__(self, batch: Batch) -> None:
         """Return no targets, whatever the batch holds."""
+
+
+def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Call a model on named inputs, an (inputs, targets) pair or a tensor."""
+    inputs = find_inputs(batch)
+    args, kwargs = _choose_arguments(model, batch, inputs)
+    try:
+        outputs = model(*args, **kwargs)
+    except (AttributeError, TypeError) as error:
+        tried = isinstance(inputs, (tuple, list)) or is_dataclass(batch)
+        if _binds(model, *args, **kwargs) and not tried:
+            raise
+        raise DataError(
+            f"a batch must hold what {type(model).__name__} takes, got one it cannot be called "
+            f"with ({reason(error)}). Pass smidgen.Problem(model, forward=lambda model, batch: "
+            "model(...)), with targets=lambda batch: ... if they are not found by themselves."
+        ) from error
+    return outputs if isinstance(outputs, Tensor) else find_logits(model, outputs)
+
+
+def _choose_arguments(
+    model: nn.Module, batch: Batch, inputs: Batch
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """By keyword what has names; a tuple as one argument, or several if that is how many fit."""
+    if not isinstance(inputs, Mapping):
+        several = isinstance(inputs, (tuple, list)) and not _binds(model, inputs)
+        return (tuple(inputs) if several else (inputs,)), {}
+    kwargs = {str(name): value for name, value in inputs.items()}
+    if (
+        is_dataclass(batch)
+        and not isinstance(batch, Mapping)
+        and not _binds(model, **kwargs)
+    ):
+        # The model may take the whole of it, as it is.
+        return (batch,), {}
+    if len(kwargs) == 1 and not _binds(model, **kwargs):
+        return tuple(kwargs.values()), {}
+    if "use_cache" in signature(model.forward).parameters:
+        kwargs["use_cache"] = False
+    return (), kwargs
+
+
+def _binds(model: nn.Module, *args: Any, **kwargs: Any) -> bool:
+    """Whether a model's forward takes these arguments, as far as its signature tells."""
+    try:
+        signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # it has none
+        return True
+    return True
+
+
+def find_inputs(batch: Batch) -> Batch:
+    """What a model is given of a batch: all that has a name but targets, or the first of a pair."""
+    named = _read_names(batch)
+    if named is not None:
+        return {name: value for name, value in named.items() if name not in TARGET_KEYS}
+    if not isinstance(batch, (tuple, list)) or not batch:
+        return batch
+    if len(batch) > 2:
+        raise _refuse_many(batch)
+    return batch[0]
+
+
+def batch_targets(batch: Batch) -> Tensor | None:
+    """Find the targets of a batch: its labels, or the second of a pair."""
+    named = _read_names(batch)
+    if named is not None:
+        for key in TARGET_KEYS:
+            if named.get(key) is not None:
+                return torch.as_tensor(named[key])
+        return None
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        return None
+    if len(batch) > 2:
+        raise _refuse_many(batch)
+    return torch.as_tensor(batch[1])
+
+
+def batch_mask(batch: Batch) -> Tensor | None:
+    """Find which positions (B, T) are not padding, if the batch says so."""
+    named = _read_names(batch)
+    mask = None if named is None else named.get("attention_mask")
+    return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
+def _read_names(batch: Batch) -> Mapping[str, Any] | None:
+    """A batch by names: a mapping, a dataclass, or a named tuple that has a name we know."""
+    if isinstance(batch, Mapping):
+        return batch
+    if isinstance(batch, tuple):
+        names = getattr(batch, "_fields", ())
+        return dict(zip(names, batch, strict=True)) if _KNOWN_NAMES & {*names} else None
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
+    return None
+
+
+def _refuse_many(batch: Sequence[Any]) -> DataError:
+    return DataError(
+        f"a batch must have names or be a tensor or (inputs, targets), got {len(batch)} items. "
+        "Put several inputs into one tuple, ((first, second), targets), or pass "
+        "smidgen.Problem(model, forward=lambda model, batch: model(*batch[:-1]), "
+        "targets=lambda batch: batch[-1])."
+    )
 
 
 def check_batches(batches: object) -> None:
@@ -98,6 +216,13 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
         return type(batch)(*(move_batch(item, device) for item in batch))
     if isinstance(batch, (tuple, list)):
         return type(batch)(move_batch(item, device) for item in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        other = copy(batch)
+        for entry in fields(batch):
+            value = move_batch(getattr(batch, entry.name), device)
+            # One that is frozen, too.
+            object.__setattr__(other, entry.name, value)
+        return other
     if hasattr(batch, "to"):
         # A copy: the `to` of a graph changes the graph itself.
         return copy(batch).to(device)

@@ -22,10 +22,20 @@ def find_logits(model: nn.Module, returned: Any) -> Tensor:
         found = None
     if not isinstance(found, Tensor):
         raise DataError(
-            f"the model returned {type(returned).__name__}, without logits. Pass "
-            "Problem(model, forward=...) with a function that returns them."
+            f"the model must return its logits, got {_describe(returned)}. Pass "
+            "Problem(model, forward=lambda model, batch: ...) with a function that returns "
+            "them."
         )
     return found
+
+
+def _describe(returned: Any) -> str:
+    """Name the kind of what was returned, and the tensors in it."""
+    held = returned if isinstance(returned, Mapping) else getattr(returned, "__dict__", {})
+    tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+    shapes = [f"{name!r} of shape {tuple(value.shape)}" for name, value in tensors.items()]
+    kind = type(returned).__name__
+    return f"{kind} with {', '.join(shapes[:4])} and no logits" if shapes else kind
 
 
 def _pick(model: nn.Module, returned: tuple[Any, ...] | list[Any]) -> Tensor | None:

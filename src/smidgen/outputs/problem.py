@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,18 +13,22 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
 from smidgen.outputs.batches import (
+    TARGET_KEYS,
+    batch_mask,
+    batch_targets,
     check_batches,
+    find_inputs,
     in_batch,
+    model_outputs,
     move_batch,
     refuse_not_finite,
     require_examples,
 )
 from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
-from smidgen.outputs.logits import find_logits
 from smidgen.runtime.guard import preserve_random_state, require_runs, set_modes
 from smidgen.runtime.keeping.shadows import lend_shadow
-from smidgen.runtime.keeping.structure import Structure
+from smidgen.runtime.keeping.structure import Structure, unwrap
 from smidgen.runtime.shadow import (
     find_origin,
     is_shadow,
@@ -39,45 +42,6 @@ Result = TypeVar("Result")
 _DIVERGED = (
     "the training {} not finite. Lower learning_rate, or check the data of this batch."
 )
-_TARGET_KEYS = ("labels", "label", "targets", "target")
-
-
-def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
-    """Call a model on a mapping of inputs, an (inputs, targets) pair or a tensor."""
-    # A mapping is passed by keyword without its targets; of a tuple the first item.
-    if isinstance(batch, Mapping):
-        inputs = {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
-        if "use_cache" in inspect.signature(model.forward).parameters:
-            inputs["use_cache"] = False
-        outputs = model(**inputs)
-    elif isinstance(batch, (tuple, list)):
-        if len(batch) > 2:
-            raise DataError(
-                f"a batch must be a mapping, a tensor or (inputs, targets), got "
-                f"{len(batch)} items. Pass Problem(model, forward=..., targets=...)."
-            )
-        outputs = model(batch[0])
-    else:
-        outputs = model(batch)
-    return outputs if isinstance(outputs, Tensor) else find_logits(model, outputs)
-
-
-def batch_targets(batch: Batch) -> Tensor | None:
-    """Find the targets of a batch: its labels, or the second of a pair."""
-    if isinstance(batch, Mapping):
-        for key in _TARGET_KEYS:
-            if batch.get(key) is not None:
-                return torch.as_tensor(batch[key])
-        return None
-    if isinstance(batch, (tuple, list)) and len(batch) > 1:
-        return torch.as_tensor(batch[1])
-    return None
-
-
-def batch_mask(batch: Batch) -> Tensor | None:
-    """Find which positions (B, T) are not padding, if the batch says so."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +67,13 @@ class Problem:
             raise ArgumentError(
                 f"model must be a torch.nn.Module, got {type(self.model).__name__}. Load it "
                 "first."
+            )
+        object.__setattr__(self, "model", unwrap(self.model))
+        first = next(self.model.parameters(), None)
+        if first is not None and first.is_inference():
+            raise ArgumentError(
+                "model must be made outside torch.inference_mode(), got one whose weights "
+                "autograd cannot use. Load it outside, or take a copy.deepcopy of it there."
             )
         if not isinstance(self.likelihood, Likelihood | None):
             raise ArgumentError(
@@ -191,16 +162,10 @@ class Problem:
     def reading(self, batch: Batch, number: int) -> Iterator[None]:
         """Refuse inputs that are not finite; note the batch's number in errors of its data."""
         with in_batch(number):
-            refuse_not_finite(self._inputs(batch), batch, self.targets)
+            # A forward of the caller's own may look at all of it.
+            inputs = find_inputs(batch) if self.forward is model_outputs else batch
+            refuse_not_finite(inputs, batch, self.targets)
             yield
-
-    def _inputs(self, batch: Batch) -> Batch:
-        """What the model is given of a batch; all of it if the forward is the caller's own."""
-        if self.forward is not model_outputs:
-            return batch
-        if isinstance(batch, Mapping):
-            return {k: v for k, v in batch.items() if k not in _TARGET_KEYS}
-        return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
 
     def settle(
         self, batches: Iterable[Batch]
@@ -303,7 +268,7 @@ class SettledProblem(Problem):
         if self.targets(batch) is None:
             raise DataError(
                 f"{use} needs labels, and a batch has none. Name them "
-                f"{' or '.join(_TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
+                f"{' or '.join(TARGET_KEYS[:2])}, or pass Problem(model, targets=...)."
             )
 
     def mean_nll(self, batch: Batch, outputs: Tensor) -> tuple[Tensor, int] | None:

@@ -14,6 +14,8 @@ from smidgen.errors import ArgumentError, StructureError, is_number
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.output_covariance import CovarianceTerm
+from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.blocks import LayerBlock
 from smidgen.weights.subset import Subset, check_subset
 
@@ -152,6 +154,25 @@ class Posterior(ABC):
         """The point estimate: the network whose parameters a draw changes."""
         return model
 
+    def for_copy(self, model: nn.Module, copy: nn.Module) -> Self:
+        """Return the same posterior for a copy of its model in another floating type.
+
+        Args:
+            model: The model it belongs to.
+            copy: A copy of it, as `.half()`, `.bfloat16()`, `.float()` or one after another
+                make it. Every weight must be that of the model, rounded to float32,
+                float16 or bfloat16 or not at all: bit for bit, so that no tolerance is needed.
+
+        Returns:
+            The posterior around the copy's weights; its covariance stays as it was fitted.
+
+        Raises:
+            ArgumentError: If the model is another, or the copy has other weights.
+        """
+        self.require(model)
+        _require_rounded(unwrap(model), unwrap(copy))
+        return replace(self, fingerprint=fingerprint(copy))
+
     def with_temperature(self, temperature: float) -> Self:
         """Return the same posterior with another temperature on its logits."""
         return replace(self, temperature=temperature)
@@ -224,6 +245,31 @@ SHA-256 of the base model's weights: `{self.fingerprint}`
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _require_rounded(model: nn.Module, copy: nn.Module) -> None:
+    """Refuse a copy whose weights are not the model's, as a cast rounds them."""
+    ours, theirs = model.state_dict(), copy.state_dict()
+    wrong = next(iter(ours.keys() ^ theirs.keys()), None)
+    for name in () if wrong else ours:
+        if not _is_rounded(ours[name], theirs[name]):
+            wrong = name
+            break
+    if wrong is not None:
+        raise ArgumentError(
+            "copy must have the weights of the model in another floating type, got others in "
+            f"{wrong!r}. Make it with copy.deepcopy(model).half() or .bfloat16()."
+        )
+
+
+def _is_rounded(value: Any, other: Any) -> bool:
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+        return value is other or bool(value == other)
+    value, other = value.detach().cpu(), other.detach().cpu()
+    if not value.is_floating_point() or value.shape != other.shape:
+        return torch.equal(value, other)
+    types = (value.dtype, torch.float32, torch.float16, torch.bfloat16)
+    return any(torch.equal(value.to(each).to(other.dtype), other) for each in types)
 
 
 def check_positive(name: str, value: float) -> None:

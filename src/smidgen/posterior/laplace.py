@@ -33,6 +33,7 @@ from smidgen.posterior.base import (
 from smidgen.posterior.operator_store import pack_operators, unpack_operators
 from smidgen.posterior.output_covariance import CovarianceTerm
 from smidgen.runtime.guard import fingerprint, require_fingerprint
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
@@ -130,6 +131,7 @@ class LaplacePosterior(Posterior):
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
+        model = unwrap(model)
         blocks = find_blocks(model, self.subset)
 
         def draw(generator: torch.Generator) -> dict[str, Tensor]:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smidgen.errors import ArgumentError, is_whole
-from smidgen.outputs.batches import require_examples
-from smidgen.outputs.problem import Problem, model_outputs
+from smidgen.outputs.batches import model_outputs, require_examples
+from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import SAMPLES, Posterior, Sampler
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.prefix_cache import PrefixCache

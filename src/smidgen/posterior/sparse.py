@@ -95,6 +95,12 @@ class SparsePosterior(Posterior):
                     "Pass the model given to fit.ssvi."
                 )
 
+    def for_copy(self, model: nn.Module, copy: nn.Module) -> Self:
+        """Return itself: the weights of a model it predicts for do not matter."""
+        self.require(model)
+        self.require(copy)
+        return self
+
     def point_model(self, model: nn.Module) -> nn.Module:
         """The network at its means, in evaluation mode; the model's weights are not used."""
         return self.network.model

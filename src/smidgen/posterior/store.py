@@ -283,7 +283,8 @@ def _unpack_common(
             raise StoreError(
                 "it was fitted to another model: its weights' hash is "
                 f"{config['fingerprint'][:12]}…, this model's is {digest[:12]}…. Load the "
-                "model it was fitted to."
+                "model it was fitted to; for a copy of that in another dtype, load with that "
+                "model, take posterior.for_copy(model, copy) and save it."
             )
         common["fingerprint"] = digest
     if "subset" in stored:

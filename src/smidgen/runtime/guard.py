@@ -25,7 +25,7 @@ from torch.random import fork_rng
 from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.runtime.keeping.structure import Structure, find_structure
+from smidgen.runtime.keeping.structure import Structure, find_structure, unwrap
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -38,10 +38,14 @@ _PROBED, _BESIDE = 1024, 8
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
+# How torch says that a model has no such attribute, which a wrapper of it has.
+_WRAPPED = "attribute 'module'", "attribute '_orig_mod'"
+
+
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
     """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(unwrap(model).state_dict().items()):
         if name in without:
             continue
         if not isinstance(value, Tensor):
@@ -56,6 +60,7 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
 def quick_fingerprint(model: nn.Module) -> str:
     """Hash a model, or remember its hash if no tensor was moved or written since."""
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
+    model = unwrap(model)
     structure = find_structure(model)
     state, known = _read_state(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
@@ -150,7 +155,8 @@ def require_fingerprint(model: nn.Module, expected: str) -> None:
         raise ArgumentError(
             "model must be the one the posterior was fitted to: its weights' hash is "
             f"{digest[:12]}…, the posterior's {expected[:12]}…. Fit a new posterior, or load "
-            "that model."
+            "that model; for a copy of it in another dtype, take posterior.for_copy(that "
+            "model, copy)."
         )
 
 
@@ -266,7 +272,16 @@ def require_runs(origin: ShadowOrigin, is_used: Callable[[], bool]) -> Iterator[
             raise _refuse_stray(origin, module)
 
     with _watch_calls(see):
-        yield
+        try:
+            yield
+        except AttributeError as error:
+            if not str(error).endswith(_WRAPPED):
+                raise
+            raise DataError(
+                f"forward must use the model as it is, got one that looks into it ({error}): "
+                "wrappers of torch.compile and parallel training are taken off. Write "
+                "forward=lambda model, batch: model(...), without .module or ._orig_mod."
+            ) from error
     if strays:
         raise _refuse_stray(origin, strays[0])
     if not runs and not is_used():

@@ -30,7 +30,7 @@ from torch.nn.utils import parametrize
 
 from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
-from smidgen.runtime.keeping.structure import list_modules
+from smidgen.runtime.keeping.structure import list_modules, unwrap
 
 # Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
@@ -237,7 +237,8 @@ class _Shadowing:
         if type(value) in ProxyTypes:
             return self._rebuild_proxy(value)
         if isinstance(value, nn.Module):
-            return self.shadows.get(id(value), value)
+            # A forward may hold the model in a wrapper that was taken off.
+            return self.shadows.get(id(value), self.shadows.get(id(unwrap(value)), value))
         if isinstance(value, Tensor):
             return self.tensors.get(id(value), value)
         key = id(value), within

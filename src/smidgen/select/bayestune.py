@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from smidgen.curvature.output_layers import find_output_layers
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import as_problem
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.select.ranking import check_fraction, check_scores
 from smidgen.types import Batch, Json
 from smidgen.weights.affine import ceil_fraction, coverage
@@ -57,6 +58,7 @@ def bayestune(
         ArgumentError: If scores do not fit the model, or more than one rule is given.
     """
     refuse_several_rules(fraction, threshold, elbow)
+    model = unwrap(model)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     covered = find_output_layers(as_problem(model), batches) if head == "last" else None
     free = find_head(model, head, covered)

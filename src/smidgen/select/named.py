@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from smidgen.errors import ArgumentError, SubsetError, require_kind
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.affine import coverage
 from smidgen.weights.origin import Origin
 from smidgen.weights.subset import Subset, Whole
@@ -28,6 +29,7 @@ def named(model: nn.Module, patterns: str | Sequence[str]) -> Subset:
         SubsetError: If a pattern matches no parameter.
     """
     require_kind("model", model, nn.Module, "Of a Problem, pass its .model")
+    model = unwrap(model)
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
         raise ArgumentError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.sparse.budgets import Budget, share_out
 from smidgen.sparse.layers import (
     GaussianConv2d,
@@ -111,7 +112,7 @@ def make_sparse(
     Raises:
         ArgumentError: If an argument is out of range, or does not fit the model.
     """  # noqa: DOC502
-    settings = settings or SparseSettings()
+    model, settings = unwrap(model), settings or SparseSettings()
     start = start or ("random" if subset is None else "magnitude")
     if start not in ("random", "magnitude"):
         raise ArgumentError(f"start must be 'random' or 'magnitude', got {start!r}.")

@@ -27,6 +27,7 @@ from smidgen.runtime.artifact import (
     write_tensor_file,
 )
 from smidgen.runtime.guard import fingerprint
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.runtime.reading import convert_json
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
@@ -97,6 +98,7 @@ class Delta:
         Raises:
             StoreError: If this is not the base model, or already carries a delta.
         """
+        model = unwrap(model)
         _refuse_second(model)
         digest = fingerprint(model, without=self._free())
         if digest != self.fingerprint:
@@ -268,7 +270,7 @@ def make_delta(
             f"difference must have one number for each of {subset.size:,} weights of the "
             f"subset, got shape {tuple(difference.shape)}. Give them in its order."
         )
-    known = dict(base.named_parameters())
+    known = dict(unwrap(base).named_parameters())
     for name, value in replaced.items():
         if name not in known or known[name].shape != value.shape:
             there = f"of shape {tuple(known[name].shape)}" if name in known else "missing"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import SubsetError
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.subset import Subset, Whole
 
 
@@ -118,7 +119,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def find_parameters(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
     """Find the model's parameters that a subset touches, in its order."""
-    known = dict(model.named_parameters())
+    known = dict(unwrap(model).named_parameters())
     for name in subset.parts:
         shape = tuple(known[name].shape) if name in known else None
         if shape != subset.universe[name]:

@@ -158,6 +158,8 @@ class Verification:
         return f"{table}\n\n{self.summary()}"
 
 
+# Inside a caller's inference mode no copy of a weight could be differentiated.
+@torch.inference_mode(False)
 def verify(
     model: nn.Module | Problem,
     batches: Iterable[Batch],

@@ -36,7 +36,7 @@ from transformers import PreTrainedTokenizerBase
 from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.integrations.huggingface import make_text_loader
 from smidgen.integrations.text import TextTable, read_text
-from smidgen.outputs.problem import model_outputs
+from smidgen.outputs.batches import model_outputs
 from smidgen.types import Batch, Forward
 from smidgen_studies.engine.cell import Job, locate
 from smidgen_studies.engine.settings import Count, Natural

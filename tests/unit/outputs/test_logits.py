@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 
 import pytest
 import torch
 from torch import nn
 from transformers import BertForSequenceClassification
+from transformers.modeling_outputs import BaseModelOutput
 
 import smidgen
 from smidgen.errors import DataError
@@ -96,5 +98,15 @@ def test_a_hugging_face_model_knows_how_wide_its_logits_are():
     "returned", [None, {}, {"hidden": HIDDEN_ROWS}, (), (None,), "text"]
 )
 def test_no_logits_at_all_are_refused(returned):
-    with pytest.raises(DataError, match="without logits"):
+    with pytest.raises(
+        DataError, match=r"return its logits.*Pass Problem\(model, forward="
+    ):
+        find_logits(nn.Identity(), returned)
+
+
+def test_a_refusal_names_the_tensors_that_were_returned():
+    returned = BaseModelOutput(last_hidden_state=HIDDEN_ROWS)
+    shape = str(tuple(HIDDEN_ROWS.shape))
+    wanted = re.escape(f"BaseModelOutput with 'last_hidden_state' of shape {shape} and no")
+    with pytest.raises(DataError, match=wanted):
         find_logits(nn.Identity(), returned)

@@ -133,7 +133,7 @@ def test_a_batch_the_model_cannot_read_is_named():
             return {"answer": super().forward(x)}
 
     model = Odd(torch.nn.Linear(3, 2))
-    with pytest.raises(DataError, match="the model returned dict, without logits"):
+    with pytest.raises(DataError, match="the model must return its logits, got dict"):
         smidgen.fit.laplace(model, [torch.randn(2, 3)], smidgen.select.last_layer(model))
 
 

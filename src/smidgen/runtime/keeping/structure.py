@@ -285,6 +285,25 @@ def refuse_to_keep(model: nn.Module) -> None:
         _KNOWN[model] = _Refusal(wait, wait)
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """Find the model itself in what torch.compile or parallel training put around it."""
+    # They change neither outputs nor weights, only names. Hooks on a wrapper may do more.
+    while (name := _find_inside(model)) and not (
+        model._forward_hooks or model._forward_pre_hooks
+    ):
+        model = getattr(model, name)
+    return model
+
+
+def _find_inside(model: nn.Module) -> str | None:
+    kind = type(model)
+    # By name: importing the compiler takes a second.
+    if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+        return "_orig_mod"
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    return "module" if isinstance(model, parallel) else None
+
+
 def list_modules(model: nn.Module) -> list[nn.Module]:
     """List every module once, the model first; those inside a scripted one belong to that."""
     listed = {id(model): model}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.runtime.keeping.structure import unwrap
 from smidgen.weights.affine import require_coverage
 
 
@@ -24,6 +25,7 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
 
 def iterate_magnitudes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Score one parameter after another, so that no copy of the model is kept."""
+    model = unwrap(model)
     for name in require_coverage(model).universe:
         scores = model.get_parameter(name).detach().abs().double().cpu()
         if scores.isnan().any():

@@ -72,5 +72,5 @@ def _grid(model: nn.Module, block: LayerBlock) -> Tensor:
     matrix = block.layer.matrix(model)
     if block.layer.bias is not None:
         bias = model.get_parameter(block.layer.bias).detach()
-        matrix = torch.cat([bias[:, None], matrix], 1)
+        matrix = torch.cat([bias.reshape(-1, 1), matrix], 1)
     return matrix.double()

@@ -26,7 +26,7 @@ from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import find_site
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
-from smidgen.weights.affine.kinds import KINDS
+from smidgen.weights.affine.kinds import LAYER_KINDS
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,11 @@ def _see(
     x = args[0] if args else next(iter(kwargs.values()))
     memory, size = notes.memory(x)
     rows = layer.outputs
-    if KINDS[layer.kind].patches is None:
+    if LAYER_KINDS[layer.kind].patches is None:
         # A site may run a part of its rows.
         rows = out.shape[-1]
     positions = out.numel() // rows
-    if KINDS[layer.kind].patches is not None:
+    if LAYER_KINDS[layer.kind].patches is not None:
         # Patches are copied out of the image.
         copied = positions * layer.groups * layer.inputs * x.itemsize
         memory, size = -len(notes.runs) - 1, copied

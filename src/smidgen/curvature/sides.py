@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from smidgen.weights.affine.kinds import KINDS
+from smidgen.weights.affine.kinds import LAYER_KINDS
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -21,7 +21,7 @@ class Sides:
 
     def __init__(self, block: LayerBlock, device: torch.device) -> None:
         self.layer = block.layer
-        self.patches = KINDS[block.layer.kind].patches
+        self.patches = LAYER_KINDS[block.layer.kind].patches
         self.rows = _index(block.rows, block.layer.outputs, device)
         self._all_rows = block.rows.to(device)
         self.columns = _index(block.columns, block.layer.inputs, device)

@@ -25,7 +25,8 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure
-from smidgen.runtime.sites.rewrites import open_sites
+from smidgen.runtime.sites.experts import EXPERTS_MARK
+from smidgen.runtime.sites.rewrites import SITED, open_sites
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -191,7 +192,7 @@ def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
             attributes["use_nested_tensor"] = False
         elif isinstance(module, nn.TransformerEncoderLayer):
             attributes["activation_relu_or_gelu"] = 0
-        else:
+        elif isinstance(module, SITED) or hasattr(type(module), EXPERTS_MARK):
             open_sites(module)
 
 

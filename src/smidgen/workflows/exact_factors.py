@@ -22,7 +22,7 @@ from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import Site, find_site
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer
-from smidgen.weights.affine.kinds import KINDS
+from smidgen.weights.affine.kinds import LAYER_KINDS
 from smidgen.weights.blocks import LayerBlock
 
 
@@ -40,7 +40,7 @@ class _Runs:
 
     def widen(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Write gradients of the zeros with all n rows, last."""
-        if KINDS[self.layer.kind].patches is not None:
+        if LAYER_KINDS[self.layer.kind].patches is not None:
             return [_channels_last(gradient) for gradient in gradients]
         pairs = zip(gradients, self.parts, strict=True)
         return [_fill_rows(each, part, self.layer.outputs) for each, part in pairs]

@@ -133,5 +133,5 @@ def _as_scores(mask: Tensor, width: int, like: Tensor) -> Tensor:
     return pad(mask.to(like.dtype), (0, width - mask.shape[-1]))
 
 
-ATTENTION = Rewrite(is_plain_attention, _open, _attend)
+ATTENTION_REWRITE = Rewrite(is_plain_attention, _open, _attend)
 """torch's attention."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from smidgen.runtime.sites.attention import ATTENTION
+from smidgen.runtime.sites.attention import ATTENTION_REWRITE
+from smidgen.runtime.sites.experts import EXPERTS_REWRITE
+from smidgen.runtime.sites.recurrent import CELLS, RECURRENT_REWRITE
 from smidgen.runtime.sites.site import Rewrite, install
 
-REWRITES: tuple[Rewrite, ...] = (ATTENTION,)
+REWRITES: tuple[Rewrite, ...] = (ATTENTION_REWRITE, RECURRENT_REWRITE, EXPERTS_REWRITE)
 """Every kind of modules with sites."""
+SITED = (nn.MultiheadAttention, nn.RNNBase, *CELLS)
+"""Classes of torch that may have sites; experts of transformers have a mark."""
 
 
 def open_sites(module: nn.Module) -> None:

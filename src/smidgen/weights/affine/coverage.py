@@ -16,6 +16,8 @@ from smidgen.weights.affine.layer import AffineLayer, ceil_fraction
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Part, Subset, Whole
 
+# Why the rest of a module, beside its layers, is left out.
+_BESIDE = "no affine layer has all of it"
 # Tables of embeddings make outputs only through a layer tied to them, left out itself.
 _NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 
@@ -135,7 +137,7 @@ def _collect_claims(
         why = _find_objection(module, path, modules, matrices)
         if why is not None:
             left_out[path] = why
-        if isinstance(matrices, str) or (why is not None and not _has_sites(matrices)):
+        if isinstance(matrices, str) or (why is not None and not why.startswith(_BESIDE)):
             continue
         for matrix in matrices:
             claim = _make_claim(path, module, kind, matrix)
@@ -156,10 +158,6 @@ def _make_claim(path: str, module: nn.Module, kind: str, matrix: Matrix) -> _Cla
         parameters[matrix.weight],
         parameters.get(matrix.bias) if matrix.bias else None,
     )
-
-
-def _has_sites(matrices: tuple[Matrix, ...]) -> bool:
-    return all(matrix.site for matrix in matrices)
 
 
 def require_coverage(model: nn.Module) -> Coverage:
@@ -226,13 +224,18 @@ def _find_objection(
         return "nn.MultiheadAttention uses these weights without calling the layer"
     own = dict(module.named_parameters(recurse=False))
     known = {name for matrix in matrices for name in (matrix.weight, matrix.bias)}
-    if _has_sites(matrices):
-        more = ", ".join(name for name in own if name not in known)
-        return f"it has {more} too, which no affine layer has" if more else None
-    if own.keys() - known or "weight" not in own:
+    if "weight" in known and "weight" not in own:
         return f"its parameters are {', '.join(own)}, not weight and bias"
-    if own["weight"].dim() != matrices[0].axes or not own["weight"].is_floating_point():
-        return "its weight is packed or quantised"
+    parameters = dict(module.named_parameters())
+    for matrix in matrices:
+        weight = parameters[matrix.weight]
+        if weight.dim() != matrix.axes or not weight.is_floating_point():
+            return "its weight is packed or quantised"
+    if all(matrix.site for matrix in matrices):
+        more = ", ".join(name for name in own if name not in known)
+        return f"{_BESIDE}: {more}" if more else None
+    if own.keys() - known:
+        return f"its parameters are {', '.join(own)}, not weight and bias"
     return None
 
 

@@ -9,6 +9,7 @@ then it runs as it is, so that draws and exact Jacobians are of torch's own comp
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -67,13 +68,15 @@ def install(module: nn.Module, rewrite: Rewrite | None) -> None:
         # A shadow of a shadow: its sites must be of its own.
         own = own.plain
     sites = rewrite.open(module) if rewrite is not None else {}
+    # The mode rules out the fused pass of attention, for which no draws can be run at once.
+    # Training mode would too, but the module's own code and hooks may look at that.
+    fused = isinstance(module, nn.MultiheadAttention)
+    mode: Any = BaseTorchFunctionMode if fused else nullcontext
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if rewrite is not None and any(site._forward_hooks for site in sites.values()):
             return rewrite.run(this(), sites, *args, **kwargs)
-        # The mode rules out the fused pass of attention, for which no draws can be run at once.
-        # Training mode would too, but the module's own code and hooks may look at that.
-        with BaseTorchFunctionMode():
+        with mode():
             return own(*args, **kwargs) if own else kind.forward(this(), *args, **kwargs)
 
     forward.plain = own  # type: ignore[attr-defined]

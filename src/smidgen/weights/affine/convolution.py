@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import pad, unfold
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from smidgen.types import Shape
@@ -79,6 +79,9 @@ def _take_channels(x: Tensor, groups: int, channels: Tensor | None) -> Tensor:
 def _unfold(x: Tensor, module: _ConvNd, stride: tuple[int, ...]) -> Tensor:
     """Cut inputs (B, C, ...) into patches (B, T, groups, C / groups · kernel)."""
     count = len(module.kernel_size)
+    if count == 2 and module.groups == 1:
+        size, spread = module.kernel_size, module.dilation
+        return unfold(x, size, dilation=spread, stride=stride).mT[:, :, None]
     for axis in range(count):
         spread = module.dilation[axis]
         reach = spread * (module.kernel_size[axis] - 1) + 1

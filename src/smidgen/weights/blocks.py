@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.weights.affine import AffineLayer, coverage
-from smidgen.weights.subset import Block, Entries, Subset, Whole
+from smidgen.weights.subset import Block, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +98,10 @@ def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
 
 def _make_block(layer: AffineLayer, subset: Subset) -> LayerBlock | None:
     weight = subset.parts.get(layer.weight)
-    bias = subset.parts.get(layer.bias) if layer.bias is not None else None
     bias_rows = None
-    if bias is not None:
-        whole = torch.arange(layer.outputs)
-        bias_rows = bias.indices if isinstance(bias, Entries) else whole
+    if layer.bias is not None and layer.bias in subset.parts:
+        # Experts' biases have two axes, and may be a block themselves.
+        bias_rows = subset.indices(layer.bias)
     if weight is None:
         if bias_rows is None:
             return None

@@ -80,8 +80,8 @@ def _unfold(x: Tensor, module: _ConvNd, stride: tuple[int, ...]) -> Tensor:
     """Cut inputs (B, C, ...) into patches (B, T, groups, C / groups · kernel)."""
     count = len(module.kernel_size)
     if count == 2 and module.groups == 1:
-        size, spread = module.kernel_size, module.dilation
-        return unfold(x, size, dilation=spread, stride=stride).mT[:, :, None]
+        cut: Tensor = unfold(x, module.kernel_size, module.dilation, stride=stride)
+        return cut.mT[:, :, None]
     for axis in range(count):
         spread = module.dilation[axis]
         reach = spread * (module.kernel_size[axis] - 1) + 1

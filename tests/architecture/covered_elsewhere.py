@@ -38,7 +38,8 @@ _COVERING = {
     "unit/curvature/test_kronecker.py": """
         curvature/dense curvature/factors/factor_diagonals curvature/factors/operator
         curvature/moments
-        curvature/base curvature/operators posterior/output_covariance weights/blocks
+        curvature/base curvature/grouped_jacobian curvature/operators curvature/sides
+        posterior/output_covariance weights/blocks
     """,
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection
@@ -89,6 +90,11 @@ _COVERING = {
     "unit/select/test_sparse_kfac.py": "select/modules select/weights",
     "unit/sparse/test_layers.py": "sparse/matmul sparse/pattern",
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
+    "unit/runtime/sites/test_attention.py": "runtime/sites/rewrites runtime/sites/site",
+    "unit/weights/affine/test_coverage.py": """
+        weights/affine/attention weights/affine/experts weights/affine/kind
+        weights/affine/kinds weights/affine/layer weights/affine/recurrent
+    """,
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
     "unit/workflows/ramp/test_laplace.py": """

@@ -23,7 +23,9 @@ def test_fitting_and_predicting_lead_through_few_files():
     # What refuses a wrong type is named so that nobody needs to open it. Two files came with
     # promises of their own: `runtime/shadow.py` (threads), `outputs/batches.py` (bad data).
     # With low-rank factors (`base`, `factor_sum`, `low_rank`, `jacobian`) and what is prepared
-    # once (`runtime/keeping`) there are more of them. `curvature/graph_start.py` promises
-    # that models as training leaves them have the numbers of plain ones.
-    assert len(set(fitting) - {"errors.py"}) <= 24
-    assert len(set(predicting) - {"errors.py"}) <= 22
+    # once (`runtime/keeping`) there are more of them; so there are with the kinds of layers (five
+    # in `weights/affine`), what is read of them (`sides`), and where they run (`sites`).
+    # `curvature/graph_start.py` promises that models as training leaves them have the numbers
+    # of plain ones.
+    assert len(set(fitting) - {"errors.py"}) <= 31
+    assert len(set(predicting) - {"errors.py"}) <= 26

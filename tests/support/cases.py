@@ -75,7 +75,7 @@ class InPlace(nn.Module):
 
 
 class Encoder(nn.Module):
-    """torch's own encoder layer: its feed-forward layers run, its attention's do not."""
+    """torch's own encoder layer, whose attention calls no layer."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -119,6 +119,37 @@ class ConvNet(nn.Module):
     def forward(self, x):
         x = torch.tanh(self.first(x))
         return self.head(torch.tanh(self.second(x)).mean((2, 3)))
+
+
+class GroupedNet(nn.Module):
+    """Convolutions in groups, one for each channel too, a transposed one, and a head."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding="same", groups=2)
+        self.each = nn.Conv2d(4, 4, 2, stride=2, groups=4, bias=False)
+        self.upward = nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1, output_padding=1)
+        self.head = nn.Linear(2, outputs)
+
+    def forward(self, x):
+        x = torch.tanh(self.each(torch.tanh(self.first(x))))
+        return self.head(torch.tanh(self.upward(x)).mean((2, 3)))
+
+
+class Sequence(nn.Module):
+    """Matrices used without a call: a GRU's, and those of attention with two inputs."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 2, batch_first=True, bidirectional=True)
+        self.attention = nn.MultiheadAttention(4, 2)  # the examples come second
+        self.slide = nn.Conv1d(4, 3, 2)
+        self.head = nn.Linear(3, outputs)
+
+    def forward(self, x):
+        x, states = x.transpose(0, 1), self.gru(x)[0].transpose(0, 1)
+        seen, _ = self.attention(x, states, x)
+        return self.head(torch.tanh(self.slide(seen.permute(1, 2, 0))).mean(-1))
 
 
 class Tagger(OneBlock):
@@ -166,6 +197,11 @@ def padded_tokens(outputs: int, targets: str, generator: torch.Generator):
 def images(outputs: int, targets: str, generator: torch.Generator):
     x = torch.randn(5, 2, 5, 6, dtype=torch.float64, generator=generator)
     return (x, _targets(5, outputs, targets, generator))
+
+
+def sequences(outputs: int, targets: str, generator: torch.Generator):
+    x = torch.randn(4, 5, 4, dtype=torch.float64, generator=generator)
+    return (x, _targets(4, outputs, targets, generator))
 
 
 def labelled_tokens(outputs: int, targets: str, generator: torch.Generator):
@@ -247,6 +283,8 @@ CASES = [
     Case("bert-2", bert, 2, padded_tokens),
     Case("gpt2-2", gpt2, 2, padded_tokens),
     Case("conv-3", ConvNet, 3, images),
+    Case("grouped-3", GroupedNet, 3, images),
+    Case("sequence-2", Sequence, 2, sequences),
     Case("tagger-3", Tagger, 3, labelled_tokens, one_output_each=False),
 ]
 

@@ -6,10 +6,16 @@ one class at a time where that is clearer. Nothing is imported from `smidgen.cur
 
 from __future__ import annotations
 
-from math import log, pi
+from copy import copy
+from math import log, pi, prod
 
 import torch
 from torch.func import functional_call, jacrev
+from torch.nn.modules.conv import _ConvNd
+
+from smidgen.runtime.guard import set_modes
+from smidgen.runtime.shadow import shadow_model
+from smidgen.runtime.sites.site import find_site
 
 
 def output_hessian(kind: str, logits: torch.Tensor) -> torch.Tensor:
@@ -82,26 +88,31 @@ def seen_by_map(model, forward, batch, module_names):
 
     The Jacobian comes from adding a zero to the layer's output and differentiating in it.
     """
-    shapes, inputs = [], []
+    shapes, inputs, places = [], [], []
 
-    def record(module, args, out):
+    def record(module, args, kwargs, out):
         shapes.append(out.shape)
         inputs.append(_patches(module, args[0].detach()))
+        places.append((module, kwargs.get("part")))
 
     _hooked(model, forward, batch, module_names, record)
 
     def outputs(zeros):
         left = list(zeros)
-        return _hooked(model, forward, batch, module_names, lambda *a: a[2] + left.pop(0))
+        return _hooked(model, forward, batch, module_names, lambda *a: a[3] + left.pop(0))
 
     zeros = tuple(torch.zeros(s, dtype=torch.float64) for s in shapes)
     found = jacrev(outputs)(zeros)
     batch_size = found[0].shape[0]
     uses = []
-    for x, jacobian in zip(inputs, found, strict=True):
+    for x, jacobian, (module, part) in zip(inputs, found, places, strict=True):
         own = torch.stack([jacobian[b, :, b] for b in range(batch_size)])  # (B, C, ..., n)
-        if own.dim() == 5:  # a convolution's channels come before its places
+        if isinstance(module, _ConvNd):  # its channels come before its places
             own = own.movedim(2, -1)
+        if part is not None:  # the other parts of the rows do not run
+            whole = own.new_zeros(*own.shape[:-1], module.parts, own.shape[-1])
+            whole[..., part, :] = own
+            own = whole.flatten(-2)
         n, m = own.shape[-1], x.shape[-1]
         uses.append((x.reshape(batch_size, -1, m), own.reshape(*own.shape[:2], -1, n)))
     return torch.cat([x for x, _ in uses], 1), torch.cat([d for _, d in uses], 2)
@@ -111,7 +122,7 @@ def inputs_of_map(model, forward, batch, module_names, examples):
     """Inputs (B, T, m) of a layer by hooks, use after use."""
     inputs = []
 
-    def record(module, args, out):
+    def record(module, args, kwargs, out):
         x = _patches(module, args[0].detach())
         inputs.append(x.reshape(examples, -1, x.shape[-1]))
 
@@ -120,28 +131,38 @@ def inputs_of_map(model, forward, batch, module_names, examples):
 
 
 def _patches(module, x):
-    """What a convolution multiplies its kernel with at each place, by convolving."""
-    if not isinstance(module, torch.nn.Conv2d):
+    """What a convolution multiplies its kernel with at each place, by convolving.
+
+    In groups there is a patch of each at every place.
+    """
+    if not isinstance(module, _ConvNd):
         return x
-    m = module.weight[0].numel()
-    one_hot = torch.eye(m, dtype=x.dtype).reshape(m, *module.weight.shape[1:])
-    return module._conv_forward(x, one_hot, None).flatten(2).transpose(1, 2)
+    window = (module.in_channels // module.groups, *module.kernel_size)
+    m = prod(window)
+    one_hot = torch.eye(m, dtype=x.dtype).reshape(m, *window)
+    single = copy(module)
+    single._forward_hooks, single.groups = {}, 1
+    kernels = one_hot.transpose(0, 1) if module.transposed else one_hot
+    single._parameters = {"weight": torch.nn.Parameter(kernels), "bias": None}
+    groups = x.unflatten(1, (module.groups, -1)).unbind(1)
+    patches = [single(each).flatten(2).transpose(1, 2) for each in groups]
+    return torch.stack(patches, 2).flatten(1, 2).detach()
 
 
 def _hooked(model, forward, batch, module_names, hook):
-    modules = dict(model.named_modules())
-    handles = [modules[name].register_forward_hook(hook) for name in module_names]
-    try:
-        return forward(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    # Matrices that are used without a call have a place to be hooked in shadows only.
+    shadow = shadow_model(model)
+    set_modes(shadow)
+    for name in module_names:
+        find_site(shadow, name).register_forward_hook(hook, with_kwargs=True)
+    return forward(shadow, batch)
 
 
 def kfac_factors(x, jacobian, hessians, lengths_mask, approximation, bias):
     """A and G by loops over examples and positions.
 
-    x (B, T, m), jacobian (B, C, T, n), hessians (B, C, C), lengths_mask (B, T) bool.
+    x (B, T, m), jacobian (B, C, T, n), hessians (B, C, C), lengths_mask (B, T) bool. In groups
+    x has a position for each group at every place, and the jacobian has the places.
     """
     if bias:
         x = torch.cat([torch.ones(*x.shape[:2], 1, dtype=x.dtype), x], -1)
@@ -151,14 +172,16 @@ def kfac_factors(x, jacobian, hessians, lengths_mask, approximation, bias):
     count = 0
     for b in range(batch):
         kept = [t for t in range(positions) if lengths_mask[b, t]]
+        places = kept if jacobian.shape[2] == positions else range(jacobian.shape[2])
         if approximation == "expand":
             for t in kept:
                 a += torch.outer(x[b, t], x[b, t])
-                g += jacobian[b, :, t].T @ hessians[b] @ jacobian[b, :, t]
                 count += 1
+            for t in places:
+                g += jacobian[b, :, t].T @ hessians[b] @ jacobian[b, :, t]
         else:
             mean = sum(x[b, t] for t in kept) / len(kept)
-            total = sum(jacobian[b, :, t] for t in kept)
+            total = sum(jacobian[b, :, t] for t in places)
             a += torch.outer(mean, mean)
             g += total.T @ hessians[b] @ total
             count += 1

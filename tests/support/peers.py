@@ -158,7 +158,7 @@ def places(model, names=None):
     for each in smidgen.coverage(model).layers:
         if each.weight in where:
             weight = where[each.weight]
-            weight = weight.T if each.transposed else weight.flatten(1)
+            weight = each.as_matrix(weight)
             bias = [] if each.bias is None else [where[each.bias][:, None]]
             found[each.name] = torch.cat([*bias, weight], 1)
     return found

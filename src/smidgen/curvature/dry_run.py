@@ -23,8 +23,10 @@ from torch.utils._pytree import tree_map_only
 from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.sites.site import find_site
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
+from smidgen.weights.affine.kinds import LAYER_KINDS
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,8 @@ def _note_runs(model: nn.Module, notes: _Notes) -> Iterator[None]:
     try:
         for layer in coverage(model).layers:
             for path in layer.modules:
-                module = model.get_submodule(path)
-                see = partial(_see, notes, layer)
-                handles.append(module.register_forward_hook(see, with_kwargs=True))
+                see, site = partial(_see, notes, layer), find_site(model, path)
+                handles.append(site.register_forward_hook(see, with_kwargs=True))
         yield
     finally:
         for handle in handles:
@@ -165,14 +166,17 @@ def _see(
 ) -> Tensor:
     x = args[0] if args else next(iter(kwargs.values()))
     memory, size = notes.memory(x)
-    positions = out.numel() // layer.outputs
-    if layer.window:
+    rows = layer.outputs
+    if LAYER_KINDS[layer.kind].patches is None:
+        # A site may run a part of its rows.
+        rows = out.shape[-1]
+    positions = out.numel() // rows
+    if LAYER_KINDS[layer.kind].patches is not None:
         # Patches are copied out of the image.
-        memory, size = -len(notes.runs) - 1, positions * layer.inputs * x.itemsize
+        copied = positions * layer.groups * layer.inputs * x.itemsize
+        memory, size = -len(notes.runs) - 1, copied
     turn = len(notes.runs)
-    notes.runs.append(
-        Run(turn, layer.name, layer.outputs * layer.inputs, positions, memory, size)
-    )
+    notes.runs.append(Run(turn, layer.name, rows * layer.inputs, positions, memory, size))
     if torch.is_grad_enabled() and not out.requires_grad:
         return out.detach().requires_grad_().clone()
     return out

@@ -56,13 +56,17 @@ class Jacobian:
         kind = torch.promote_types(self.deltas.dtype, self.inputs.dtype)
         deltas, inputs = self.deltas.to(kind), self.inputs.to(kind)
         if self.entries is None:
-            return (deltas.mT @ inputs).flatten(-2)
+            return self.grid().flatten(-2)
         positions, rows, columns = *deltas.shape[-2:], inputs.shape[-1]
         if len(self.entries) * positions < rows * columns:
             left = deltas[..., self.entries // columns]  # (..., T, D)
             return (left * inputs[..., self.entries % columns]).sum(-2)
-        grid = (deltas.mT @ inputs).flatten(-2)  # (..., n·m)
-        return grid[..., self.entries]
+        return self.grid().flatten(-2)[..., self.entries]
+
+    def grid(self) -> Tensor:
+        """J of the whole block, (..., n, m)."""
+        kind = torch.promote_types(self.deltas.dtype, self.inputs.dtype)
+        return self.deltas.mT.to(kind) @ self.inputs.to(kind)
 
     def parts(self, numbers: int) -> Iterator[Jacobian]:
         """Split the examples (..., B, T, ·) into parts whose J has about `numbers` entries."""

@@ -23,6 +23,7 @@ from smidgen.curvature.dry_run import pretend
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.sites.site import find_site
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage, find_opaque
 from smidgen.weights.head import Head, find_head
@@ -128,8 +129,8 @@ def _see(problem: Problem, run: _Pass) -> Coverage:
     shadow = problem.on_shadow()
     with preserve_random_state(problem.model), torch.enable_grad():
         for path in (*layers, *opaque):
-            shadow.model.get_submodule(path).register_forward_hook(_cut(path, roots))
-        matrices = _find_bare_matrices(shadow.model, {*layers, *opaque})
+            find_site(shadow.model, path).register_forward_hook(_cut(path, roots))
+        matrices = _find_bare_matrices(shadow.model, {*layers, *opaque}, covered.universe)
         outputs, matrices = run(shadow, matrices)
         roots += matrices.items()
         gradients: tuple[Tensor | None, ...] = ()
@@ -155,7 +156,9 @@ def _see(problem: Problem, run: _Pass) -> Coverage:
     )
 
 
-def _find_bare_matrices(shadow: nn.Module, seen: Collection[str]) -> dict[str, Tensor]:
+def _find_bare_matrices(
+    shadow: nn.Module, seen: Collection[str], known: Collection[str]
+) -> dict[str, Tensor]:
     """Find the matrices that a forward may use by itself: no hook sees `h @ self.weight.T`."""
     matrices = {}
     for path, module in shadow.named_modules():
@@ -164,8 +167,10 @@ def _find_bare_matrices(shadow: nn.Module, seen: Collection[str]) -> dict[str, T
             module.register_forward_hook(_cut(path, []))
         if path not in seen:
             for name, value in module._parameters.items():
-                if value is not None and value.dim() > 1 and value.is_floating_point():
-                    matrices[f"{path}.{name}".lstrip(".")] = value
+                full = f"{path}.{name}".lstrip(".")
+                bare = value is not None and full not in known
+                if bare and value.dim() > 1 and value.is_floating_point():
+                    matrices[full] = value
     return matrices
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import prod
 from weakref import ref
 
 import torch
@@ -22,12 +21,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from smidgen.curvature.graph_start import GraphStart, refuse_reentrant
+from smidgen.curvature.grouped_jacobian import GroupedJacobian
 from smidgen.curvature.jacobian import Jacobian
+from smidgen.curvature.sides import Sides, take_columns
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.sites.site import Site, find_site
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -73,8 +75,10 @@ class Trace:
 
     def inputs(self, name: str) -> Tensor:
         """Collect the chosen columns of all inputs of a layer: (B, T, m)."""
-        # With a bias, a column of ones comes first.
-        x = self._features(name)
+        # With a bias, a column of ones comes first. In groups every place has inputs of each.
+        x, groups = self._features(name), self._blocks[name].layer.groups
+        if groups > 1:
+            x = x.unflatten(-1, (groups, x.shape[-1] // groups)).flatten(1, 2)
         if not self._blocks[name].bias:
             return x
         return torch.cat([x.new_ones(*x.shape[:2], 1), x], -1)
@@ -85,12 +89,13 @@ class Trace:
         return _join_uses(pieces)
 
     def used(self, name: str) -> Tensor | None:
-        """Which positions (B, T) of a layer count, or None if all do."""
+        """Which positions (B, T) of a layer's inputs count, or None if all do."""
         # With one output for each example, those that are not padding of examples with a target.
         # With several, those that the outputs of the last backward passes depend on, joined, so
         # that a position without a label counts nowhere.
         if self.slots > 1:
-            return _join_uses([self._reached(use, name) for use in self._uses[name]])
+            reached = _join_uses([self._reached(use, name) for use in self._uses[name]])
+            return reached.repeat_interleave(self._blocks[name].layer.groups, 1)
         if self._mask is None and self.kept.all():
             return None
         return self.unpadded(name) & self.kept[:, None]
@@ -102,13 +107,13 @@ class Trace:
         return torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
 
     def unpadded(self, name: str) -> Tensor:
-        """Which positions (B, T) of a layer are not padding, labelled or not."""
+        """Which positions (B, T) of a layer's inputs are not padding, labelled or not."""
         masks = []
         for use in self._uses[name]:
             everywhere = self.kept.new_ones(self._by_position(use.inputs, name).shape[:2])
             mask = everywhere if self._mask is None else self._mask
             masks.append(mask if mask.shape == everywhere.shape else everywhere)
-        return _join_uses(masks)
+        return _join_uses(masks).repeat_interleave(self._blocks[name].layer.groups, 1)
 
     def by_slot(self, columns: Tensor) -> tuple[int, Iterator[Tensor]]:
         """Split columns (K, R, C) into parts with one output an example; also count them."""
@@ -127,7 +132,12 @@ class Trace:
         moved = None if block.entries is None else block.entries.to(deltas.device)
         # Features that are joined of several uses are new ones in every call.
         grams = self._grams if len(self._uses[name]) == 1 else {}
-        return Jacobian(deltas, self._features(name), block.bias, moved, grams)
+        features, layer = self._features(name), block.layer
+        if layer.groups == 1:
+            return Jacobian(deltas, features, block.bias, moved, grams)
+        features = features.unflatten(-1, (layer.groups, len(block.columns)))
+        groups = (block.rows // (layer.outputs // layer.groups)).to(deltas.device)
+        return GroupedJacobian(deltas, features, block.bias, moved, groups=groups)
 
     def without_runs(self, name: str, shape: tuple[int, ...]) -> Jacobian:
         """Make the zero Jacobian of a layer that did not run, with leading axes `shape`."""
@@ -169,7 +179,7 @@ class Trace:
         """Back-propagate several directions (K, R, C): chosen rows of δ, (K, B, T, n), by layer."""
         if (outermost := self._find_output_layer()) is not None:
             name, rows = outermost
-            return {name: _take_columns(directions, rows)[:, :, None]}
+            return {name: take_columns(directions, rows)[:, :, None]}
         last = len(directions) - 1
         pieces = [self.deltas(d, more=more or k < last) for k, d in enumerate(directions)]
         if not last:
@@ -308,16 +318,7 @@ class Tapped:
             self._ahead = batch, trace.without(names)
 
     def _tap(self, name: str, module: nn.Module) -> None:
-        block = self.blocks[name]
-        columns = _index(block.columns, block.layer.inputs, self.problem.device)
-        channels = None
-        if block.layer.window and columns is not None:
-            # Only the channels that a chosen column is of are cut into patches.
-            area = prod(block.layer.window[1:])
-            # One channel at least, for its places: the bias alone has no column.
-            channels = torch.cat([columns // area, columns.new_zeros(1)]).unique()
-            columns = torch.searchsorted(channels, columns // area) * area + columns % area
-        rows = _index(block.rows, block.layer.outputs, self.problem.device)
+        sides = Sides(self.blocks[name], self.problem.device)
 
         def see(
             _: nn.Module,
@@ -329,25 +330,23 @@ class Tapped:
                 # Activations are computed again in a backward pass: no further use.
                 return self._start.join(out)[0]
             x = args[0] if args else next(iter(kwargs.values()))
-            x = x.detach() if channels is None else x.detach()[:, channels]
-            use = _Use(_take_columns(_features_last(module, x), columns))
+            part = kwargs.get("part") if isinstance(module, Site) else None
+            use = _Use(sides.features(module, x.detach(), out))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here: no derivative reaches this layer.
                 refuse_reentrant(name)
                 return out
             out, starts = self._start.join(out)
-            if starts:
-                use.root = ref(out), out._version, rows
+            if starts and part is None:
+                use.root = ref(out), out._version, sides.rows
 
             def receive(gradient: Tensor) -> None:
-                gradient = gradient.detach()
-                if block.layer.window:
-                    gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
+                gradient = sides.positions_first(gradient.detach())
                 if self._slots > 1:
                     reached = (gradient != 0).any(-1)
                     use.reached = reached if use.reached is None else use.reached | reached
-                use.delta = _take_columns(gradient, rows)
+                use.delta = sides.deltas(gradient, part)
 
             out.register_hook(receive)
             return out
@@ -367,7 +366,7 @@ def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
         taps = Tapped(shadowed, {block.layer.name: block for block in blocks})
         for block in blocks:
             for path in block.layer.modules:
-                taps._tap(block.layer.name, shadowed.model.get_submodule(path))
+                taps._tap(block.layer.name, find_site(shadowed.model, path))
         try:
             yield taps
         finally:
@@ -375,26 +374,3 @@ def tapped(problem: Problem, blocks: Sequence[LayerBlock]) -> Iterator[Tapped]:
             # the last run left.
             taps.drop(list(taps.blocks))
             taps._clear()
-
-
-def _index(indices: Tensor, bound: int, device: torch.device) -> Tensor | None:
-    return None if indices.numel() == bound else indices.to(device)
-
-
-def _features_last(module: nn.Module, x: Tensor) -> Tensor:
-    """Write the inputs of a convolution as its patches, (B, T, m); leave others."""
-    if not isinstance(module, nn.Conv2d):
-        return x
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    padded = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-    size, spread, step = module.kernel_size, module.dilation, module.stride
-    return nn.functional.unfold(padded, size, dilation=spread, stride=step).mT
-
-
-def _take_columns(tensor: Tensor, indices: Tensor | None) -> Tensor:
-    """Take the chosen last-axis entries, in at least fp32."""
-    if indices is not None:
-        # On two axes torch selects two to three times as fast as on three.
-        flat = tensor.reshape(-1, tensor.shape[-1]).index_select(1, indices)
-        tensor = flat.reshape(*tensor.shape[:-1], len(indices))
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

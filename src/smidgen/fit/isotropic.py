@@ -13,6 +13,7 @@ from smidgen.errors import ArgumentError
 from smidgen.fit.laplace import check_fit
 from smidgen.outputs.problem import Problem, as_problem, declared_likelihood
 from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
+from smidgen.weights.affine.share import warn_of_little_covered
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
 
@@ -43,6 +44,7 @@ def isotropic(
         )
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
+    warn_of_little_covered(problem.model, subset)
     check_fit(problem.model, "isotropic", precision, blocks)
     likelihood = problem.likelihood or declared_likelihood(problem.model)
     if likelihood is None:

@@ -63,6 +63,7 @@ from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
+from smidgen.weights.affine.share import warn_of_little_covered
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset, check_subset
 
@@ -151,6 +152,7 @@ def laplace(
     _check_arguments(structure, settings, batches, subset)
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
+    warn_of_little_covered(problem.model, subset)
     check_fit(problem.model, structure, precision, blocks)
     with preserve_random_state(problem.model):
         if settings.noise == "per-output":

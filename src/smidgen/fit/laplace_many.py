@@ -34,6 +34,7 @@ from smidgen.posterior.variance_table import hulls, positions_in
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
+from smidgen.weights.affine.share import warn_of_little_covered
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset, check_subset
 
@@ -83,6 +84,8 @@ def laplace_many(
     check_batches(batches)
     problem = as_problem(model)
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
+    # All of them come from the same layers.
+    warn_of_little_covered(problem.model, next(iter(subsets.values())))
     all_blocks = [block for chosen in blocks.values() for block in chosen]
     check_fit(problem.model, Kronecker.structure, precision, all_blocks)
     with preserve_random_state(problem.model):

@@ -32,6 +32,7 @@ from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.guard import fingerprint, preserve_random_state, quick_fingerprint
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.types import Batch
+from smidgen.weights.affine.share import warn_of_little_covered
 from smidgen.weights.subset import Subset, check_subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
@@ -71,6 +72,7 @@ def swag(
     check_subset(subset)
     problem = as_problem(model)
     find_parameters(problem.model, subset)
+    warn_of_little_covered(problem.model, subset)
     loader = ResumableLoader(batches)
     with (
         loader.seeded(seed),

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.overrides import BaseTorchFunctionMode
 from torch.random import fork_rng
 from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure, unwrap
+from smidgen.runtime.sites.experts import EXPERTS_MARK
+from smidgen.runtime.sites.rewrites import SITED, open_sites
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -197,24 +198,8 @@ def set_modes(shadow: nn.Module, *, dropout: bool = False) -> None:
             attributes["use_nested_tensor"] = False
         elif isinstance(module, nn.TransformerEncoderLayer):
             attributes["activation_relu_or_gelu"] = 0
-        elif isinstance(module, nn.MultiheadAttention):
-            _run_unfused(module)
-
-
-def _run_unfused(module: nn.MultiheadAttention) -> None:
-    """Rule out the fused pass of attention, for which no draws can be run at once."""
-    # Training mode would too, but the module's own code and hooks may look at that.
-    own, this = vars(module).get("forward"), ref(module)
-    kind: Any = type(module)
-    if hasattr(own, "unfused"):
-        return
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with BaseTorchFunctionMode():
-            return own(*args, **kwargs) if own else kind.forward(this(), *args, **kwargs)
-
-    forward.unfused = True  # type: ignore[attr-defined]
-    vars(module)["forward"] = forward
+        elif isinstance(module, SITED) or hasattr(type(module), EXPERTS_MARK):
+            open_sites(module)
 
 
 def _set_scripted_mode(module: torch.jit.ScriptModule, dropout: bool) -> None:

@@ -173,8 +173,7 @@ def _find_layers(
     model: nn.Module, patterns: Sequence[str] | None
 ) -> dict[str, AffineLayer]:
     """The layers that can be sparse and match a pattern, by name."""
-    # GPT-2's Conv1D stores its weight transposed, which `GaussianLinear` does not read.
-    layers = {m.name: m for m in require_coverage(model).layers if not m.transposed}
+    layers = {m.name: m for m in require_coverage(model).layers if _can_be_sparse(m)}
     if patterns is None:
         return layers
     matched: set[str] = set()
@@ -187,6 +186,13 @@ def _find_layers(
             )
         matched.update(names)
     return {name: layer for name, layer in layers.items() if name in matched}
+
+
+def _can_be_sparse(layer: AffineLayer) -> bool:
+    """Whether a Gaussian layer can take its place: Linear, or Conv2d in one group."""
+    # GPT-2's Conv1D stores its weight transposed, which `GaussianLinear` does not read.
+    axes = {"linear": 2, "convolution": 4}.get(layer.kind)
+    return len(layer.shape) == axes and layer.row_axes == (0,) and layer.groups == 1
 
 
 def _draw_patterns(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.weights.affine import AffineLayer, coverage, require_coverage
 from smidgen.weights.origin import combine_origins
-from smidgen.weights.subset import Entries, Subset, Whole
+from smidgen.weights.subset import Block, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +57,12 @@ class LayerBlock:
         if self.bias:
             assert self.layer.bias is not None
             tensors[self.layer.bias] = values.new_zeros(shapes[self.layer.bias])
-            tensors[self.layer.bias][rows] = grid[:, 0]
+            tensors[self.layer.bias].view(-1)[rows] = grid[:, 0]
             grid = grid[:, 1:]
         if columns.numel():
             matrix = values.new_zeros(self.layer.outputs, self.layer.inputs)
             matrix[rows[:, None], columns] = grid
-            stored = matrix.T if self.layer.transposed else matrix
-            tensors[self.layer.weight] = stored.reshape(shapes[self.layer.weight])
+            tensors[self.layer.weight] = self.layer.as_stored(matrix)
         return tensors
 
 
@@ -100,34 +99,27 @@ def restrict_subset(subset: Subset, blocks: Sequence[LayerBlock]) -> Subset:
 
 def _make_block(layer: AffineLayer, subset: Subset) -> LayerBlock | None:
     weight = subset.parts.get(layer.weight)
-    bias = subset.parts.get(layer.bias) if layer.bias is not None else None
     bias_rows = None
-    if bias is not None:
-        whole = torch.arange(layer.outputs)
-        bias_rows = bias.indices if isinstance(bias, Entries) else whole
+    if layer.bias is not None and layer.bias in subset.parts:
+        # Experts' biases have two axes, and may be a block themselves.
+        bias_rows = subset.indices(layer.bias)
     if weight is None:
         if bias_rows is None:
             return None
         return LayerBlock(layer, bias_rows, torch.empty(0, dtype=torch.int64), True)
-    if isinstance(weight, Entries):
-        return _make_scattered(layer, *_rows_and_columns(layer, weight.indices), bias_rows)
+    crossing: tuple[Tensor, Tensor] | None
     if isinstance(weight, Whole):
-        rows, columns = torch.arange(layer.outputs), torch.arange(layer.inputs)
-    elif layer.transposed:
-        rows, columns = weight.columns, weight.rows
+        crossing = torch.arange(layer.outputs), torch.arange(layer.inputs)
     else:
-        rows, columns = weight.rows, weight.columns
+        crossing = layer.crossing(weight) if isinstance(weight, Block) else None
+    if crossing is None:
+        indices = subset.indices(layer.weight)
+        return _make_scattered(layer, *layer.locate(indices), bias_rows)
+    rows, columns = crossing
     if bias_rows is None or torch.equal(bias_rows, rows):
         return LayerBlock(layer, rows, columns, bias_rows is not None)
     row, column = torch.cartesian_prod(rows, columns).unbind(1)
     return _make_scattered(layer, row.contiguous(), column.contiguous(), bias_rows)
-
-
-def _rows_and_columns(layer: AffineLayer, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column in W of entries of the stored parameter."""
-    if layer.transposed:
-        return indices % layer.outputs, indices // layer.outputs
-    return indices // layer.inputs, indices % layer.inputs
 
 
 def _make_scattered(

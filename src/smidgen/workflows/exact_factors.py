@@ -9,24 +9,41 @@ position is reached at all may depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.sites.site import Site, find_site
 from smidgen.types import Batch
+from smidgen.weights.affine import AffineLayer
+from smidgen.weights.affine.kinds import LAYER_KINDS
 from smidgen.weights.blocks import LayerBlock
 
 
 @dataclass(eq=False)
 class _Runs:
-    """All runs of a layer in one forward pass: chosen inputs and the zeros that were added."""
+    """All runs of a layer in one forward pass: chosen inputs and the zeros that were added.
 
-    convolved: bool
+    `parts` says of each run which of the rows it was of, None for all.
+    """
+
+    layer: AffineLayer
     inputs: list[Tensor] = field(default_factory=list)
     zeros: list[Tensor] = field(default_factory=list)
+    parts: list[int | Tensor | None] = field(default_factory=list)
+
+    def widen(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Write gradients of the zeros with all n rows, last."""
+        if LAYER_KINDS[self.layer.kind].patches is not None:
+            return [_channels_last(gradient) for gradient in gradients]
+        pairs = zip(gradients, self.parts, strict=True)
+        return [_fill_rows(each, part, self.layer.outputs) for each, part in pairs]
 
 
 @dataclass(eq=False)
@@ -56,8 +73,8 @@ def exact_factors(
         watched: dict[str, _Runs] = {}
         for block in blocks:
             for path in block.layer.modules:
-                module = problem.model.get_submodule(path)
-                module.register_forward_hook(_watch(block, watched), with_kwargs=True)
+                site = find_site(problem.model, path)
+                site.register_forward_hook(_watch(block, watched), with_kwargs=True)
         for batch in batches:
             watched.clear()
             outputs = problem.outputs(batch)
@@ -77,6 +94,7 @@ def exact_factors(
                     x = _of_example(runs[name].inputs, example, examples)
                     whole, hessian = deltas[name], all_hessians[row]
                     counted = _find_counted(whole, hessian, padding, len(rows) > examples)
+                    counted = counted.repeat_interleave(block.layer.groups)
                     delta = whole[..., block.rows]
                     if block.bias:
                         x = torch.cat([torch.ones(len(x), 1, dtype=x.dtype), x], 1)
@@ -127,9 +145,7 @@ def _differentiate(
         remaining = iter(found)
         for name, each in runs.items():
             own = [next(remaining) for _ in each.zeros]
-            if each.convolved:
-                own = [_channels_last(gradient) for gradient in own]
-            pieces[name].append(_of_example(own, example, examples))
+            pieces[name].append(_of_example(each.widen(own), example, examples))
     return {name: torch.stack(each) for name, each in pieces.items()}
 
 
@@ -146,8 +162,10 @@ def _watch(block: LayerBlock, runs: dict[str, _Runs]) -> Callable[..., Tensor]:
         module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], out: Tensor
     ) -> Tensor:
         x = args[0] if args else next(iter(kwargs.values()))
-        each = runs.setdefault(block.layer.name, _Runs(bool(block.layer.window)))
-        each.inputs.append(_chosen_inputs(module, x.detach(), block.columns.to(x.device)))
+        each = runs.setdefault(block.layer.name, _Runs(block.layer))
+        columns = block.columns.to(x.device)
+        each.inputs.append(_chosen_inputs(module, x.detach(), columns, out))
+        each.parts.append(kwargs.get("part") if isinstance(module, Site) else None)
         zero = torch.zeros_like(out).detach().requires_grad_()
         each.zeros.append(zero)
         return out + zero
@@ -155,16 +173,36 @@ def _watch(block: LayerBlock, runs: dict[str, _Runs]) -> Callable[..., Tensor]:
     return watch
 
 
-def _chosen_inputs(module: nn.Module, x: Tensor, columns: Tensor) -> Tensor:
+def _fill_rows(gradient: Tensor, part: int | Tensor | None, rows: int) -> Tensor:
+    """Write the gradient (..., w) of a part of the rows among zeros, (..., n)."""
+    if part is None:
+        return gradient
+    parts = rows // gradient.shape[-1]
+    where = nn.functional.one_hot(torch.as_tensor(part), parts).to(gradient)
+    return (where[..., None] * gradient[..., None, :]).flatten(-2)
+
+
+def _chosen_inputs(module: nn.Module, x: Tensor, columns: Tensor, out: Tensor) -> Tensor:
     """Take the chosen columns of what a layer's matrix is multiplied with, features last."""
-    if not isinstance(module, nn.Conv2d):
+    if not isinstance(module, _ConvNd):
         return x[..., columns]
-    # Convolving with kernels of a single one reads out the patches.
-    kernels = torch.eye(module.weight[0].numel(), dtype=x.dtype, device=x.device)[columns]
-    shaped = kernels.reshape(len(columns), *module.weight.shape[1:])
-    return _channels_last(module._conv_forward(x, shaped, None))
+    # An output channel is linear in its kernel: with kernels of a single one it is that entry of
+    # the patches. One group after the other, as a place has patches of each.
+    single = copy(module)
+    single.groups, size = 1, tuple(out.shape[2:])
+    vars(single)["_forward_hooks"] = {}
+    window = (x.shape[1] // module.groups, *module.kernel_size)
+    kernels = torch.eye(prod(window), dtype=x.dtype, device=x.device)[columns]
+    kernels = kernels.reshape(len(columns), *window)
+    more = {"output_size": size} if module.transposed else {}
+    if module.transposed:
+        kernels = kernels.transpose(0, 1)
+    single._parameters = {"weight": nn.Parameter(kernels), "bias": None}
+    groups = x.unflatten(1, (module.groups, -1)).unbind(1)
+    patches = [_channels_last(single(group, **more)) for group in groups]
+    return torch.stack(patches, 2).flatten(1, 2)  # (B, T · groups, m)
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    """Write what a convolution makes, (B, n, H, W), as (B, T, n)."""
+    """Write what a convolution makes, (B, n, ...), as (B, T, n)."""
     return tensor.flatten(2).mT

@@ -98,12 +98,12 @@ def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor
 def _entries(block: LayerBlock, gradients: Mapping[str, Tensor]) -> Tensor:
     """Take the gradients of a block's weights, in the block's order, (D,)."""
     gradient = gradients[block.layer.weight]
-    matrix = gradient.T if block.layer.transposed else gradient.flatten(1)
+    matrix = block.layer.as_matrix(gradient)
     device = gradient.device
     grid = matrix[block.rows.to(device)][:, block.columns.to(device)]
     if block.bias:
         assert block.layer.bias is not None
-        bias = gradients[block.layer.bias][block.rows.to(device)]
+        bias = gradients[block.layer.bias].flatten()[block.rows.to(device)]
         grid = torch.cat([bias[:, None], grid], 1)
     return grid.flatten().double().cpu()
 

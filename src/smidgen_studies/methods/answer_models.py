@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from smidgen import select
 from smidgen.fit.finetune import FinetuneResult
 from smidgen.integrations.answers import make_answer_problem
+from smidgen.outputs.batches import model_outputs
 from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.problem import Problem, SettledProblem, model_outputs
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
 from smidgen.runtime.files import new_folder
 from smidgen.runtime.reading import make_from_json

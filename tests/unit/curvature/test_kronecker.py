@@ -293,11 +293,12 @@ def test_frozen_weights_are_treated_like_others():
 def test_coverage_names_what_is_left_out():
     tied = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5, bias=False))
     tied[1].weight = tied[0].weight
-    attention = torch.nn.MultiheadAttention(4, 2)
+    attention = type("Own", (torch.nn.MultiheadAttention,), {"forward": None})(4, 2)
     norm = torch.nn.LayerNorm(4)
     found = coverage(torch.nn.ModuleList([tied, attention, norm, torch.nn.Linear(4, 3)]))
     assert [each.name for each in found.layers] == ["3"]
     assert "tied to 0.0 (Embedding)" in found.left_out["0.1"]
+    assert "Own is not an affine layer" in found.left_out["1"]
     assert "MultiheadAttention" in found.left_out["1.out_proj"]
     assert "LayerNorm is not an affine layer" in found.left_out["2"]
     assert "left out" in str(found)

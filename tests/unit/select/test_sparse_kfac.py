@@ -59,7 +59,7 @@ def test_selections_are_nested():
 def test_conv1d_rows_are_its_outputs():
     model = gpt2(2)
     each = next(m for m in coverage(model).layers if m.name.endswith("c_attn"))
-    assert (each.outputs, each.inputs, each.transposed) == (24, 8, True)
+    assert (each.outputs, each.inputs, each.row_axes) == (24, 8, (1,))
     weight = model.get_parameter(each.weight)
     with torch.no_grad():
         weight.zero_()

@@ -101,7 +101,7 @@ def _take_away(vectors: Tensor, along: Tensor, basis: Tensor) -> Tensor:
 
 
 def _split_whole(jacobian: Jacobian, rows: Tensor, columns: Tensor) -> SplitWhole:
-    grid = (jacobian.deltas.mT @ jacobian.inputs).to(rows.dtype)  # (K, B, n, m)
+    grid = jacobian.grid().to(rows.dtype)  # (K, B, n, m)
     by_row = rows.mT @ grid  # (K, B, k, m)
     inside = by_row @ columns
     by_column = grid @ columns - rows @ inside

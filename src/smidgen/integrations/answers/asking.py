@@ -13,8 +13,9 @@ from smidgen.integrations.answers.answer_model import AnswerModel
 from smidgen.integrations.answers.causal_parts import split_causal
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
 from smidgen.integrations.answers.template import Answers
+from smidgen.outputs.batches import batch_mask
 from smidgen.outputs.likelihood import Categorical
-from smidgen.outputs.problem import Problem, batch_mask
+from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state, set_modes
 from smidgen.runtime.shadow import shadow_model
 from smidgen.types import Batch

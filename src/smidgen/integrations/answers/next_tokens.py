@@ -19,9 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.answers.causal_parts import CausalParts, read_hidden, split_causal
+from smidgen.outputs.batches import batch_mask, batch_targets
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.likelihood.base import IGNORED
-from smidgen.outputs.problem import Problem, batch_mask, batch_targets
+from smidgen.outputs.problem import Problem
 from smidgen.types import Batch
 
 

@@ -44,8 +44,9 @@ def _visit(
 ) -> dict[str, Tensor]:
     blocks = taps.blocks.values()
     zero = torch.zeros((), dtype=torch.float64, device=problem.device)
-    # Of each layer the sum of squared inputs, (m,), and how many positions it is over.
-    squares = {b.layer.name: zero.new_zeros(b.column_count) for b in blocks}
+    # Of each layer the sum of squared inputs of every group, (G, m), and how many positions
+    # it is over.
+    squares = {b.layer.name: zero.new_zeros(b.layer.groups, b.column_count) for b in blocks}
     counts = dict.fromkeys(squares, 0)
     with torch.no_grad():
         for number, batch in enumerate(batches, 1):
@@ -54,8 +55,10 @@ def _visit(
                 for name in filter(trace.runs, squares):
                     unpadded = trace.unpadded(name)
                     x = trace.inputs(name) * unpadded[..., None]
-                    squares[name] += x.square().sum((0, 1)).double()
-                    counts[name] += int(unpadded.sum())
+                    groups = len(squares[name])
+                    by_group = x.square().unflatten(1, (-1, groups))
+                    squares[name] += by_group.sum((0, 1)).double()
+                    counts[name] += int(unpadded.sum()) // groups
                 # The next pass must not find these activations alive.
                 del trace
                 require_finite_sums(squares.values())
@@ -63,6 +66,8 @@ def _visit(
     for block in blocks:
         name = block.layer.name
         root_mean = (squares[name] / max(counts[name], 1)).sqrt()
+        # Every row has the inputs of its group.
+        root_mean = root_mean.repeat_interleave(block.row_count // len(root_mean), 0)
         scores[name] = (_grid(problem.model, block) * root_mean).abs().flatten()
     return scores
 
@@ -72,5 +77,5 @@ def _grid(model: nn.Module, block: LayerBlock) -> Tensor:
     matrix = block.layer.matrix(model)
     if block.layer.bias is not None:
         bias = model.get_parameter(block.layer.bias).detach()
-        matrix = torch.cat([bias[:, None], matrix], 1)
+        matrix = torch.cat([bias.reshape(-1, 1), matrix], 1)
     return matrix.double()

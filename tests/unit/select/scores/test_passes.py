@@ -104,12 +104,15 @@ def test_activations_equal_a_loop_over_unpadded_positions(case, unchanged):
     expected = {}
     for each in coverage(model).layers:
         x = inputs_of_map(model, case.forward, batch, each.modules, len(examples(batch)))
-        kept = mask_of(batch, x)
-        squares = [x[b, t] ** 2 for b, t in kept.nonzero().tolist()]
-        size = (sum(squares) / len(squares)).sqrt()
-        scored = torch.stack([row.abs() * size for row in each.matrix(model)])
-        shape = each.shapes[each.weight]
-        expected[each.weight] = (scored.T if each.transposed else scored).reshape(shape)
+        sizes = []
+        for group in range(each.groups):
+            own = x[:, group :: each.groups]
+            kept = mask_of(batch, own).nonzero().tolist()
+            sizes.append((sum(own[b, t] ** 2 for b, t in kept) / len(kept)).sqrt())
+        wide = each.outputs // each.groups
+        rows = enumerate(each.matrix(model))
+        scored = torch.stack([row.abs() * sizes[i // wide] for i, row in rows])
+        expected[each.weight] = each.as_stored(scored)
         if each.bias is not None:
             expected[each.bias] = model.get_parameter(each.bias).detach().abs()
     assert_scores(found, {n: expected[n] for n in found}, model)
@@ -137,8 +140,7 @@ def test_curvature_is_the_diagonal_of_the_factors(case, approximation, unchanged
             x, jacobian, hessians, mask_of(batch, x), approximation, bias=False
         )
         scored = torch.outer(g.diagonal(), a.diagonal()).sqrt()
-        shape = each.shapes[each.weight]
-        expected[each.weight] = (scored.T if each.transposed else scored).reshape(shape)
+        expected[each.weight] = each.as_stored(scored)
         if each.bias is not None:
             expected[each.bias] = g.diagonal().sqrt()
     assert_scores(found, {n: expected[n] for n in found}, model)

@@ -42,7 +42,10 @@ class Paired(nn.Module):
 
 def grouped() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1, groups=2), nn.AvgPool2d(2), nn.Flatten()
+        nn.Conv2d(2, 4, 1),
+        nn.ConvTranspose2d(4, 2, 1, groups=2),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
     )
 
 
@@ -128,3 +131,32 @@ def test_embeddings_and_norms_behind_the_head_are_no_output_maps():
     for batches in (None, [torch.randn(2, 4)]):
         last = smidgen.select.last_layer(model, batches)
         assert set(last.parts) == {"classifier.weight", "classifier.bias"}
+
+
+def test_attention_is_one_layer_for_its_inputs_and_one_for_its_output():
+    layers = coverage(nn.TransformerEncoderLayer(8, 2, 12)).layers
+    sizes = {layer.name: (layer.outputs, layer.inputs, layer.group) for layer in layers}
+    assert sizes["self_attn.in_proj"] == (24, 8, "attention")
+    assert sizes["self_attn.out_proj"] == (8, 8, "attention")
+    assert set(sizes) == {"self_attn.in_proj", "self_attn.out_proj", "linear1", "linear2"}
+
+
+def test_what_attention_has_beside_its_layers_is_named():
+    attention = nn.MultiheadAttention(4, 2, kdim=3, add_bias_kv=True)
+    found = coverage(attention)
+    names = [layer.name for layer in found.layers]
+    assert names == ["q_proj", "k_proj", "v_proj", "out_proj"]
+    assert "in_proj_bias, bias_k, bias_v" in found.left_out[""]
+
+
+def test_tied_attention_is_one_layer_that_runs_twice():
+    first, second = nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2)
+    second.in_proj_weight, second.in_proj_bias = first.in_proj_weight, first.in_proj_bias
+    layers = {
+        layer.name: layer for layer in coverage(nn.ModuleList([first, second])).layers
+    }
+    assert layers["0.in_proj"].modules == ("0.in_proj", "1.in_proj")
+    assert "1.in_proj" not in layers
+    second.in_proj_bias = nn.Parameter(torch.zeros(12))
+    why = coverage(nn.ModuleList([first, second])).left_out
+    assert "not its bias, with 1" in why["0"]

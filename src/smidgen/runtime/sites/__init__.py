@@ -1,0 +1,1 @@
+"""Sites: where modules multiply with matrices of theirs without calling a layer."""

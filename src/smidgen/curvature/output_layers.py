@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from smidgen.curvature.dry_run import pretend
+from smidgen.curvature.dry_run import pretend, pretend_tensors, pretending
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.storage.offload import read_offloaded
+from smidgen.runtime.storage.packed import is_packed
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage, find_opaque
 from smidgen.weights.head import Head, find_head
@@ -162,8 +163,9 @@ def _find_bare_matrices(shadow: nn.Module, seen: Collection[str]) -> dict[str, T
             module.register_forward_hook(_cut(path, []))
         if path not in seen:
             for name, value in module._parameters.items():
-                if value is not None and value.dim() > 1 and value.is_floating_point():
-                    matrices[f"{path}.{name}".lstrip(".")] = value
+                if value is not None and value.dim() > 1 and not is_packed(value):
+                    full = f"{path}.{name}".lstrip(".")
+                    matrices[full] = read_offloaded(shadow, full, value)
     return matrices
 
 
@@ -189,9 +191,8 @@ def _passing(batch: Batch) -> _Pass:
 
 def _rehearsal(batch: Batch) -> _Pass:
     def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
-        with FakeTensorMode():
-            tensors = {n: pretend(p) for n, p in shadow.model.named_parameters()}
-            tensors |= {n: pretend(b) for n, b in shadow.model.named_buffers()}
+        with pretending():
+            tensors = pretend_tensors(shadow.model)
             bare = {n: pretend(value).requires_grad_() for n, value in matrices.items()}
             shown = tree_map_only(Tensor, pretend, batch)
             return shadow.outputs(shown, tensors | bare), bare

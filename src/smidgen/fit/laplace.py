@@ -63,6 +63,7 @@ from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
+from smidgen.runtime.storage.offload import read_parameter
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset, check_subset
@@ -293,8 +294,8 @@ def check_fit(
             f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
             "smidgen.select.sparse_kfac."
         )
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
+    for name in (name for block in blocks for name in block.layer.shapes):
+        if not torch.isfinite(read_parameter(model, name)).all():
             raise DataError(
                 f"the model's weights must be finite, got NaN or infinity in {name!r}. "
                 "Train or load it again."

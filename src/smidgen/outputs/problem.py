@@ -32,6 +32,8 @@ from smidgen.runtime.shadow import (
     shadow_values,
     swap_tensors,
 )
+from smidgen.runtime.storage.offload import find_device
+from smidgen.runtime.storage.packed import is_packed
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
@@ -170,9 +172,10 @@ class Problem:
     def depends_on(self, batch: Batch, names: Collection[str] | None = None) -> bool:
         """Whether some of these parameters, or any at all, affect the outputs of a batch."""
         nothing = {
-            name: torch.full((), torch.nan, dtype=p.dtype, device=p.device).expand(p.shape)
+            name: torch.full((), torch.nan, dtype=p.dtype, device=device).expand(p.shape)
             for name, p in self.model.named_parameters()
-            if p.is_floating_point() and (names is None or name in names)
+            if not is_packed(p) and (names is None or name in names)
+            for device in [self.device if p.is_meta else p.device]
         }
         try:
             with swap_tensors(self.model, nothing):
@@ -257,8 +260,8 @@ class Problem:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's first parameter lives."""
-        return next(self.model.parameters(), torch.empty(0)).device
+        """Where the model's first parameter is when it is used."""
+        return find_device(self.model)
 
     @property
     def working_type(self) -> torch.dtype:

@@ -26,6 +26,9 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure
+from smidgen.runtime.storage.offload import list_in_memory
+from smidgen.runtime.storage.packed import list_parts
+from smidgen.runtime.storage.state import read_state
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -41,7 +44,7 @@ _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
     """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in read_state(model):
         if name in without:
             continue
         if not isinstance(value, Tensor):
@@ -69,7 +72,7 @@ def quick_fingerprint(model: nn.Module) -> str:
 
 def _read_state(model: nn.Module, structure: Structure | None) -> _State:
     if structure is None:
-        tensors = [*model.parameters(), *model.buffers()]
+        tensors = [part for each in list_in_memory(model) for part in list_parts(each)]
         probe = _Probe(tensors)
     else:
         tensors = structure.tensors

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError, require_kind
+from smidgen.runtime.storage.offload import read_parameter
+from smidgen.runtime.storage.packed import is_packed
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
@@ -61,7 +63,7 @@ class AffineLayer:
 
     def matrix(self, model: nn.Module) -> Tensor:
         """Return W as n × m, detached."""
-        return self.as_matrix(model.get_parameter(self.weight).detach())
+        return self.as_matrix(read_parameter(model, self.weight))
 
     def as_matrix(self, stored: Tensor) -> Tensor:
         """Write a tensor of the weight's stored shape as n × m."""
@@ -233,15 +235,17 @@ def _find_objection(
     owners: dict[int, list[str]],
 ) -> str | None:
     """Say why a module cannot be treated as an affine layer, or None if it can."""
+    parameters = dict(module.named_parameters(recurse=False))
+    if "weight" in parameters and is_packed(parameters["weight"]):
+        return "its weight is packed or quantised"
     if not _is_affine(module):
         return f"{type(module).__name__} is not an affine layer"
     if any(isinstance(m, nn.MultiheadAttention) for m in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
-    parameters = dict(module.named_parameters(recurse=False))
     if set(parameters) - {"weight", "bias"} or "weight" not in parameters:
         return f"its parameters are {', '.join(parameters)}, not weight and bias"
     axes = 4 if isinstance(module, nn.Conv2d) else 2
-    if parameters["weight"].dim() != axes or not parameters["weight"].is_floating_point():
+    if parameters["weight"].dim() != axes:
         return "its weight is packed or quantised"
     if isinstance(module, nn.Conv2d) and module.groups > 1:
         return f"a convolution in {module.groups} groups is not one affine layer"

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from smidgen.curvature.graph_start import GraphStart, refuse_reentrant
 from smidgen.curvature.jacobian import Jacobian
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
@@ -222,7 +223,7 @@ class Tapped:
     problem: Problem
     blocks: Mapping[str, LayerBlock]
     _uses: dict[str, list[_Use]] = field(default_factory=dict)
-    _roots: list[Tensor] = field(default_factory=list)
+    _start: GraphStart = field(default_factory=GraphStart)
     _slots: int = 1
     _checked: bool = False
     _handles: dict[str, list[RemovableHandle]] = field(default_factory=dict)
@@ -247,6 +248,7 @@ class Tapped:
             return trace
         self._clear()
         outputs = self.problem.outputs(batch)
+        self._start.close()
         require_examples(outputs)
         if not isinstance(self.problem, SettledProblem):
             self.problem = self.problem.settle_by(batch, outputs)
@@ -255,14 +257,14 @@ class Tapped:
         rows = outputs.flatten(0, -2)
         targets, kept = self.problem.read(batch, rows.detach())
         mask = self.problem.mask(batch)
-        if mask is not None:
-            mask = None if mask.all() else mask.to(outputs.device)
+        mask = None if mask is None or mask.all() else mask.to(outputs.device)
         self._slots = slots = len(rows) // len(outputs)
-        return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
+        roots = self._start.roots
+        return Trace(rows, targets, kept, slots, mask, self._uses, roots, self.blocks)
 
     def _clear(self) -> None:
         self._uses = {name: [] for name in self.blocks}
-        self._roots = []
+        self._start = GraphStart()
         self._ahead = None
 
     def _require_runs(self, batch: Batch) -> None:
@@ -271,11 +273,11 @@ class Tapped:
         if self._checked or not idle:
             return
         self._checked = True
-        kept = dict(self._uses), self._roots
+        kept = dict(self._uses), self._start
         self._clear()
         names = {name for layer in idle for name in self.blocks[layer].layer.shapes}
         depends = self.problem.depends_on(batch, names)
-        self._uses, self._roots = kept
+        self._uses, self._start = kept
         if depends:
             raise DataError(
                 "forward must call the layers whose weights were chosen, got one that uses "
@@ -323,19 +325,19 @@ class Tapped:
             kwargs: dict[str, Tensor],
             out: Tensor,
         ) -> Tensor:
+            if self._start.is_closed:
+                # Activations are computed again in a backward pass: no further use.
+                return self._start.join(out)[0]
             x = args[0] if args else next(iter(kwargs.values()))
             x = x.detach() if channels is None else x.detach()[:, channels]
             use = _Use(_take_columns(_features_last(module, x), columns))
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here: no derivative reaches this layer.
+                refuse_reentrant(name)
                 return out
-            if not out.requires_grad:
-                # Lowest tap of its path: the graph starts here. The clone lets the
-                # model change its activation in place, which a leaf forbids.
-                root = out.detach().requires_grad_()
-                self._roots.append(root)
-                out = root.clone()
+            out, starts = self._start.join(out)
+            if starts:
                 use.root = ref(out), out._version, rows
 
             def receive(gradient: Tensor) -> None:

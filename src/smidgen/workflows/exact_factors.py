@@ -53,14 +53,17 @@ def exact_factors(
     }
     problem = problem.on_shadow()
     with preserve_random_state(problem.model), torch.enable_grad():
-        runs: dict[str, _Runs] = {}
+        watched: dict[str, _Runs] = {}
         for block in blocks:
             for path in block.layer.modules:
                 module = problem.model.get_submodule(path)
-                module.register_forward_hook(_watch(block, runs), with_kwargs=True)
+                module.register_forward_hook(_watch(block, watched), with_kwargs=True)
         for batch in batches:
-            runs.clear()
+            watched.clear()
             outputs = problem.outputs(batch)
+            # What a backward pass runs again is no further run.
+            runs = dict(watched)
+            watched.clear()
             examples, rows = len(outputs), outputs.flatten(0, -2)
             _, kept = problem.read(batch, rows.detach())
             mask = problem.mask(batch)

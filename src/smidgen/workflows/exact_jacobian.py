@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -75,17 +76,21 @@ def _differentiate(
     pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in blocks}
     hessians = []
     problem = problem.on_shadow()
+
+    def visit(batch: Batch, outputs: Tensor) -> None:
+        _, kept = problem.read(batch, outputs.detach())
+        hessians.append(exact_hessians(problem, outputs.detach()[kept]))
+        for row in outputs[kept]:
+            gradients = [_gradients(output, leaves) for output in row]
+            for block in blocks:
+                jacobian = torch.stack([_entries(block, g) for g in gradients])
+                pieces[block.layer.name].append(jacobian)
+
     with preserve_random_state(problem.model), torch.enable_grad():
         for batch in batches:
-            cast_batch = tree_map_only(Tensor, cast, batch)
-            outputs = problem.outputs(cast_batch, tensors).flatten(0, -2)
-            _, kept = problem.read(batch, outputs.detach())
-            hessians.append(exact_hessians(problem, outputs.detach()[kept]))
-            for row in outputs[kept]:
-                gradients = [_gradients(output, leaves) for output in row]
-                for block in blocks:
-                    jacobian = torch.stack([_entries(block, g) for g in gradients])
-                    pieces[block.layer.name].append(jacobian)
+            # Back-propagated while the copies are in place, for networks that run again then.
+            moved = tree_map_only(Tensor, cast, batch)
+            problem.within(moved, tensors, partial(visit, batch))
     jacobians = {name: torch.stack(rows) for name, rows in pieces.items()}
     return ExactJacobians(jacobians, torch.cat(hessians))
 

@@ -24,6 +24,7 @@ def test_fitting_and_predicting_lead_through_few_files():
     # promises of their own: `runtime/shadow.py` (threads), `outputs/batches.py` (bad data).
     # With low-rank factors (`base`, `factor_sum`, `low_rank`, `jacobian`) and what is prepared
     # once (`runtime/keeping`) there are more of them. `curvature/graph_start.py` promises
-    # that models as training leaves them have the numbers of plain ones.
-    assert len(set(fitting) - {"errors.py"}) <= 24
-    assert len(set(predicting) - {"errors.py"}) <= 22
+    # that models as training leaves them have the numbers of plain ones, and `runtime/storage`
+    # that those whose weights are quantised or offloaded have.
+    assert len(set(fitting) - {"errors.py"}) <= 26
+    assert len(set(predicting) - {"errors.py"}) <= 24

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
-from smidgen.runtime.storage.packed import is_packed
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
 
@@ -186,7 +186,7 @@ def _see(
 
 def pretend_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Make such tensors of all weights and buffers, but packed ones: torch sees their shapes."""
-    weights = {n: pretend(p) for n, p in model.named_parameters() if not is_packed(p)}
+    weights = {n: pretend(p) for n, p in model.named_parameters() if not is_quantised(p)}
     return weights | {n: pretend(b) for n, b in model.named_buffers()}
 
 

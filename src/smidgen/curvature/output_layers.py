@@ -23,7 +23,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.storage.offload import read_offloaded
-from smidgen.runtime.storage.packed import is_packed
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage, find_opaque
 from smidgen.weights.head import Head, find_head
@@ -163,7 +163,7 @@ def _find_bare_matrices(shadow: nn.Module, seen: Collection[str]) -> dict[str, T
             module.register_forward_hook(_cut(path, []))
         if path not in seen:
             for name, value in module._parameters.items():
-                if value is not None and value.dim() > 1 and not is_packed(value):
+                if value is not None and value.dim() > 1 and not is_quantised(value):
                     full = f"{path}.{name}".lstrip(".")
                     matrices[full] = read_offloaded(shadow, full, value)
     return matrices

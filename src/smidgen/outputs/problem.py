@@ -32,8 +32,8 @@ from smidgen.runtime.shadow import (
     shadow_values,
     swap_tensors,
 )
-from smidgen.runtime.storage.offload import find_device
-from smidgen.runtime.storage.packed import is_packed
+from smidgen.runtime.storage.offload import find_working_device
+from smidgen.runtime.storage.quantised import is_quantised, refuse_cuts
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
@@ -123,7 +123,7 @@ class Problem:
     def on_lent_shadow(self) -> Iterator[Self]:
         """Pose the problem on a shadow that is given back, for passes that replace no weights."""
         # Made anew only where the model, or the shadow last given back, has changed.
-        with lend_shadow(self.model, self.forward) as (model, forward):
+        with lend_shadow(self.model, self.forward) as (model, forward), refuse_cuts(model):
             yield (
                 self if model is self.model else replace(self, model=model, forward=forward)
             )
@@ -174,7 +174,7 @@ class Problem:
         nothing = {
             name: torch.full((), torch.nan, dtype=p.dtype, device=device).expand(p.shape)
             for name, p in self.model.named_parameters()
-            if not is_packed(p) and (names is None or name in names)
+            if not is_quantised(p) and (names is None or name in names)
             for device in [self.device if p.is_meta else p.device]
         }
         try:
@@ -261,7 +261,7 @@ class Problem:
     @property
     def device(self) -> torch.device:
         """Where the model's first parameter is when it is used."""
-        return find_device(self.model)
+        return find_working_device(self.model)
 
     @property
     def working_type(self) -> torch.dtype:

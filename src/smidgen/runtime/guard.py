@@ -26,9 +26,8 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure
-from smidgen.runtime.storage.offload import list_in_memory
-from smidgen.runtime.storage.packed import list_parts
-from smidgen.runtime.storage.state import read_state
+from smidgen.runtime.storage.offload import list_in_memory, read_weights
+from smidgen.runtime.storage.quantised import list_parts
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -44,7 +43,7 @@ _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
     """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
     digest = hashlib.sha256()
-    for name, value in read_state(model):
+    for name, value in read_weights(model):
         if name in without:
             continue
         if not isinstance(value, Tensor):
@@ -60,17 +59,17 @@ def quick_fingerprint(model: nn.Module) -> str:
     """Hash a model, or remember its hash if no tensor was moved or written since."""
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
     structure = find_structure(model)
-    state, known = _read_state(model, structure), _KNOWN.get(model)
+    state, known = _read_weights(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
         return known[1]
     digest = fingerprint(model)
     # Of weights that another thread wrote meanwhile, the hash is of neither state.
-    if _is_same(_read_state(model, structure), state):
+    if _is_same(_read_weights(model, structure), state):
         _KNOWN[model] = state, digest
     return digest
 
 
-def _read_state(model: nn.Module, structure: Structure | None) -> _State:
+def _read_weights(model: nn.Module, structure: Structure | None) -> _State:
     if structure is None:
         tensors = [part for each in list_in_memory(model) for part in list_parts(each)]
         probe = _Probe(tensors)

@@ -32,10 +32,10 @@ from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
 from smidgen.runtime.keeping.structure import list_modules
 from smidgen.runtime.storage.offload import HOOK, shadow_hook
-from smidgen.runtime.storage.packed import (
+from smidgen.runtime.storage.quantised import (
     is_class_of_its_own,
     settle_attributes,
-    share_packed,
+    share_quantised,
 )
 
 # Where the root of a shadow has its origin.
@@ -164,7 +164,7 @@ class _Shadowing:
             if id(parameter) in self.tensors or not (parameter.requires_grad or written):
                 continue
             if is_class_of_its_own(parameter):
-                self.tensors[id(parameter)] = share_packed(parameter)
+                self.tensors[id(parameter)] = share_quantised(parameter)
                 continue
             detached = parameter.detach()
             if type(parameter) is nn.Parameter:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError, require_kind
 from smidgen.runtime.storage.offload import read_parameter
-from smidgen.runtime.storage.packed import is_packed
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
@@ -236,7 +236,7 @@ def _find_objection(
 ) -> str | None:
     """Say why a module cannot be treated as an affine layer, or None if it can."""
     parameters = dict(module.named_parameters(recurse=False))
-    if "weight" in parameters and is_packed(parameters["weight"]):
+    if "weight" in parameters and is_quantised(parameters["weight"]):
         return "its weight is packed or quantised"
     if not _is_affine(module):
         return f"{type(module).__name__} is not an affine layer"

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.storage.offload import read_parameter
-from smidgen.runtime.storage.packed import is_packed
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -45,7 +45,7 @@ def exact_jacobians(
 ) -> ExactJacobians:
     """Back-propagate every labelled output separately, in fp64 if the model can run in it."""
     # What is packed or offloaded cannot be cast.
-    if not any(p.is_meta or is_packed(p) for p in problem.model.parameters()):
+    if not any(p.is_meta or is_quantised(p) for p in problem.model.parameters()):
         try:
             return _differentiate(problem, batches, blocks, torch.float64)
         except (RuntimeError, TypeError):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError
+from smidgen.runtime.storage.quantised import is_wrapped, list_stored
 
 HOOK = "_hf_hook"
 """The attribute in which accelerate keeps the hook of a module."""
@@ -80,7 +81,7 @@ def require_loaded(model: nn.Module, use: str) -> None:
         )
 
 
-def find_device(model: nn.Module) -> torch.device:
+def find_working_device(model: nn.Module) -> torch.device:
     """Find where a model's first parameter is when it is used."""
     first = next(model.parameters(), torch.empty(0))
     if first.is_meta:
@@ -97,17 +98,42 @@ def read_parameter(model: nn.Module, name: str) -> Tensor:
 
 def read_offloaded(model: nn.Module, name: str, held: Tensor) -> Tensor:
     """Read a tensor from where it is kept: what the model holds, unless that is empty."""
-    path, _, below = name.rpartition(".")
     if not held.is_meta:
         return held
-    while True:
-        for loader in _find_loaders(model.get_submodule(path)):
-            if "." not in below or loader.place_submodules:
-                return _load(loader, below, held)
-        if not path:
-            return held  # of a mere skeleton
-        path, _, last = path.rpartition(".")
-        below = f"{last}.{below}"
+    loader, below = _find_loader(model, name)
+    if loader is None:
+        raise _refuse_empty(name)
+    return _load(loader, below, held)
+
+
+def refuse_empty_weights(model: nn.Module) -> None:
+    """Refuse a model with parameters that are empty and nowhere kept."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and _find_loader(model, name)[0] is None:
+            raise _refuse_empty(name)
+
+
+def _refuse_empty(name: str) -> StructureError:
+    return StructureError(
+        f"the model's weights must be loaded, got {name!r} on the meta device without any "
+        "numbers. Load them first; PEFT leaves a new adapter empty on an offloaded base, so "
+        "offload the model afterwards."
+    )
+
+
+def read_weights(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Read weights and persistent buffers by name, in order, one after another.
+
+    Of a quantised weight the codes count, and not their scales.
+    """
+    if not any(p.is_meta or is_wrapped(p) for p in model.parameters()):
+        yield from sorted(model.state_dict().items())
+        return
+    # Not its own state dict: that is empty where weights are offloaded, and making one lets
+    # some layers of bitsandbytes change their weights.
+    for name, held in sorted(_list_tensors(model), key=lambda pair: pair[0]):
+        for stored in list_stored(read_offloaded(model, name, held)):
+            yield name, stored
 
 
 def list_in_memory(model: nn.Module) -> list[Tensor]:
@@ -123,6 +149,16 @@ def list_in_memory(model: nn.Module) -> list[Tensor]:
                 places = (prefix + path for *_, path in _find_empty(module, loader))
                 tensors += [named[place] for place in places if place in named]
     return tensors
+
+
+def _list_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for path, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        hidden = module._non_persistent_buffers_set
+        buffers = {n: b for n, b in module._buffers.items() if n not in hidden}
+        for name, tensor in (module._parameters | buffers).items():
+            if tensor is not None:
+                yield prefix + name, tensor
 
 
 def _loads(hook: Any) -> bool:
@@ -146,11 +182,27 @@ def _find_empty(module: nn.Module, loader: Any) -> Iterator[_Place]:
                     yield held, name, f"{path}.{name}" if path else name
 
 
+def _find_loader(model: nn.Module, name: str) -> tuple[Any, str]:
+    """Find the hook that loads a tensor, if any, and its name below the hook's module."""
+    path, _, below = name.rpartition(".")
+    while True:
+        for loader in _find_loaders(model.get_submodule(path)):
+            if "." not in below or loader.place_submodules:
+                return loader, below
+        if not path:
+            return None, below
+        path, _, last = path.rpartition(".")
+        below = f"{last}.{below}"
+
+
 def _load(loader: Any, path: str, empty: Tensor) -> Tensor:
     if type(empty) not in (Tensor, nn.Parameter):
         raise StructureError(
             f"weights must be quantised or offloaded, not both, got {path!r} of class "
             f"{type(empty).__name__} on the meta device. Load the model without device_map."
         )
-    kept: Tensor = loader.weights_map[path].detach()
+    try:
+        kept: Tensor = loader.weights_map[path].detach()
+    except KeyError:
+        raise _refuse_empty(path) from None
     return kept.to(loader.execution_device, empty.dtype)

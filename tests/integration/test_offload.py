@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model
 from torch.testing import assert_close
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import smidgen
 from smidgen.errors import ArgumentError, StructureError
@@ -132,6 +132,20 @@ def test_an_adapter_that_was_left_empty_is_refused_by_name(way, tmp_path):
     for which in ("lora", "last"):
         with pytest.raises(StructureError, match=r"must be loaded, got '.*weight'"):
             run(model, which, "kron")
+
+
+def test_a_tied_head_is_refused_though_offloading_hides_the_tie(tmp_path):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16)
+    model = to_files(GPT2LMHeadModel(config).eval(), tmp_path)
+    subset = smidgen.select.named(model, "lm_head.weight")
+    problem = smidgen.Problem(
+        model, forward=lambda model, batch: model(**batch).logits[:, -1]
+    )
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
+    with pytest.raises(
+        StructureError, match="got 'lm_head', which is tied to the embeddings"
+    ):
+        smidgen.fit.laplace(problem, [batch], subset, progress=False)
 
 
 def test_a_posterior_moves_between_plain_and_offloaded(way, tmp_path):

@@ -63,7 +63,11 @@ from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
-from smidgen.runtime.storage.offload import read_parameter, refuse_empty_weights
+from smidgen.runtime.storage.offload import (
+    read_parameter,
+    refuse_empty_weights,
+    refuse_hidden_tie,
+)
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
 from smidgen.weights.subset import Subset, check_subset
@@ -295,6 +299,7 @@ def check_fit(
             "smidgen.select.sparse_kfac."
         )
     refuse_empty_weights(model)
+    refuse_hidden_tie(model, [path for block in blocks for path in block.layer.modules])
     for name in (name for block in blocks for name in block.layer.shapes):
         if not torch.isfinite(read_parameter(model, name)).all():
             raise DataError(

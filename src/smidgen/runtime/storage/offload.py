@@ -7,7 +7,7 @@ alone what a pass has put there. accelerate itself is not imported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from typing import Any
 
@@ -111,6 +111,22 @@ def refuse_empty_weights(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_meta and _find_loader(model, name)[0] is None:
             raise _refuse_empty(name)
+
+
+def refuse_hidden_tie(model: nn.Module, paths: Collection[str]) -> None:
+    """Refuse an offloaded head of a language model whose weight is that of its embeddings."""
+    # Offloading makes two parameters of it, and a draw would change one of them.
+    tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if tied is not True or not is_offloaded(model):
+        return
+    find_head = getattr(model, "get_output_embeddings", lambda: None)
+    head = find_head()
+    for path in paths:
+        if model.get_submodule(path) is head:
+            raise StructureError(
+                f"a chosen layer must have weights of its own, got {path!r}, which is tied to "
+                "the embeddings though offloading hides it. Choose other layers."
+            )
 
 
 def _refuse_empty(name: str) -> StructureError:

@@ -16,8 +16,8 @@ from smidgen.runtime.storage.offload import (
     list_in_memory,
     read_parameter,
     read_weights,
-    require_loaded,
     refuse_empty_weights,
+    require_loaded,
 )
 
 CPU = torch.device("cpu")

@@ -6,6 +6,8 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 SOLVER = {"rtol": 1e-5, "atol": 1e-7}
 # The same quantity from another library, in float64, summed in another order.
 PEER = {"rtol": 1e-8, "atol": 1e-10}
+# Activations rounded to 8 bits in every layer, against plain ones: of the largest number.
+EIGHT_BITS = 0.02
 # float32 factors and eigenvectors against float64.
 SINGLE = {"rtol": 2e-4, "atol": 2e-6}
 # Quadrature or a normal approximation of a sigmoid: how far the probit may be off.

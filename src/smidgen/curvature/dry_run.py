@@ -24,9 +24,15 @@ from smidgen.errors import DataError, reason
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import find_site
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
 from smidgen.weights.affine.kinds import LAYER_KINDS
+
+
+def pretending() -> FakeTensorMode:
+    """Have torch compute shapes alone; weights that stay as they are count by theirs."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @dataclass(frozen=True)
@@ -122,10 +128,10 @@ def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
     problem = problem.on_shadow()
     model = problem.model
     try:
-        with preserve_random_state(model), torch.enable_grad(), FakeTensorMode():
-            tensors = {n: pretend(p) for n, p in model.named_parameters()}
-            notes = _Notes({t.untyped_storage()._cdata for t in tensors.values()})
-            tensors |= {n: pretend(b) for n, b in model.named_buffers()}
+        with preserve_random_state(model), torch.enable_grad(), pretending():
+            tensors = pretend_tensors(model)
+            weights = (tensors[n] for n, _ in model.named_parameters() if n in tensors)
+            notes = _Notes({t.untyped_storage()._cdata for t in weights})
             packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
             with _note_runs(model, notes), packing:
                 shown = tree_map_only(Tensor, pretend, batch)
@@ -180,6 +186,12 @@ def _see(
     if torch.is_grad_enabled() and not out.requires_grad:
         return out.detach().requires_grad_().clone()
     return out
+
+
+def pretend_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Make such tensors of all weights and buffers, but packed ones: torch sees their shapes."""
+    weights = {n: pretend(p) for n, p in model.named_parameters() if not is_quantised(p)}
+    return weights | {n: pretend(b) for n, b in model.named_buffers()}
 
 
 def pretend(tensor: Tensor) -> Tensor:

@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from smidgen.curvature.dry_run import pretend
+from smidgen.curvature.dry_run import pretend, pretend_tensors, pretending
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import find_site
+from smidgen.runtime.storage.offload import read_offloaded
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage, find_opaque
 from smidgen.weights.head import Head, find_head
@@ -169,8 +170,8 @@ def _find_bare_matrices(
             for name, value in module._parameters.items():
                 full = f"{path}.{name}".lstrip(".")
                 bare = value is not None and full not in known
-                if bare and value.dim() > 1 and value.is_floating_point():
-                    matrices[full] = value
+                if bare and value.dim() > 1 and not is_quantised(value):
+                    matrices[full] = read_offloaded(shadow, full, value)
     return matrices
 
 
@@ -196,9 +197,8 @@ def _passing(batch: Batch) -> _Pass:
 
 def _rehearsal(batch: Batch) -> _Pass:
     def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
-        with FakeTensorMode():
-            tensors = {n: pretend(p) for n, p in shadow.model.named_parameters()}
-            tensors |= {n: pretend(b) for n, b in shadow.model.named_buffers()}
+        with pretending():
+            tensors = pretend_tensors(shadow.model)
             bare = {n: pretend(value).requires_grad_() for n, value in matrices.items()}
             shown = tree_map_only(Tensor, pretend, batch)
             return shadow.outputs(shown, tensors | bare), bare

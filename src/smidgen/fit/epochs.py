@@ -55,6 +55,12 @@ def backward(
     if loss_and_rows is None:
         return 0.0, 0
     loss, rows = loss_and_rows
+    if not loss.requires_grad:
+        raise DataError(
+            "the outputs must be differentiable in the weights that are trained, got outputs "
+            "without a gradient. Take .detach() and torch.no_grad() out of the forward; "
+            "layers whose activations are quantised let no gradient through."
+        )
     (loss / share).backward()
     return float(loss.detach()), rows
 

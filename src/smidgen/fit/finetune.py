@@ -42,6 +42,7 @@ from smidgen.runtime.checkpoint import (
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.memory import count_bytes
+from smidgen.runtime.storage.offload import require_loaded
 from smidgen.types import Batch
 from smidgen.weights.delta import Delta
 from smidgen.weights.head import Head, find_certain_head, find_head
@@ -154,6 +155,7 @@ def finetune(
     if subset is not None:
         check_subset(subset)
     problem = as_problem(model)
+    require_loaded(problem.model, "fine-tuning")
     loader = ResumableLoader(batches)
     if subset is not None:
         subset = _with_head(problem.model, subset, settings.head)

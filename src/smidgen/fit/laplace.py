@@ -62,6 +62,11 @@ from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import track
+from smidgen.runtime.storage.offload import (
+    read_parameter,
+    refuse_empty_weights,
+    refuse_hidden_tie,
+)
 from smidgen.types import Batch, Reduce
 from smidgen.weights.affine.share import warn_of_little_covered
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -294,8 +299,10 @@ def check_fit(
             f"entries. Use structure={' or '.join(map(repr, able))}, or choose with "
             "smidgen.select.sparse_kfac."
         )
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
+    refuse_empty_weights(model)
+    refuse_hidden_tie(model, [path for block in blocks for path in block.layer.modules])
+    for name in (name for block in blocks for name in block.layer.shapes):
+        if not torch.isfinite(read_parameter(model, name)).all():
             raise DataError(
                 f"the model's weights must be finite, got NaN or infinity in {name!r}. "
                 "Train or load it again."
@@ -317,9 +324,9 @@ def _surely_fits(
     # here that `refuse_too_large` would refuse. A number has at most 8 bytes. Sums, copies and
     # the workspace of a decomposition are at most 7 times what is stored (2 of factors and 5
     # of `eigh`), and the Jacobians of B examples with their squares 2B times. The search for
-    # NaN takes at most 11 bytes for each entry of the largest parameter.
+    # NaN takes at most 11 bytes for each entry of the largest chosen layer.
     stored = STRUCTURES[structure].count_stored(blocks, rank)
-    largest = max(parameter.numel() for parameter in problem.model.parameters())
+    largest = max(block.layer.outputs * block.layer.inputs for block in blocks)
     return max(8 * (7 + 2 * examples) * stored, 11 * largest) <= available
 
 

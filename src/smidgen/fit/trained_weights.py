@@ -47,11 +47,18 @@ class AllWeights:
 
     def values(self) -> dict[str, Tensor]:
         """Copy all that is trained, for `assign`."""
-        return {n: v.clone() for n, v in self.problem.model.state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in self._changing().items()}
 
     def assign(self, values: Mapping[str, Tensor]) -> None:
         """Put back what `values` copied."""
-        self.problem.model.load_state_dict(values)
+        with torch.no_grad():
+            for name, tensor in self._changing().items():
+                tensor.copy_(values[name])
+
+    def _changing(self) -> dict[str, Tensor]:
+        model = self.problem.model
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        return trained | dict(model.named_buffers())
 
     def result(self) -> tuple[nn.Module, None]:
         """The trained copy; it has no delta."""

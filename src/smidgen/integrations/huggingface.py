@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.runtime.writing.claim import RUN_NOTE
 
 # Everything save_pretrained of a model and a tokenizer may write.
@@ -263,11 +265,23 @@ def save_model(
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
     with new_folder(folder, overwrite=overwrite) as work, silence():
-        model.save_pretrained(work)
+        _without_tag(model).save_pretrained(work)
         tokenizer.save_pretrained(work)
         # Somebody may have written there meanwhile.
         refuse_taken_model(folder, overwrite=overwrite)
     return folder
+
+
+def _without_tag(model: PreTrainedModel) -> PreTrainedModel:
+    """Take the tag of a quantised file off a model whose weights it unpacked, as from GGUF."""
+    # transformers would refuse to save it. The modules are the same; nothing is copied.
+    tagged = getattr(model, "hf_quantizer", None) is not None
+    if not tagged or any(map(is_quantised, model.parameters())):
+        return model
+    plain = copy(model)
+    vars(plain).update(hf_quantizer=None, config=deepcopy(model.config))
+    del plain.config.quantization_config
+    return plain
 
 
 @contextmanager

@@ -35,6 +35,8 @@ from smidgen.runtime.shadow import (
     shadow_values,
     swap_tensors,
 )
+from smidgen.runtime.storage.offload import find_working_device
+from smidgen.runtime.storage.quantised import is_quantised, refuse_cuts
 from smidgen.types import Batch, Forward
 
 Result = TypeVar("Result")
@@ -92,7 +94,7 @@ class Problem:
     def on_lent_shadow(self) -> Iterator[Self]:
         """Pose the problem on a shadow that is given back, for passes that replace no weights."""
         # Made anew only where the model, or the shadow last given back, has changed.
-        with lend_shadow(self.model, self.forward) as (model, forward):
+        with lend_shadow(self.model, self.forward) as (model, forward), refuse_cuts(model):
             yield (
                 self if model is self.model else replace(self, model=model, forward=forward)
             )
@@ -141,9 +143,10 @@ class Problem:
     def depends_on(self, batch: Batch, names: Collection[str] | None = None) -> bool:
         """Whether some of these parameters, or any at all, affect the outputs of a batch."""
         nothing = {
-            name: torch.full((), torch.nan, dtype=p.dtype, device=p.device).expand(p.shape)
+            name: torch.full((), torch.nan, dtype=p.dtype, device=device).expand(p.shape)
             for name, p in self.model.named_parameters()
-            if p.is_floating_point() and (names is None or name in names)
+            if not is_quantised(p) and (names is None or name in names)
+            for device in [self.device if p.is_meta else p.device]
         }
         try:
             with swap_tensors(self.model, nothing):
@@ -222,8 +225,8 @@ class Problem:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's first parameter lives."""
-        return next(self.model.parameters(), torch.empty(0)).device
+        """Where the model's first parameter is when it is used."""
+        return find_working_device(self.model)
 
     @property
     def working_type(self) -> torch.dtype:

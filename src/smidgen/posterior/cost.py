@@ -35,7 +35,6 @@ class Setting:
     itemsize: int  # bytes of a number in the working type
     columns: int  # backward passes for each batch of a fit
     directions: int  # backward passes for each batch of a prediction
-    checked_bytes: int  # what the search for NaN takes
     rank: int  # deviations that SWAG keeps
     most_vectors: int | None = None  # of a Kronecker factor; by default of wide sides only
     body: Subset | None = None  # other layers, which join Laplace's without curvature
@@ -51,12 +50,10 @@ class Setting:
         """Derive from a problem what a fit and `predict` would do."""
         likelihood = problem.likelihood
         link = likelihood.settle_link(Link(top=top))
-        checked = (p.numel() * (p.itemsize + 3) for p in problem.model.parameters())
         return cls(
             problem.working_type.itemsize,
             likelihood.settle_draws(draws) or likelihood.root_count,
             likelihood.direction_count(link.name, link.followed),
-            max(checked, default=0),
             rank,
         )
 

@@ -17,7 +17,7 @@ and the sums of its structure in fp64: Σ 8(n² + m²), Σ 8D or 8D². The graph
 time of the last direction's work. After the pass come the eigenvectors in fp64 beside the
 sums, the decomposition of the largest factor, and the copy in the working type. Two terms
 more were found by measuring: a fit first looks for NaN, which takes three bytes and a copy
-of each entry of the largest parameter; and malloc gives activations back late, so that 0.4
+of each entry of the largest chosen layer; and malloc gives activations back late, so that 0.4
 of graph, inputs and swing stay taken throughout (glibc, MiniLM; without it the sum above is
 within 6 % of what the process holds).
 """
@@ -76,7 +76,7 @@ def laplace_cost(
     return Cost(
         weights=kind.size,
         stored_bytes=operators + sum(tensor.nbytes for tensor in indices.values()),
-        fit_peak_bytes=max(fit, setting.checked_bytes),
+        fit_peak_bytes=max(fit, _search_peak(model, kind.blocks)),
         tune_peak_bytes=kind.predict_peak(setting.directions, _GRID_SIZE) + kind.slack,
         predict_peak_bytes=kind.predict_peak(setting.directions, 1) + kind.slack,
         activation_bytes=kind.activations + kind.slack,
@@ -84,6 +84,13 @@ def laplace_cost(
         pass_work=kind.pass_work(setting.columns),
         final_work=kind.final_work(),
     )
+
+
+def _search_peak(model: nn.Module, blocks: Sequence[LayerBlock]) -> int:
+    """Bytes that the search for NaN in the chosen layers takes."""
+    names = (name for block in blocks for name in block.layer.shapes)
+    searched = map(model.get_parameter, names)
+    return max((p.numel() * (p.itemsize + 3) for p in searched), default=0)
 
 
 class _Structure(ABC):

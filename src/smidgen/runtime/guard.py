@@ -27,6 +27,8 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure, unwrap
 from smidgen.runtime.sites.experts import EXPERTS_MARK
 from smidgen.runtime.sites.rewrites import SITED, open_sites
+from smidgen.runtime.storage.offload import list_in_memory, read_weights
+from smidgen.runtime.storage.quantised import list_parts
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -46,7 +48,7 @@ _WRAPPED = "attribute 'module'", "attribute '_orig_mod'"
 def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
     """Hash (SHA-256) names, types, shapes and bytes of all weights and persistent buffers."""
     digest = hashlib.sha256()
-    for name, value in sorted(unwrap(model).state_dict().items()):
+    for name, value in read_weights(unwrap(model)):
         if name in without:
             continue
         if not isinstance(value, Tensor):
@@ -63,19 +65,19 @@ def quick_fingerprint(model: nn.Module) -> str:
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
     model = unwrap(model)
     structure = find_structure(model)
-    state, known = _read_state(model, structure), _KNOWN.get(model)
+    state, known = _read_weights(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
         return known[1]
     digest = fingerprint(model)
     # Of weights that another thread wrote meanwhile, the hash is of neither state.
-    if _is_same(_read_state(model, structure), state):
+    if _is_same(_read_weights(model, structure), state):
         _KNOWN[model] = state, digest
     return digest
 
 
-def _read_state(model: nn.Module, structure: Structure | None) -> _State:
+def _read_weights(model: nn.Module, structure: Structure | None) -> _State:
     if structure is None:
-        tensors = [*model.parameters(), *model.buffers()]
+        tensors = [part for each in list_in_memory(model) for part in list_parts(each)]
         probe = _Probe(tensors)
     else:
         tensors = structure.tensors

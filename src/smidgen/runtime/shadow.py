@@ -31,6 +31,12 @@ from torch.nn.utils import parametrize
 from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
 from smidgen.runtime.keeping.structure import list_modules, unwrap
+from smidgen.runtime.storage.offload import HOOK, shadow_hook
+from smidgen.runtime.storage.quantised import (
+    is_class_of_its_own,
+    settle_attributes,
+    share_quantised,
+)
 
 # Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
@@ -151,15 +157,19 @@ class _Shadowing:
         vars(self.shadows[id(model)])[_MARK] = origin
 
     def _detach_parameters(self, module: nn.Module) -> None:
-        for parameter in list(module._parameters.values()):
-            # Quantised weights, which need no gradient, would lose their state.
-            if parameter is None or not parameter.requires_grad:
+        held = [p for p in list(module._parameters.values()) if p is not None]
+        # A layer of quantised weights writes to all its parameters.
+        written = any(is_class_of_its_own(p) for p in held)
+        for parameter in held:
+            if id(parameter) in self.tensors or not (parameter.requires_grad or written):
                 continue
-            if id(parameter) not in self.tensors:
-                detached = parameter.detach()
-                if type(parameter) is nn.Parameter:
-                    detached = nn.Parameter(detached, requires_grad=False)
-                self.tensors[id(parameter)] = detached
+            if is_class_of_its_own(parameter):
+                self.tensors[id(parameter)] = share_quantised(parameter)
+                continue
+            detached = parameter.detach()
+            if type(parameter) is nn.Parameter:
+                detached = nn.Parameter(detached, requires_grad=False)
+            self.tensors[id(parameter)] = detached
 
     def _copy_containers(self, modules: Iterable[nn.Module]) -> None:
         """Give modules lists, dicts and sets of their own: a pass may write to them."""
@@ -201,7 +211,9 @@ class _Shadowing:
         for name, value in attributes.items():
             if type(value) in _ATOMS:
                 continue
-            if name not in _OF_EVERY_MODULE:
+            if name == HOOK:
+                attributes[name] = shadow_hook(value)
+            elif name not in _OF_EVERY_MODULE:
                 attributes[name] = self.rebuild(value)
             elif not value:
                 # Empty, as most hooks: a shadow gets its own, for hooks of ours.
@@ -213,6 +225,7 @@ class _Shadowing:
                 attributes[name] = copy(value)
         # A module compiled in place runs as it is written.
         attributes.pop("_compiled_call_impl", None)
+        settle_attributes(attributes)
         vars(shadow).update(attributes)
         self._copy_slots(module, shadow)
         if isinstance(shadow, nn.RNNBase):

@@ -29,6 +29,7 @@ from smidgen.runtime.artifact import (
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.keeping.structure import unwrap
 from smidgen.runtime.reading import convert_json
+from smidgen.runtime.storage.offload import require_loaded
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
 
@@ -99,6 +100,7 @@ class Delta:
             StoreError: If this is not the base model, or already carries a delta.
         """
         model = unwrap(model)
+        require_loaded(model, "a delta")
         _refuse_second(model)
         digest = fingerprint(model, without=self._free())
         if digest != self.fingerprint:

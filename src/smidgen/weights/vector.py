@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import SubsetError
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.storage.offload import read_offloaded
 from smidgen.weights.subset import Subset, Whole
 
 
@@ -128,4 +129,4 @@ def find_parameters(model: nn.Module, subset: Subset) -> dict[str, Tensor]:
                 f"subset was chosen from another model: {name!r} of shape "
                 f"{subset.universe[name]}, and {here}. Choose one from this model."
             )
-    return {name: known[name] for name in subset.parts}
+    return {name: read_offloaded(model, name, known[name]) for name in subset.parts}

@@ -1,6 +1,6 @@
 """The slow, exact side of a verification: autograd Jacobians with respect to the weights.
 
-No taps and no hooks: the model runs on copies of its weights, in fp64 where it can, and
+No taps and no hooks: the model runs on copies of its weights, in fp64 where all can be cast, and
 every output of every example is back-propagated separately.
 """
 
@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_map_only
 
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.storage.offload import read_parameter
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
 
@@ -42,11 +44,14 @@ def exact_jacobians(
     problem: SettledProblem, batches: Sequence[Batch], blocks: Sequence[LayerBlock]
 ) -> ExactJacobians:
     """Back-propagate every labelled output separately, in fp64 if the model can run in it."""
-    try:
-        return _differentiate(problem, batches, blocks, torch.float64)
-    except (RuntimeError, TypeError):
-        # A forward pass that names a type, or a device without fp64.
-        return _differentiate(problem, batches, blocks, None)
+    # What is packed or offloaded cannot be cast.
+    if not any(p.is_meta or is_quantised(p) for p in problem.model.parameters()):
+        try:
+            return _differentiate(problem, batches, blocks, torch.float64)
+        except (RuntimeError, TypeError):
+            # A forward pass that names a type, or a device without fp64.
+            pass
+    return _differentiate(problem, batches, blocks, None)
 
 
 def _differentiate(
@@ -59,9 +64,13 @@ def _differentiate(
         copy = tensor.detach().clone()
         return copy.to(dtype) if dtype and copy.is_floating_point() else copy
 
-    tensors = {n: cast(p) for n, p in problem.model.named_parameters()}
-    tensors |= {n: cast(b) for n, b in problem.model.named_buffers()}
-    leaves = {name: tensors[name] for block in blocks for name in block.layer.shapes}
+    model = problem.model
+    names = [name for block in blocks for name in block.layer.shapes]
+    leaves = {name: cast(read_parameter(model, name)) for name in names}
+    tensors = dict(leaves)
+    if dtype is not None:
+        others = (*model.named_parameters(), *model.named_buffers())
+        tensors |= {n: cast(t) for n, t in others if n not in leaves}
     for leaf in leaves.values():
         leaf.requires_grad_()
     pieces: dict[str, list[Tensor]] = {block.layer.name: [] for block in blocks}

@@ -37,6 +37,7 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -346,7 +347,7 @@ def _error(ours: Tensor, exact: Tensor, least: float) -> float:
 
 
 def _tolerance(model: nn.Module) -> float:
-    sizes = [p.itemsize for p in model.parameters() if p.is_floating_point()]
+    sizes = [p.itemsize for p in model.parameters() if not is_quantised(p)]
     return _TOLERANCES[max(2, min(sizes))]
 
 

@@ -322,11 +322,20 @@ def test_bad_arguments_are_named(change, error, message):
 def test_nan_weights_are_refused_by_name():
     model, _ = Case("mlp", mlp, 2, vectors).make()
     subset = smidgen.select.last_layer(model)
-    model[0].weight.data[0, 0] = torch.nan
-    with pytest.raises(DataError, match="NaN or infinity in '0.weight'"):
+    (name,) = (part for part in subset.parts if part.endswith("weight"))
+    model.get_parameter(name).data[0, 0] = torch.nan
+    with pytest.raises(DataError, match=f"NaN or infinity in '{name}'"):
         smidgen.fit.laplace(model, loader(), subset)
-    with pytest.raises(ArgumentError, match="NaN in '0.weight'"):
+    with pytest.raises(ArgumentError, match=f"NaN in '{name}'"):
         smidgen.select.sparse_kfac(model, percent=10)
+
+
+def test_nan_below_the_chosen_layers_is_seen_in_the_outputs():
+    model, _ = Case("mlp", mlp, 2, vectors).make()
+    subset = smidgen.select.last_layer(model)
+    model[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(DataError, match="outputs contain NaN or infinity"):
+        smidgen.fit.laplace(model, loader(), subset)
 
 
 @pytest.mark.parametrize("percent", [0, 101, -3, float("nan")])

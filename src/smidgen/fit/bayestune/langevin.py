@@ -29,6 +29,7 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.loader import ResumableLoader
 from smidgen.runtime.progress import count_batches
+from smidgen.runtime.storage.offload import require_loaded
 from smidgen.types import Batch
 from smidgen.weights.affine import ceil_fraction, require_coverage
 from smidgen.weights.head import Head, find_head
@@ -251,6 +252,7 @@ def _find_moving(
     model: nn.Module, subset: Subset | None, head: Head
 ) -> tuple[Subset, frozenset[str]]:
     """Find what moves, and the names of what moves without a prior."""
+    require_loaded(model, "BayesTune")
     if subset is None:
         universe = require_coverage(model).universe
         subset = Subset(universe, {name: Whole() for name in universe})

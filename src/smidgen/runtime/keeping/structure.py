@@ -6,8 +6,8 @@ by identity, so the check is exact and takes about a microsecond a module. Value
 change; where they are stored may not.
 
 Where that cannot be told, nothing is kept: scripted modules and modules with slots, tensors of
-classes of their own, attributes that lead back to the model. The last because a structure lives
-as long as its model, and must not hold it.
+classes of their own or without numbers, attributes that lead back to the model. The last
+because a structure lives as long as its model, and must not hold it.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class Structure:
             self._visit_attributes(module)
         self._modules = modules[1:]
         self.tensors = _find_tensors(modules)
+        if any(tensor.is_meta for tensor in self.tensors):
+            raise _NotKept
         # Other tensors in the same place, and which of them a shadow has detached.
         self._places = [tensor.detach() for tensor in self.tensors]
         self._trained = list(map(_REQUIRES_GRAD, self.tensors))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.storage.offload import read_parameter
 from smidgen.weights.affine import require_coverage
 
 
@@ -27,7 +28,7 @@ def iterate_magnitudes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Score one parameter after another, so that no copy of the model is kept."""
     model = unwrap(model)
     for name in require_coverage(model).universe:
-        scores = model.get_parameter(name).detach().abs().double().cpu()
+        scores = read_parameter(model, name).abs().double().cpu()
         if scores.isnan().any():
             raise ArgumentError(
                 f"model must have finite weights, got NaN in {name!r}. Train or load it "

@@ -10,6 +10,7 @@ from torch import nn
 
 from smidgen.errors import StructureError, require_kind
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Shape
 from smidgen.weights.affine.kind import Matrix
 from smidgen.weights.affine.kinds import find_matrices
@@ -220,18 +221,20 @@ def _find_objection(
     matrices: tuple[Matrix, ...] | str,
 ) -> str | None:
     """Say why a module, or what it has beside its matrices, is no affine layer; None if it is."""
+    own = dict(module.named_parameters(recurse=False))
+    if "weight" in own and is_quantised(own["weight"]):
+        return "its weight is packed or quantised"
     if isinstance(matrices, str):
         return matrices
     if any(isinstance(m, nn.MultiheadAttention) for m in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
-    own = dict(module.named_parameters(recurse=False))
     known = {name for matrix in matrices for name in (matrix.weight, matrix.bias)}
     if "weight" in known and "weight" not in own:
         return f"its parameters are {', '.join(own)}, not weight and bias"
     parameters = dict(module.named_parameters())
     for matrix in matrices:
         weight = parameters[matrix.weight]
-        if weight.dim() != matrix.axes or not weight.is_floating_point():
+        if weight.dim() != matrix.axes or is_quantised(weight):
             return "its weight is packed or quantised"
     if all(matrix.site for matrix in matrices):
         more = ", ".join(name for name in own if name not in known)

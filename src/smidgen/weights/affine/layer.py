@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.storage.offload import read_parameter
 from smidgen.types import Shape
 from smidgen.weights.subset import Block, Entries, Part
 
@@ -78,7 +79,7 @@ class AffineLayer:
 
     def matrix(self, model: nn.Module) -> Tensor:
         """Return W as n × m, detached."""
-        return self.as_matrix(unwrap(model).get_parameter(self.weight).detach())
+        return self.as_matrix(read_parameter(unwrap(model), self.weight))
 
     def as_matrix(self, stored: Tensor) -> Tensor:
         """Write a tensor of the weight's stored shape as n × m."""

@@ -32,11 +32,7 @@ def warn_of_little_covered(model: nn.Module, subset: Subset) -> None:
     covered = coverage(model).universe
     inside, outside = 0, Counter[str]()
     for name, parameter in model.named_parameters():
-        if (
-            parameter.dim() < 2
-            or id(parameter) in tables
-            or not parameter.is_floating_point()
-        ):
+        if parameter.dim() < 2 or id(parameter) in tables:
             continue
         if name in covered:
             inside += parameter.numel()

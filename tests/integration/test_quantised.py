@@ -39,6 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated:UserWarning"),
     # PEFT keeps the head as it was beside the trained one, and never runs it.
     pytest.mark.filterwarnings("ignore:1 chosen layers never ran"),
+    # A quantised base is none of the layers that can be chosen.
+    pytest.mark.filterwarnings("ignore:only .* of the model.s"),
 ]
 
 BASES = {

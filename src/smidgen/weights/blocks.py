@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import StructureError
 from smidgen.weights.affine import AffineLayer, coverage
-from smidgen.weights.subset import Block, Subset, Whole
+from smidgen.weights.subset import Block, Entries, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +100,14 @@ def _make_block(layer: AffineLayer, subset: Subset) -> LayerBlock | None:
     weight = subset.parts.get(layer.weight)
     bias_rows = None
     if layer.bias is not None and layer.bias in subset.parts:
-        # Experts' biases have two axes, and may be a block themselves.
-        bias_rows = subset.indices(layer.bias)
+        bias = subset.parts[layer.bias]
+        if isinstance(bias, Whole):
+            bias_rows = torch.arange(layer.outputs)
+        elif isinstance(bias, Entries):
+            bias_rows = bias.indices
+        else:
+            # Experts' biases have two axes, and may be a block themselves.
+            bias_rows = subset.indices(layer.bias)
     if weight is None:
         if bias_rows is None:
             return None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.weights.affine import AffineLayer, coverage, require_coverage
 from smidgen.weights.origin import combine_origins
-from smidgen.weights.subset import Block, Subset, Whole
+from smidgen.weights.subset import Block, Entries, Subset, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,14 @@ def _make_block(layer: AffineLayer, subset: Subset) -> LayerBlock | None:
     weight = subset.parts.get(layer.weight)
     bias_rows = None
     if layer.bias is not None and layer.bias in subset.parts:
-        # Experts' biases have two axes, and may be a block themselves.
-        bias_rows = subset.indices(layer.bias)
+        bias = subset.parts[layer.bias]
+        if isinstance(bias, Whole):
+            bias_rows = torch.arange(layer.outputs)
+        elif isinstance(bias, Entries):
+            bias_rows = bias.indices
+        else:
+            # Experts' biases have two axes, and may be a block themselves.
+            bias_rows = subset.indices(layer.bias)
     if weight is None:
         if bias_rows is None:
             return None

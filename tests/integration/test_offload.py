@@ -198,6 +198,10 @@ def test_what_writes_to_weights_is_refused(tmp_path):
         StructureError, match="fine-tuning needs a model that holds its weights"
     ):
         smidgen.fit.finetune(model, texts(), progress=False)
+    with pytest.raises(
+        StructureError, match="BayesTune needs a model that holds its weights"
+    ):
+        smidgen.fit.langevin(model, texts(), progress=False)
     base = plain()
     subset = choose(base, "sparse")
     delta = smidgen.make_delta(base, subset, torch.ones(subset.size), {})

@@ -11,7 +11,9 @@ _COVERING = {
     "conformance/test_selectors.py": """
         select/last_layer select/named select/ranking select/registry
     """,
-    "integration/test_answers_cli.py": "cli/options/source integrations/answers/folder",
+    "integration/test_answers_cli.py": """
+        cli/options/source integrations/answers/folder runtime/writing/answers_note
+    """,
     "integration/test_causal.py": "integrations/causal",
     "integration/test_cli.py": """
         cli/app cli/console cli/evaluate cli/finetune cli/fit cli/options/lists

@@ -11,13 +11,15 @@ from transformers import BertForSequenceClassification
 
 import smidgen
 from smidgen.cli import main
-from smidgen.integrations.answers import make_answer_loader, read_prompts
+from smidgen.integrations.answers import Answers, make_answer_loader, read_prompts
 from smidgen.integrations.answers.folder import load_language_model
 from tests.support.tiny import bert_config, byte_tokenizer, saved, tiny_llama
+from tests.support.tiny_gguf import save_gguf
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 
 PROMPT = r"Review: {sentence}\nSentiment:"
+ONE = (" positive", " negative")
 ASKED = ["--prompt", PROMPT, "--choices", "positive,negative"]
 
 
@@ -143,3 +145,29 @@ def test_what_does_not_go_together_is_refused(world, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "answers.json").write_text("{}")
     refuse("whose answers.json cannot be read", "fit", tmp_path / "empty")
+
+
+def test_an_adapter_of_a_gguf_file_is_tuned_and_tuned_further(world, tmp_path, capsys):
+    model = tiny_llama(tied=True).float()
+    (tmp_path / "packed").mkdir()
+    save_gguf(tmp_path / "packed" / "tiny.gguf", model, byte_tokenizer())
+    files = [
+        "--train",
+        world / "val.tsv",
+        "--val",
+        world / "test.tsv",
+        "--label",
+        "verdict",
+    ]
+    files += ["--max-length", 40, "--epochs", 1, "--lora-rank", 1]
+    asked = [*ASKED, "--gguf", "tiny.gguf", "--out", tmp_path / "tuned"]
+    assert not run("finetune", tmp_path / "packed", *asked, *files)
+    assert not run("finetune", tmp_path / "tuned", *files, "--out", tmp_path / "further")
+    note = json.loads((tmp_path / "further" / "answers.json").read_text())
+    assert (note["base"], note["gguf"]) == (str(tmp_path / "packed"), "tiny.gguf")
+    found = load_language_model(tmp_path / "further")
+    assert found.answers == Answers("Review: {sentence}\nSentiment:", ONE)
+    base = found.model.get_base_model()
+    embedding = base.get_input_embeddings().weight
+    assert torch.equal(embedding, model.get_input_embeddings().weight)
+    assert sum(p.requires_grad for p in base.parameters()) == 28

@@ -42,7 +42,7 @@ _COMMANDS = {
         "smidgen demo --quick",
     ),
     "finetune": _Row(
-        "Fine-tune all weights of a text classifier: the model everything else starts from.",
+        "Fine-tune all weights of a text classifier, or an adapter of a language model.",
         f"smidgen finetune MODEL {_DATA} --out finetuned",
     ),
     "bayestune": _Row(

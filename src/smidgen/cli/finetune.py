@@ -66,7 +66,7 @@ def finetune(
     say(f"Fine-tuning on {len(start.tables[0]):,} texts")
     settings = fit.FinetuneSettings(
         epochs=epochs,
-        learning_rate=learning_rate or _RATES[source.is_asked],
+        learning_rate=_RATES[source.is_asked] if learning_rate is None else learning_rate,
         patience=patience,
         stop_on=stop_on,
     )
@@ -145,7 +145,7 @@ def _prepare_classifier(source: Source, rows: _Rows, say: Steps) -> _Start:
 
 def _prepare_adapter(rank: int) -> Callable[[Source, _Rows, Steps], _Start]:
     def prepare(source: Source, rows: _Rows, say: Steps) -> _Start:
-        say(f"Loading {source.model} with an adapter of rank {rank}")
+        say(f"Loading {source.model}")
         asked = source.load_language_model().with_adapter(rank=rank, seed=rows.seed)
         loaded = TextModel.of_language_model(asked)
         first, second = (loaded.read(path, rows.columns) for path in rows.files)

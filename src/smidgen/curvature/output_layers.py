@@ -148,7 +148,7 @@ def _see(problem: Problem, run: _Pass) -> Coverage:
             return replace(covered, output_layers=(), without_output_layer=why, seen=True)
     found = {layers[path].name for path in reached}
     # A model may use fixed rows beside its head, which makes layers below reach the outputs too.
-    found &= set(getattr(problem.model, "output_layers", found))
+    found &= set(getattr(problem.model, "smidgen_output_layers", found))
     return replace(
         covered,
         output_layers=tuple(layer for layer in covered.layers if layer.name in found),

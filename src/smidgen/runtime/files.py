@@ -26,9 +26,6 @@ from safetensors import SafetensorError
 
 from smidgen.errors import StoreError, reason, system_reason
 
-ANSWERS_NOTE = "answers.json"
-"""What a folder of a language model that was fine-tuned on answers has beside its adapter."""
-
 # What a save leaves if it is killed: .smidgen-TARGET-HOST-PID-RANDOM, of a fixed length, so
 # that any name the file system takes can be written.
 _PREFIX = ".smidgen"
@@ -159,12 +156,6 @@ def sweep(target: Path) -> None:
                 os.rename(left / "old", target)
                 sync(target.parent)
             _remove(left)
-
-
-def find_answers_folder(name: str) -> Path | None:
-    """Find a folder that was fine-tuned on answers, or return None."""
-    folder = Path(name).expanduser()
-    return folder if os.path.isfile(folder / ANSWERS_NOTE) else None
 
 
 def refuse_taken(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import datasets
 import pytest
@@ -43,6 +45,7 @@ from tests.support.tiny import (
 )
 from tests.support.tolerances import EXACT, SINGLE, SOLVER
 
+PAGE = Path(__file__).parents[3] / "docs" / "methods" / "answers.md"
 TEMPLATE = "Review: {text}\nSentiment:"
 ONE = (" positive", " negative")
 SEVERAL = (" positive film", " negative", " mixed plot plot")
@@ -442,3 +445,20 @@ def test_a_half_precision_model_has_a_head_in_single(unchanged):
         )
         found = smidgen.predict(posterior, problem, batches[0])
     assert torch.isfinite(found.probs).all()
+
+
+@pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
+def test_the_code_of_its_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "dev", "test"):
+        rows = ["a fine film\tpositive", "a dull plot\tnegative"] * 4
+        Path(f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+    first, second = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    names = {"model": tiny_llama(tied=True), "tokenizer": byte_tokenizer()}
+    exec(first, names)
+    assert names["predictive"].probs.shape == (8, 2)
+    names |= {"document": "a fine film " * 9, "other_document": "a dull plot " * 9}
+    exec(second, names)
+    assert names["predictive"].class_count == 350

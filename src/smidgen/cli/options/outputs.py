@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from smidgen.cli.console import out
-from smidgen.runtime.files import ANSWERS_NOTE
+from smidgen.runtime.writing.answers_note import ANSWERS_NOTE
 from smidgen.runtime.writing.output import Input, Output, RefuseTaken
 
 if TYPE_CHECKING:

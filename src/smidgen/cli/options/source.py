@@ -14,7 +14,7 @@ from typer import Option
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import split_words
 from smidgen.errors import ArgumentError
-from smidgen.runtime.files import find_answers_folder
+from smidgen.runtime.writing.answers_note import find_answers_folder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -62,7 +62,7 @@ class AnswerModel(nn.Module):
         scaling: What the model does to its logits.
     """
 
-    output_layers = ("head",)
+    smidgen_output_layers = ("head",)
 
     def __init__(
         self,

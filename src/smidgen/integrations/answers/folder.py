@@ -29,12 +29,7 @@ from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import silence
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
 from smidgen.outputs.problem import Problem
-from smidgen.runtime.files import (
-    ANSWERS_NOTE,
-    find_answers_folder,
-    new_folder,
-    refuse_taken,
-)
+from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.reading import (
     convert_json,
     open_regular,
@@ -42,6 +37,7 @@ from smidgen.runtime.reading import (
     read_whole,
     refuse_outside,
 )
+from smidgen.runtime.writing.answers_note import ANSWERS_NOTE, find_answers_folder
 from smidgen.runtime.writing.claim import RUN_NOTE
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")

@@ -32,7 +32,7 @@ class NextTokenModel(nn.Module):
     Both are shared with the model, whose numbers are not copied.
     """
 
-    output_layers = ("head",)
+    smidgen_output_layers = ("head",)
 
     def __init__(self, parts: CausalParts) -> None:
         super().__init__()

@@ -29,6 +29,7 @@ _COVERING = {
     "integration/test_huggingface.py": """
         integrations/huggingface integrations/labels integrations/model_folder
     """,
+    "integration/test_processes.py": "runtime/processes/whole_weights",
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """

@@ -62,6 +62,8 @@ from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
+from smidgen.runtime.processes.sharded_rows import read_each_once
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -142,6 +144,7 @@ def laplace(
         settings: How the curvature is measured.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
             `accelerator.reduce`. Every process must have a batch, and gets the posterior.
+            Where there are several it must be given; rows that a sampler repeats count once.
         progress: Show a progress bar.
 
     Returns:
@@ -150,6 +153,7 @@ def laplace(
     """
     settings = fill_settings(settings, LaplaceSettings)
     _check_arguments(structure, settings, batches, subset)
+    batches = read_each_once(batches, reduce)
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
     check_fit(problem.model, structure, precision, blocks)
@@ -294,7 +298,7 @@ def check_fit(
             "smidgen.select.sparse_kfac."
         )
     for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
+        if not torch.isfinite(gather_tensor(parameter).detach()).all():
             raise DataError(
                 f"the model's weights must be finite, got NaN or infinity in {name!r}. "
                 "Train or load it again."

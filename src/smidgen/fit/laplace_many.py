@@ -32,6 +32,7 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.processes.sharded_rows import read_each_once
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock, find_blocks, restrict_subset
@@ -81,6 +82,7 @@ def laplace_many(
             "smidgen.fit.laplace for each."
         )
     check_batches(batches)
+    batches = read_each_once(batches, reduce)
     problem = as_problem(model)
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
     all_blocks = [block for chosen in blocks.values() for block in chosen]

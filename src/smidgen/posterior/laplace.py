@@ -34,6 +34,7 @@ from smidgen.posterior.base import (
 from smidgen.posterior.operator_store import pack_operators, unpack_operators
 from smidgen.posterior.output_covariance import CovarianceTerm
 from smidgen.runtime.guard import fingerprint, require_fingerprint
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset
 
@@ -142,7 +143,9 @@ class LaplacePosterior(Posterior):
             weights: dict[str, Tensor] = {}
             for block, piece in zip(blocks, pieces, strict=True):
                 for name, deviation in block.scatter(piece).items():
-                    weight = weights.get(name, model.get_parameter(name).detach())
+                    weight = weights.get(
+                        name, gather_tensor(model.get_parameter(name)).detach()
+                    )
                     # Added in the finer of the two types: a small deviation of a bf16
                     # weight should be rounded once.
                     weights[name] = (weight + deviation.to(weight.device)).to(weight.dtype)

@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure
+from smidgen.runtime.processes.whole_weights import gather_tensor, is_sharded
 from smidgen.types import Forward
 
 _Result = TypeVar("_Result")
@@ -48,7 +49,7 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
             digest.update(f"{name}|{value!r}|".encode())
             continue
         digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        flat = value.detach().cpu().contiguous().reshape(-1)
+        flat = gather_tensor(value).detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -57,6 +58,9 @@ def quick_fingerprint(model: nn.Module) -> str:
     """Hash a model, or remember its hash if no tensor was moved or written since."""
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
     structure = find_structure(model)
+    if structure is None and is_sharded(model):
+        # Processes that remember differently would wait for one another.
+        return fingerprint(model)
     state, known = _read_state(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
         return known[1]

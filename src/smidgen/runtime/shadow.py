@@ -31,6 +31,13 @@ from torch.nn.utils import parametrize
 from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
 from smidgen.runtime.keeping.structure import list_modules
+from smidgen.runtime.processes.whole_weights import (
+    drop_sharding,
+    find_plain_class,
+    gather_copy,
+    is_sharded,
+    refuse_other_shards,
+)
 
 # Where the root of a shadow has its origin.
 _MARK = "_smidgen_shadow"
@@ -137,6 +144,8 @@ class _Shadowing:
         self.rebuilt: dict[tuple[int, bool], tuple[Any, Any]] = {}
         modules = list_modules(model)
         _refuse_cached_parametrizations(modules)
+        refuse_other_shards(modules)
+        self.sharded = is_sharded(model)
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
             self._detach_parameters(module)
@@ -153,11 +162,12 @@ class _Shadowing:
     def _detach_parameters(self, module: nn.Module) -> None:
         for parameter in list(module._parameters.values()):
             # Quantised weights, which need no gradient, would lose their state.
-            if parameter is None or not parameter.requires_grad:
+            if parameter is None or not (parameter.requires_grad or self.sharded):
                 continue
             if id(parameter) not in self.tensors:
-                detached = parameter.detach()
-                if type(parameter) is nn.Parameter:
+                # Of sharded weights those just gathered for a pass are freed unasked.
+                detached = gather_copy(parameter) if self.sharded else parameter.detach()
+                if type(parameter) is nn.Parameter or self.sharded:
                     detached = nn.Parameter(detached, requires_grad=False)
                 self.tensors[id(parameter)] = detached
 
@@ -195,7 +205,7 @@ class _Shadowing:
 
     def _fill(self, module: nn.Module) -> None:
         shadow = self.shadows[id(module)]
-        attributes = dict(vars(module))
+        attributes = drop_sharding(vars(module)) if self.sharded else dict(vars(module))
         if isinstance(shadow, _Eager):
             attributes = {n: v for n, v in attributes.items() if n in _OF_EVERY_MODULE}
         for name, value in attributes.items():
@@ -346,7 +356,7 @@ def _make_empty(module: nn.Module) -> nn.Module:
     if isinstance(module, torch.jit.ScriptModule):
         # It cannot be copied without its weights.
         return deepcopy(module)
-    kind = type(module)
+    kind = find_plain_class(type(module)) or type(module)
     if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
         kind = _Eager
     shadow: nn.Module = object.__new__(kind)

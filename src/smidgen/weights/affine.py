@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError, require_kind
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
@@ -61,7 +62,7 @@ class AffineLayer:
 
     def matrix(self, model: nn.Module) -> Tensor:
         """Return W as n × m, detached."""
-        return self.as_matrix(model.get_parameter(self.weight).detach())
+        return self.as_matrix(gather_tensor(model.get_parameter(self.weight)).detach())
 
     def as_matrix(self, stored: Tensor) -> Tensor:
         """Write a tensor of the weight's stored shape as n × m."""

@@ -24,6 +24,7 @@ from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.groups import Scope, group_labels
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.types import Batch
 from smidgen.weights.blocks import find_blocks
 
@@ -149,7 +150,8 @@ def _squared_norms(posterior: LaplacePosterior, problem: Problem) -> dict[str, f
         norm = 0.0
         for name in [n for n in block.layer.shapes if n in subset.parts]:
             indices = subset.indices(name).to(problem.device)
-            weights = problem.model.get_parameter(name).detach().flatten()[indices]
+            whole = gather_tensor(problem.model.get_parameter(name)).detach()
+            weights = whole.flatten()[indices]
             norm += float(weights.double().square().sum())
         norms[block.layer.name] = norm
     return {JOINT: sum(norms.values())} if JOINT in posterior.operators else norms

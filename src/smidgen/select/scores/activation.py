@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from smidgen.curvature.accumulate import require_finite_sums
 from smidgen.curvature.taps import Tapped
 from smidgen.outputs.problem import Problem, SettledProblem
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.select.scores.passes import score_layers
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -71,6 +72,6 @@ def _grid(model: nn.Module, block: LayerBlock) -> Tensor:
     """W with the bias before its first column, (n, 1 + m), in fp64."""
     matrix = block.layer.matrix(model)
     if block.layer.bias is not None:
-        bias = model.get_parameter(block.layer.bias).detach()
+        bias = gather_tensor(model.get_parameter(block.layer.bias)).detach()
         matrix = torch.cat([bias[:, None], matrix], 1)
     return matrix.double()

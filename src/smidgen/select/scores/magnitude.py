@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.weights.affine import require_coverage
 
 
@@ -25,7 +26,7 @@ def magnitude(model: nn.Module) -> dict[str, Tensor]:
 def iterate_magnitudes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Score one parameter after another, so that no copy of the model is kept."""
     for name in require_coverage(model).universe:
-        scores = model.get_parameter(name).detach().abs().double().cpu()
+        scores = gather_tensor(model.get_parameter(name)).detach().abs().double().cpu()
         if scores.isnan().any():
             raise ArgumentError(
                 f"model must have finite weights, got NaN in {name!r}. Train or load it "

@@ -18,6 +18,7 @@ from smidgen.errors import SmidgenWarning
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.processes.sharded_rows import refuse_shard
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -33,6 +34,7 @@ def score_layers(
 ) -> dict[str, Tensor]:
     """Score every parameter of the affine layers in one pass over the data."""
     check_batches(batches)
+    refuse_shard(batches)
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})

@@ -1,6 +1,7 @@
 """Modules without a test file of their own, by the tests that cover them."""
 
 _COVERING = {
+    "conformance/test_adapters.py": "weights/adapters",
     "conformance/test_posteriors.py": """
         posterior/base posterior/laplace posterior/registry posterior/sparse
     """,

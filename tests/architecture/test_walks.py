@@ -23,7 +23,8 @@ def test_fitting_and_predicting_lead_through_few_files():
     # What refuses a wrong type is named so that nobody needs to open it. Two files came with
     # promises of their own: `runtime/shadow.py` (threads), `outputs/batches.py` (bad data).
     # With low-rank factors (`base`, `factor_sum`, `low_rank`, `jacobian`) and what is prepared
-    # once (`runtime/keeping`) there are more of them, and two for rows and weights in several
-    # processes (`runtime/processes`).
-    assert len(set(fitting) - {"errors.py"}) <= 25
+    # once (`runtime/keeping`) there are more of them, two for rows and weights in several
+    # processes (`runtime/processes`), and two for layers that no tap would see as they are
+    # (`weights/adapters.py`, `outputs/other_uses.py`).
+    assert len(set(fitting) - {"errors.py"}) <= 28
     assert len(set(predicting) - {"errors.py"}) <= 22

@@ -155,3 +155,12 @@ def pair_by_gram(deltas: Tensor, gram: Tensor) -> Tensor:
     seen = (gram @ side).reshape(batch, positions, count, rows).permute(0, 2, 1, 3)
     by_example = deltas.transpose(0, 1).flatten(2)  # (B, K, T·n)
     return by_example @ seen.flatten(2).mT
+
+
+def find_unviewed(out: Tensor) -> Tensor:
+    """Find where to hook the gradient of a layer's output: in what it is a view of, if it is."""
+    # A model that adds to a view in place takes its hooks off. F.linear gives one of (B·T, n).
+    base = out._base
+    if base is None or base.numel() != out.numel():
+        return out
+    return base if base.requires_grad and out.is_contiguous() else out

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.curvature.jacobian import Jacobian
+from smidgen.curvature.jacobian import Jacobian, find_unviewed
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
 from smidgen.outputs.likelihood import Likelihood
@@ -255,8 +255,7 @@ class Tapped:
         rows = outputs.flatten(0, -2)
         targets, kept = self.problem.read(batch, rows.detach())
         mask = self.problem.mask(batch)
-        if mask is not None:
-            mask = None if mask.all() else mask.to(outputs.device)
+        mask = None if mask is None or mask.all() else mask.to(outputs.device)
         self._slots = slots = len(rows) // len(outputs)
         return Trace(rows, targets, kept, slots, mask, self._uses, self._roots, self.blocks)
 
@@ -338,8 +337,10 @@ class Tapped:
                 out = root.clone()
                 use.root = ref(out), out._version, rows
 
+            shape = out.shape
+
             def receive(gradient: Tensor) -> None:
-                gradient = gradient.detach()
+                gradient = gradient.detach().reshape(shape)
                 if block.layer.window:
                     gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
                 if self._slots > 1:
@@ -347,7 +348,7 @@ class Tapped:
                     use.reached = reached if use.reached is None else use.reached | reached
                 use.delta = _take_columns(gradient, rows)
 
-            out.register_hook(receive)
+            find_unviewed(out).register_hook(receive)
             return out
 
         handle = module.register_forward_hook(see, with_kwargs=True)

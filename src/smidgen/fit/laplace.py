@@ -165,7 +165,7 @@ def laplace(
         if subset.claims_last:
             check_last_layer(problem, first, subset)
         with tapped(problem, blocks) as taps:
-            blocks = keep_separable_layers(taps, first)
+            blocks = keep_separable_layers(taps, problem, first)
             problem = problem.with_likelihood(taps.likelihood)
             subset = restrict_subset(subset, blocks)
             vectors = settings.backward_vectors(problem.likelihood)
@@ -335,9 +335,11 @@ def _count_examples(batch: Batch) -> int:
     return next((len(part) if part.dim() else 1 for part in tensors), 1)
 
 
-def keep_separable_layers(taps: Tapped, batch: Batch) -> tuple[LayerBlock, ...]:
+def keep_separable_layers(
+    taps: Tapped, problem: Problem, batch: Batch
+) -> tuple[LayerBlock, ...]:
     """Drop layers that mix the examples of the first batch, and warn of them; return the rest."""
-    reasons = drop_mixing_layers(taps, batch)
+    reasons = drop_mixing_layers(taps, problem, batch)
     separable = tuple(taps.blocks.values())
     if reasons:
         first_reason = next(iter(reasons.values()))

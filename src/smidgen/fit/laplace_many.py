@@ -93,7 +93,7 @@ def laplace_many(
             if subset.claims_last:
                 check_last_layer(problem, first, subset)
         with tapped(problem, hulls(list(blocks.values()))) as taps:
-            around = keep_separable_layers(taps, first)
+            around = keep_separable_layers(taps, problem, first)
             problem = problem.with_likelihood(taps.likelihood)
             vectors = settings.backward_vectors(problem.likelihood)
             sums = KroneckerAccumulator(

@@ -145,6 +145,7 @@ class _Shadowing:
         modules = list_modules(model)
         _refuse_cached_parametrizations(modules)
         refuse_other_shards(modules)
+        _refuse_unmerging(modules)
         self.sharded = is_sharded(model)
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
@@ -371,6 +372,15 @@ def _refuse_cached_parametrizations(modules: Iterable[nn.Module]) -> None:
         raise StructureError(
             "a parametrized model must be used outside torch.nn.utils.parametrize.cached(): "
             "its cache would give weights of another pass. Leave that context first."
+        )
+
+
+def _refuse_unmerging(modules: Iterable[nn.Module]) -> None:
+    # PEFT takes an adapter out of its base's weights, which are shared, in the next pass.
+    if any(vars(m).get("merged_adapters") and m.disable_adapters for m in modules):
+        raise StructureError(
+            "an adapter must not be merged while it is disabled: a pass would change the "
+            "model's weights. Call model.unmerge_adapter() first."
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from smidgen.errors import StructureError, require_kind
 from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.types import Shape
+from smidgen.weights.adapters import NeverRuns, find_adapter_objection
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 from smidgen.weights.subset import Block, Entries, Part, Subset, Whole
 
@@ -179,11 +180,13 @@ def find_opaque(model: nn.Module, covered: Coverage) -> dict[str, str]:
     return {
         path: why
         for path, why in covered.left_out.items()
-        if _may_make_outputs(modules[path]) and not holds_layer(path)
+        if _may_make_outputs(modules[path], why) and not holds_layer(path)
     }
 
 
-def _may_make_outputs(module: nn.Module) -> bool:
+def _may_make_outputs(module: nn.Module, why: str) -> bool:
+    if isinstance(why, NeverRuns):
+        return False
     matrix = any(p.dim() > 1 for p in module.parameters(recurse=False))
     return matrix and not isinstance(module, _NO_OUTPUTS)
 
@@ -197,7 +200,7 @@ def _guess_output_layer(
     order = {path: number for number, path in enumerate(modules)}
     last = max(layers, key=lambda layer: order[layer.modules[-1]])
     for path, why in left_out.items():
-        if _may_make_outputs(modules[path]) and order[path] > order[last.modules[-1]]:
+        if _may_make_outputs(modules[path], why) and order[path] > order[last.modules[-1]]:
             after = f"{path!r} comes after the last affine layer {last.name!r}"
             return (), f"{after} and cannot be chosen ({why})"
     return (last,), ""
@@ -238,6 +241,8 @@ def _find_objection(
         return f"{type(module).__name__} is not an affine layer"
     if any(isinstance(m, nn.MultiheadAttention) for m in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
+    if (why := find_adapter_objection(path, modules)) is not None:
+        return why
     parameters = dict(module.named_parameters(recurse=False))
     if set(parameters) - {"weight", "bias"} or "weight" not in parameters:
         return f"its parameters are {', '.join(parameters)}, not weight and bias"

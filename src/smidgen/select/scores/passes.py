@@ -42,7 +42,7 @@ def score_layers(
     with preserve_random_state(problem.model):
         first, data = problem.read_first(track(batches, "scoring", show=progress))
         with tapped(problem, blocks) as taps:
-            mixing = drop_mixing_layers(taps, first)
+            mixing = drop_mixing_layers(taps, problem, first)
             if mixing:
                 warnings.warn(
                     f"{len(mixing)} layers score zero: {', '.join(list(mixing)[:3])}. "

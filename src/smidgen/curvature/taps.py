@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.curvature.jacobian import Jacobian, find_unviewed
+from smidgen.curvature.jacobian import Jacobian, hook_gradient
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
 from smidgen.outputs.likelihood import Likelihood
@@ -337,10 +337,8 @@ class Tapped:
                 out = root.clone()
                 use.root = ref(out), out._version, rows
 
-            shape = out.shape
-
             def receive(gradient: Tensor) -> None:
-                gradient = gradient.detach().reshape(shape)
+                gradient = gradient.detach()
                 if block.layer.window:
                     gradient = gradient.flatten(2).mT  # (B, n, H, W) to (B, T, n)
                 if self._slots > 1:
@@ -348,7 +346,7 @@ class Tapped:
                     use.reached = reached if use.reached is None else use.reached | reached
                 use.delta = _take_columns(gradient, rows)
 
-            find_unviewed(out).register_hook(receive)
+            hook_gradient(out, receive, lambda: use.delta is None)
             return out
 
         handle = module.register_forward_hook(see, with_kwargs=True)

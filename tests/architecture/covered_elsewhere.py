@@ -1,6 +1,7 @@
 """Modules without a test file of their own, by the tests that cover them."""
 
 _COVERING = {
+    "conformance/test_adapters.py": "weights/adapters",
     "conformance/test_posteriors.py": """
         posterior/base posterior/laplace posterior/registry posterior/sparse
     """,
@@ -31,6 +32,7 @@ _COVERING = {
     "integration/test_huggingface.py": """
         integrations/huggingface integrations/labels integrations/model_folder
     """,
+    "integration/test_processes.py": "runtime/processes/whole_weights",
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """

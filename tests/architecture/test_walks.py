@@ -27,6 +27,8 @@ def test_fitting_and_predicting_lead_through_few_files():
     # in `weights/affine`), what is read of them (`sides`), and where they run (`sites`).
     # `curvature/graph_start.py` promises that models as training leaves them have the numbers
     # of plain ones, and `runtime/storage` that those whose weights are quantised or offloaded
-    # have.
-    assert len(set(fitting) - {"errors.py"}) <= 33
-    assert len(set(predicting) - {"errors.py"}) <= 29
+    # have. Two files are for rows and weights in several processes (`runtime/processes`), and
+    # two for layers that no tap would see as they are (`weights/adapters.py`,
+    # `outputs/other_uses.py`).
+    assert len(set(fitting) - {"errors.py"}) <= 37
+    assert len(set(predicting) - {"errors.py"}) <= 31

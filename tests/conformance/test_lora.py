@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification
 
 import smidgen
 from smidgen.curvature.operators import JOINT, STRUCTURES
-from smidgen.errors import SmidgenWarning
+from smidgen.errors import StructureError
 from smidgen.outputs.problem import model_outputs
 from smidgen.weights.blocks import find_blocks
 from tests.support.oracles import (
@@ -131,8 +131,9 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch):
     assert_close(again.log_probs, names["predictive"].log_probs, **EXACT)
 
 
-def test_merged_factors_are_said_to_be_idle():
+def test_merged_factors_are_refused_by_name():
     model = adapted()
     model.merge_adapter()
-    with pytest.warns(SmidgenWarning, match="chosen layers never ran"):
+    told = r"lora_A.default.weight' of shape \(2, 8\) \(its adapter is merged into the base"
+    with pytest.raises(StructureError, match=told):
         smidgen.fit.laplace(model, [padded()], smidgen.select.named(model, "*lora_*"))

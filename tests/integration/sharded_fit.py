@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch.utils.data import DataLoader, TensorDataset
 
 import smidgen
-from smidgen.integrations.distributed import all_reduce
+from smidgen.integrations.distributed import all_reduce, keep_own
 from tests.support.cases import mlp
 from tests.support.settings import grouped
 
@@ -68,7 +68,7 @@ def fitted(model, accelerator, shard, everything, told):
     for who, batches in whose.items():
         for structure in STRUCTURES:
             how = {"structure": structure, "progress": False, **told}
-            reduce = all_reduce if who == "both" else None
+            reduce = all_reduce if who == "both" else keep_own
             made = smidgen.fit.laplace(
                 model,
                 batches,
@@ -77,7 +77,7 @@ def fitted(model, accelerator, shard, everything, told):
                 **grouped(smidgen.fit.LaplaceSettings, **how),
             )
             yield structure, who, made
-        reduce = accelerator.reduce if who == "both" else None
+        reduce = accelerator.reduce if who == "both" else keep_own
         many = smidgen.fit.laplace_many(model, batches, subsets, reduce=reduce)
         for percent, made in many.items():
             yield f"many{percent}", who, made

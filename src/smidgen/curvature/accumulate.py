@@ -27,7 +27,8 @@ from smidgen.errors import ArgumentError, DataError, is_whole
 from smidgen.outputs.batches import in_batch
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.gaussian import nll_of_squares
-from smidgen.outputs.problem import SettledProblem
+from smidgen.outputs.other_uses import find_other_uses
+from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.types import Batch, Reduce
 from smidgen.weights.blocks import LayerBlock
 
@@ -269,14 +270,18 @@ def accumulate(
     return sums
 
 
-def drop_mixing_layers(taps: Tapped, batch: Batch) -> dict[str, str]:
-    """Drop the layers that do not keep the examples of the first batch apart, with the reason."""
+def drop_mixing_layers(taps: Tapped, problem: Problem, batch: Batch) -> dict[str, str]:
+    """Drop the layers that no tap sees as they are in the first batch, with the reason."""
+    # Those whose weights are used past their calls, and those that do not keep examples apart.
     # A Jacobian per example is a sum over that example's positions of a layer, so the layer
     # must see its examples one after another. Back-propagating the outputs of the first
     # example alone must leave δ = 0 in the rows of all others; where it does not, rows are
     # in another order or shared. A batch of one example is checked by shape alone.
-    reasons: dict[str, str] = {}
     with in_batch(1):
+        layers = {name: block.layer for name, block in taps.blocks.items()}
+        held = {name: (layer.modules, layer.shapes) for name, layer in layers.items()}
+        reasons = find_other_uses(problem, batch, held)
+        taps.drop(reasons)
         # The graph is kept for the pass, which need not run this batch again.
         trace = taps.run_ahead(batch)
         for name in taps.blocks:
@@ -296,5 +301,5 @@ def drop_mixing_layers(taps: Tapped, batch: Batch) -> dict[str, str]:
             # Rounding of a batched product may leave a trace, a mistake is of δ's size.
             if elsewhere > 1e-3 * delta.abs().amax():
                 reasons[name] = f"the layer {name!r} mixes the examples of a batch"
-    taps.drop(reasons)
+    taps.drop(reasons.keys() & taps.blocks.keys())
     return reasons

@@ -11,7 +11,7 @@ Shapes: K directions of the outputs, B examples, T positions, n rows, m columns.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -159,3 +159,22 @@ def pair_by_gram(deltas: Tensor, gram: Tensor) -> Tensor:
     seen = (gram @ side).reshape(batch, positions, count, rows).permute(0, 2, 1, 3)
     by_example = deltas.transpose(0, 1).flatten(2)  # (B, K, T·n)
     return by_example @ seen.flatten(2).mT
+
+
+def hook_gradient(
+    out: Tensor, receive: Callable[[Tensor], None], is_missing: Callable[[], bool]
+) -> None:
+    """Have the gradient of a layer's output received, whatever the model does to the output."""
+    out.register_hook(receive)
+    # A model that adds to a view in place takes its hook off, and F.linear gives a view of
+    # (B·T, n). What it is a view of keeps its own, which runs later.
+    base, shape = out._base, out.shape
+    if base is None or base.numel() != out.numel() or not out.is_contiguous():
+        return
+
+    def receive_missing(gradient: Tensor) -> None:
+        if is_missing():
+            receive(gradient.reshape(shape))
+
+    if base.requires_grad:
+        base.register_hook(receive_missing)

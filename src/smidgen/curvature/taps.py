@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.curvature.graph_start import GraphStart, refuse_reentrant
 from smidgen.curvature.grouped_jacobian import GroupedJacobian
-from smidgen.curvature.jacobian import Jacobian
+from smidgen.curvature.jacobian import Jacobian, hook_gradient
 from smidgen.curvature.sides import Sides, take_columns
 from smidgen.errors import DataError
 from smidgen.outputs.batches import require_examples
@@ -348,7 +348,7 @@ class Tapped:
                     use.reached = reached if use.reached is None else use.reached | reached
                 use.delta = sides.deltas(gradient, part)
 
-            out.register_hook(receive)
+            hook_gradient(out, receive, lambda: use.delta is None)
             return out
 
         handle = module.register_forward_hook(see, with_kwargs=True)

@@ -61,6 +61,7 @@ from smidgen.posterior.cost_laplace import LAPLACE_COSTS
 from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes
+from smidgen.runtime.processes.sharded_rows import read_each_once
 from smidgen.runtime.progress import track
 from smidgen.runtime.storage.offload import (
     read_parameter,
@@ -147,6 +148,7 @@ def laplace(
         settings: How the curvature is measured.
         reduce: Adds a tensor up over all processes, where each has a shard of the data:
             `accelerator.reduce`. Every process must have a batch, and gets the posterior.
+            Where there are several it must be given; rows that a sampler repeats count once.
         progress: Show a progress bar.
 
     Returns:
@@ -155,6 +157,7 @@ def laplace(
     """
     settings = fill_settings(settings, LaplaceSettings)
     _check_arguments(structure, settings, batches, subset)
+    batches = read_each_once(batches, reduce)
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
     warn_of_little_covered(problem.model, subset)
@@ -167,7 +170,7 @@ def laplace(
         if subset.claims_last:
             check_last_layer(problem, first, subset)
         with tapped(problem, blocks) as taps:
-            blocks = keep_separable_layers(taps, first)
+            blocks = keep_separable_layers(taps, problem, first)
             problem = problem.with_likelihood(taps.likelihood)
             subset = restrict_subset(subset, blocks)
             vectors = settings.backward_vectors(problem.likelihood)
@@ -339,9 +342,11 @@ def _count_examples(batch: Batch) -> int:
     return next((len(part) if part.dim() else 1 for part in tensors), 1)
 
 
-def keep_separable_layers(taps: Tapped, batch: Batch) -> tuple[LayerBlock, ...]:
+def keep_separable_layers(
+    taps: Tapped, problem: Problem, batch: Batch
+) -> tuple[LayerBlock, ...]:
     """Drop layers that mix the examples of the first batch, and warn of them; return the rest."""
-    reasons = drop_mixing_layers(taps, batch)
+    reasons = drop_mixing_layers(taps, problem, batch)
     separable = tuple(taps.blocks.values())
     if reasons:
         first_reason = next(iter(reasons.values()))

@@ -32,6 +32,7 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.processes.sharded_rows import read_each_once
 from smidgen.runtime.progress import track
 from smidgen.types import Batch, Reduce
 from smidgen.weights.affine.share import warn_of_little_covered
@@ -82,6 +83,7 @@ def laplace_many(
             "smidgen.fit.laplace for each."
         )
     check_batches(batches)
+    batches = read_each_once(batches, reduce)
     problem = as_problem(model)
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
     # All of them come from the same layers.
@@ -94,7 +96,7 @@ def laplace_many(
             if subset.claims_last:
                 check_last_layer(problem, first, subset)
         with tapped(problem, hulls(list(blocks.values()))) as taps:
-            around = keep_separable_layers(taps, first)
+            around = keep_separable_layers(taps, problem, first)
             problem = problem.with_likelihood(taps.likelihood)
             vectors = settings.backward_vectors(problem.likelihood)
             sums = KroneckerAccumulator(

@@ -2,12 +2,14 @@
 
     accelerate launch --num_processes 2 fit.py
 
-    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(even_batches=False))
     loader = accelerator.prepare(loader)
     posterior = smidgen.fit.laplace(model, loader, subset, reduce=all_reduce)
 
-Shards may differ in size. `even_batches=False` matters: without it accelerate repeats
-examples to make shards equal, and those would count twice.
+Shards may differ in size. A loader with `DistributedSampler`, or made by accelerate, repeats
+rows to make shards equal; those are left out. Batches of your own must hold each row once.
+
+A model of `torch.distributed.fsdp.fully_shard` is gathered: each process holds all its
+weights during a call, and all processes must make the same calls.
 """
 
 from __future__ import annotations
@@ -30,3 +32,15 @@ def all_reduce(tensor: Tensor) -> Tensor:
     total = tensor.clone()
     torch.distributed.all_reduce(total)
     return total
+
+
+def keep_own(tensor: Tensor) -> Tensor:
+    """Add up nothing: `reduce` where every process reads all rows, and comes to the same.
+
+    Args:
+        tensor: This process's sum.
+
+    Returns:
+        The tensor itself.
+    """
+    return tensor

@@ -28,6 +28,7 @@ from smidgen.posterior.base import Config, Posterior, SampleCalibration, Sampler
 from smidgen.runtime.artifact import require_like
 from smidgen.runtime.guard import fingerprint, require_fingerprint
 from smidgen.runtime.memory import lay_out
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters
 
@@ -109,7 +110,8 @@ class SwagPosterior(Posterior):
 
     def sampler(self, model: nn.Module) -> Sampler:
         """Prepare draws of the weights: each gives the parameters it changes, by name."""
-        parameters = find_parameters(model, self.subset)
+        found = find_parameters(model, self.subset)
+        parameters = {name: gather_tensor(parameter) for name, parameter in found.items()}
         places = SubsetIndex(self.subset, parameters)
 
         def draw(generators: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:

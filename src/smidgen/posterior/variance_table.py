@@ -95,7 +95,7 @@ def variance_table(
     with tapped(settled, around) as taps:
         if any(isinstance(term.operator, Isotropic) for term in terms):
             first, batches = settled.read_first(batches)
-            _refuse_mixing_layers(taps, first)
+            _refuse_mixing_layers(taps, settled, first)
         tables = map_moments(taps, batches, terms, directions, lambda moments: moments)
     for number, moments in enumerate(tables, 1):
         labelled = moments.kept
@@ -119,9 +119,9 @@ def variance_table(
     )
 
 
-def _refuse_mixing_layers(taps: Tapped, batch: Batch) -> None:
+def _refuse_mixing_layers(taps: Tapped, problem: Problem, batch: Batch) -> None:
     """Refuse what a fit would have found, where no fit has seen any data of some layers."""
-    reasons = drop_mixing_layers(taps, batch)
+    reasons = drop_mixing_layers(taps, problem, batch)
     if reasons:
         raise StructureError(
             f"no chosen layer may mix the examples of a batch, got {', '.join(reasons)}: "

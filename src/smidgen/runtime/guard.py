@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.runtime.keeping.structure import Structure, find_structure, unwrap
+from smidgen.runtime.processes.whole_weights import gather_tensor, is_sharded
 from smidgen.runtime.sites.experts import EXPERTS_MARK
 from smidgen.runtime.sites.rewrites import SITED, open_sites
 from smidgen.runtime.storage.offload import list_in_memory, read_weights
@@ -55,7 +56,7 @@ def fingerprint(model: nn.Module, *, without: Collection[str] = ()) -> str:
             digest.update(f"{name}|{value!r}|".encode())
             continue
         digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        flat = value.detach().cpu().contiguous().reshape(-1)
+        flat = gather_tensor(value).detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -65,6 +66,9 @@ def quick_fingerprint(model: nn.Module) -> str:
     # Single weights of a large tensor changed behind autograd's back may go unnoticed.
     model = unwrap(model)
     structure = find_structure(model)
+    if structure is None and is_sharded(model):
+        # Processes that remember differently would wait for one another.
+        return fingerprint(model)
     state, known = _read_weights(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
         return known[1]

@@ -31,6 +31,13 @@ from torch.nn.utils import parametrize
 from smidgen.errors import StructureError
 from smidgen.runtime.guard import ShadowOrigin
 from smidgen.runtime.keeping.structure import list_modules, unwrap
+from smidgen.runtime.processes.whole_weights import (
+    drop_sharding,
+    find_plain_class,
+    gather_copy,
+    is_sharded,
+    refuse_other_shards,
+)
 from smidgen.runtime.storage.offload import HOOK, shadow_hook
 from smidgen.runtime.storage.quantised import (
     is_class_of_its_own,
@@ -143,6 +150,9 @@ class _Shadowing:
         self.rebuilt: dict[tuple[int, bool], tuple[Any, Any]] = {}
         modules = list_modules(model)
         _refuse_cached_parametrizations(modules)
+        refuse_other_shards(modules)
+        _refuse_unmerging(modules)
+        self.sharded = is_sharded(model)
         for module in modules:
             self.shadows[id(module)] = _make_empty(module)
             self._detach_parameters(module)
@@ -161,13 +171,15 @@ class _Shadowing:
         # A layer of quantised weights writes to all its parameters.
         written = any(is_class_of_its_own(p) for p in held)
         for parameter in held:
-            if id(parameter) in self.tensors or not (parameter.requires_grad or written):
+            changed = parameter.requires_grad or written or self.sharded
+            if id(parameter) in self.tensors or not changed:
                 continue
             if is_class_of_its_own(parameter):
                 self.tensors[id(parameter)] = share_quantised(parameter)
                 continue
-            detached = parameter.detach()
-            if type(parameter) is nn.Parameter:
+            # Of sharded weights those just gathered for a pass are freed unasked.
+            detached = gather_copy(parameter) if self.sharded else parameter.detach()
+            if type(parameter) is nn.Parameter or self.sharded:
                 detached = nn.Parameter(detached, requires_grad=False)
             self.tensors[id(parameter)] = detached
 
@@ -205,7 +217,7 @@ class _Shadowing:
 
     def _fill(self, module: nn.Module) -> None:
         shadow = self.shadows[id(module)]
-        attributes = dict(vars(module))
+        attributes = drop_sharding(vars(module)) if self.sharded else dict(vars(module))
         if isinstance(shadow, _Eager):
             attributes = {n: v for n, v in attributes.items() if n in _OF_EVERY_MODULE}
         for name, value in attributes.items():
@@ -360,7 +372,7 @@ def _make_empty(module: nn.Module) -> nn.Module:
     if isinstance(module, torch.jit.ScriptModule):
         # It cannot be copied without its weights.
         return deepcopy(module)
-    kind = type(module)
+    kind = find_plain_class(type(module)) or type(module)
     if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
         kind = _Eager
     shadow: nn.Module = object.__new__(kind)
@@ -375,6 +387,15 @@ def _refuse_cached_parametrizations(modules: Iterable[nn.Module]) -> None:
         raise StructureError(
             "a parametrized model must be used outside torch.nn.utils.parametrize.cached(): "
             "its cache would give weights of another pass. Leave that context first."
+        )
+
+
+def _refuse_unmerging(modules: Iterable[nn.Module]) -> None:
+    # PEFT takes an adapter out of its base's weights, which are shared, in the next pass.
+    if any(vars(m).get("merged_adapters") and m.disable_adapters for m in modules):
+        raise StructureError(
+            "an adapter must not be merged while it is disabled: a pass would change the "
+            "model's weights. Call model.unmerge_adapter() first."
         )
 
 

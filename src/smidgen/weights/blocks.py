@@ -77,9 +77,11 @@ def find_blocks(model: nn.Module, subset: Subset) -> tuple[LayerBlock, ...]:
                 f"here {known[name]}. Choose one from this model."
             )
         if name in subset.parts and name not in known:
+            why = covered.left_out.get(name.rpartition(".")[0])
             raise StructureError(
                 f"a posterior needs parameters of affine layers, got {name!r} of "
-                f"shape {shape}. Print smidgen.coverage(model) to see the layers."
+                f"shape {shape}{f' ({why})' if why else ''}. Print smidgen.coverage(model) to "
+                "see the layers."
             )
     chosen = (_make_block(layer, subset) for layer in covered.layers)
     return tuple(block for block in chosen if block is not None)

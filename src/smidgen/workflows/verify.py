@@ -20,7 +20,7 @@ that "reduce" leaves them their prior. Such a layer does not agree, it is lost.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isnan, nan
 from sys import float_info
@@ -33,6 +33,7 @@ from smidgen.curvature.factors.operator import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
 from smidgen.fit import laplace
 from smidgen.outputs.batches import check_batches
+from smidgen.outputs.other_uses import find_other_uses
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
@@ -210,7 +211,9 @@ def verify(
             for structure in ("kron", "diag")
         )
     kron = kron.with_precision(precision)
-    exact = exact_jacobians(problem, batches, find_blocks(problem.model, subset))
+    blocks = find_blocks(problem.model, subset)
+    held = {b.layer.name: (b.layer.modules, b.layer.shapes) for b in blocks}
+    exact = exact_jacobians(problem, batches, blocks)
     factors = exact_factors(
         problem,
         batches,
@@ -227,6 +230,7 @@ def verify(
         _tolerance(problem.model) if tolerance is None else tolerance,
         _FLOOR * max(float(exact.curvature(name).norm()) for name in exact.jacobians),
         _draw_weights(kron, generator),
+        find_other_uses(problem, batches[0], held),
     )
     checks = tuple(comparison.check(name) for name in exact.jacobians)
     return Verification(checks, comparison.tolerance, len(exact.hessians))
@@ -244,9 +248,15 @@ class _Comparison:
     tolerance: float
     least: float
     draws: Mapping[str, Tensor]
+    unseen: Collection[str]
 
     def check(self, name: str) -> LayerCheck:
         """Compare one layer."""
+        if name in self.unseen:
+            remark = (
+                "DISAGREES (its weights are used outside its call too: left out of fits)"
+            )
+            return LayerCheck(name, nan, nan, nan, nan, nan, remark, False)
         if name not in self.kron.operators:
             remark = "skipped: it mixes examples, or never runs"
             return LayerCheck(name, nan, nan, nan, nan, nan, remark, True)

@@ -91,3 +91,28 @@ def test_tokens_are_back_propagated_one_by_one():
         wanted = [trace.deltas(direction, more=True)["1"] for direction in directions]
     assert at_once.shape == (2, 2, 5, 2)
     assert torch.equal(at_once, torch.stack(wanted))
+
+
+class AddsInPlace(nn.Module):
+    """Adds to a layer's output in place, as AdaLoRA does: at several positions that is a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.middle, self.leave = (
+            nn.Linear(4, 5),
+            nn.Linear(5, 5),
+            nn.Linear(5, 3),
+        )
+
+    def forward(self, x):
+        hidden = torch.tanh(self.enter(x))
+        found = self.middle(hidden)
+        found += hidden
+        return self.leave(torch.tanh(found)).mean(1)
+
+
+def test_an_output_that_is_added_to_in_place_keeps_its_gradient():
+    torch.manual_seed(0)
+    model, x = AddsInPlace().double(), torch.randn(6, 2, 4).double()
+    found = smidgen.verify(model, [(x, torch.tensor([0, 1, 2, 0, 1, 2]))])
+    assert found.agrees, str(found)

@@ -17,6 +17,7 @@ from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior, SampleCalibration
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.processes.sharded_rows import refuse_shard
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 
@@ -62,6 +63,7 @@ def calibrate(
         )
     problem = as_problem(model).with_likelihood(posterior.likelihood)
     check_batches(batches)
+    refuse_shard(batches)
     tracked = track(batches, "calibrating", show=progress)
     named = link if isinstance(link, Link) else Link(link)
     if not posterior.linearised:

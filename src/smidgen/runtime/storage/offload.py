@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import StructureError
+from smidgen.runtime.processes.whole_weights import gather_tensor
 from smidgen.runtime.storage.quantised import is_wrapped, list_stored
 
 HOOK = "_hf_hook"
@@ -92,8 +93,9 @@ def find_working_device(model: nn.Module) -> torch.device:
 
 
 def read_parameter(model: nn.Module, name: str) -> Tensor:
-    """Read a parameter, detached; an offloaded one from where it is kept."""
-    return read_offloaded(model, name, model.get_parameter(name)).detach()
+    """Read a parameter whole, detached; an offloaded one from where it is kept."""
+    held = read_offloaded(model, name, model.get_parameter(name))
+    return gather_tensor(held).detach()
 
 
 def read_offloaded(model: nn.Module, name: str, held: Tensor) -> Tensor:

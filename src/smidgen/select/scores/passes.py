@@ -17,6 +17,7 @@ from smidgen.errors import warn
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.processes.sharded_rows import refuse_shard
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -32,6 +33,7 @@ def score_layers(
 ) -> dict[str, Tensor]:
     """Score every parameter of the affine layers in one pass over the data."""
     check_batches(batches)
+    refuse_shard(batches)
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe
     whole = Subset(universe, {name: Whole() for name in universe})
@@ -39,7 +41,7 @@ def score_layers(
     with preserve_random_state(problem.model):
         first, data = problem.read_first(track(batches, "scoring", show=progress))
         with tapped(problem, blocks) as taps:
-            mixing = drop_mixing_layers(taps, first)
+            mixing = drop_mixing_layers(taps, problem, first)
             if mixing:
                 warn(
                     f"{len(mixing)} layers score zero: {', '.join(list(mixing)[:3])}. "

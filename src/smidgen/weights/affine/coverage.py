@@ -12,6 +12,7 @@ from smidgen.errors import StructureError, require_kind
 from smidgen.runtime.keeping.structure import unwrap
 from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Shape
+from smidgen.weights.adapters import NeverRuns, find_adapter_objection
 from smidgen.weights.affine.kind import Matrix
 from smidgen.weights.affine.kinds import find_matrices
 from smidgen.weights.affine.layer import AffineLayer, ceil_fraction
@@ -185,11 +186,13 @@ def find_opaque(model: nn.Module, covered: Coverage) -> dict[str, str]:
     return {
         path: why
         for path, why in covered.left_out.items()
-        if _may_make_outputs(modules[path]) and not holds_layer(path)
+        if _may_make_outputs(modules[path], why) and not holds_layer(path)
     }
 
 
-def _may_make_outputs(module: nn.Module) -> bool:
+def _may_make_outputs(module: nn.Module, why: str) -> bool:
+    if isinstance(why, NeverRuns):
+        return False
     matrix = any(p.dim() > 1 for p in module.parameters(recurse=False))
     return matrix and not isinstance(module, _NO_OUTPUTS)
 
@@ -208,7 +211,7 @@ def _guess_output_layer(
 
     last = max(layers, key=place)
     for path, why in left_out.items():
-        if _may_make_outputs(modules[path]) and order[path] > place(last):
+        if _may_make_outputs(modules[path], why) and order[path] > place(last):
             after = f"{path!r} comes after the last affine layer {last.name!r}"
             return (), f"{after} and cannot be chosen ({why})"
     return (last,), ""
@@ -228,6 +231,8 @@ def _find_objection(
         return matrices
     if any(isinstance(m, nn.MultiheadAttention) for m in _ancestors(path, modules)):
         return "nn.MultiheadAttention uses these weights without calling the layer"
+    if (why := find_adapter_objection(path, modules)) is not None:
+        return why
     known = {name for matrix in matrices for name in (matrix.weight, matrix.bias)}
     if "weight" in known and "weight" not in own:
         return f"its parameters are {', '.join(own)}, not weight and bias"

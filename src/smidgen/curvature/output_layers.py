@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from smidgen.curvature.dry_run import pretend
+from smidgen.curvature.dry_run import pretend, pretending
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
@@ -189,7 +188,7 @@ def _passing(batch: Batch) -> _Pass:
 
 def _rehearsal(batch: Batch) -> _Pass:
     def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
-        with FakeTensorMode():
+        with pretending():
             tensors = {n: pretend(p) for n, p in shadow.model.named_parameters()}
             tensors |= {n: pretend(b) for n, b in shadow.model.named_buffers()}
             bare = {n: pretend(value).requires_grad_() for n, value in matrices.items()}

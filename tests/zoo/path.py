@@ -32,12 +32,11 @@ class Walk:
     def run(self, folder: Path) -> dict[str, Any]:
         """Choose, fit, plan, calibrate, predict, save, load and verify; say what was found."""
         started = time.process_time()
-        posterior = self._fit()
-        planned = smidgen.plan(
-            self.problem, subset=posterior.subset, batch=self.train[0], examples=8
-        )
+        subset, posterior = self._fit()
+        # Of what was asked for: the fit may leave layers out, and the plan must take them.
+        planned = smidgen.plan(self.problem, subset=subset, batch=self.train[0], examples=8)
         assert planned.chosen.seconds > 0, str(planned)
-        assert planned.chosen.cost.weights == posterior.subset.size
+        assert planned.chosen.cost.weights == subset.size
         posterior = smidgen.calibrate(
             posterior, self.problem, [self.held_out], progress=False
         )
@@ -58,7 +57,7 @@ class Walk:
             "seconds": round(time.process_time() - started, 2),
         }
 
-    def _fit(self) -> smidgen.LaplacePosterior:
+    def _fit(self) -> tuple[smidgen.Subset, smidgen.LaplacePosterior]:
         """Fit a part of all layers and the whole last one, or what may be chosen of that."""
         body = smidgen.select.sparse_kfac(self.model, percent=PERCENT)
         last = self._try(
@@ -68,8 +67,8 @@ class Walk:
         fitted = self._try("all layers", lambda: self._fit_laplace(subset))
         if fitted is None:
             assert last is not None
-            return self._fit_laplace(last)
-        return fitted
+            return last, self._fit_laplace(last)
+        return subset, fitted
 
     def _fit_laplace(self, subset: smidgen.Subset) -> smidgen.LaplacePosterior:
         return smidgen.fit.laplace(self.problem, self.train, subset, progress=False)

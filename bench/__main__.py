@@ -16,6 +16,7 @@ from bench import (
     reliability,
     samples,
     ssvi,
+    zoo,
 )
 from bench.cost import classes, growth, limit, lora, startup, warm
 
@@ -33,6 +34,7 @@ BENCHES = {
     "reliability": reliability.run,
     "samples": samples.run,
     "ssvi": ssvi.run,
+    "zoo": zoo.run,
 }
 RECORDS = Path(__file__).parent / "records"
 

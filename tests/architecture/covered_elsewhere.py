@@ -71,8 +71,8 @@ _COVERING = {
         outputs/likelihood/base outputs/likelihood/description
     """,
     "unit/planning/test_plan.py": """
-        curvature/dry_run posterior/cost posterior/cost_laplace posterior/cost_swag
-        planning/settings runtime/memory
+        curvature/dry_run planning/settings planning/timing posterior/cost
+        posterior/cost_laplace posterior/cost_swag runtime/memory
     """,
     "unit/posterior/test_store.py": "posterior/operator_store runtime/record sparse/store",
     "integration/test_sparse_study.py": "report/many_records/trials",

@@ -1,14 +1,16 @@
-"""A rehearsal: one tapped forward pass on tensors that have a shape and no numbers.
+"""A rehearsal: one forward pass on tensors that have a shape and no numbers.
 
 It tells what a pass over a batch keeps for its backward pass, and how many positions each
 layer sees, before anything is computed and without any weight: on a model's skeleton (meta
 tensors) as well as on a loaded one. torch's fake tensors pretend to be on the device of the
-real work, so that attention takes the same path.
+real work, so that attention takes the same path. A pass that depends on its numbers cannot be
+rehearsed: where there are weights, it is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,11 +30,6 @@ from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import AffineLayer, coverage
 from smidgen.weights.affine.kinds import LAYER_KINDS
-
-
-def pretending() -> FakeTensorMode:
-    """Have torch compute shapes alone; weights that stay as they are count by theirs."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @dataclass(frozen=True)
@@ -124,23 +121,56 @@ class _Notes:
 
 
 def dry_run(problem: Problem, batch: Batch) -> ActivationTrace:
-    """Run one forward pass without computing it; the model may be on meta tensors."""
-    problem = problem.on_shadow()
-    model = problem.model
+    """Follow one forward pass, if it can be without computing it; weights may be meta tensors."""
+    shadowed = problem.on_shadow()
     try:
-        with preserve_random_state(model), torch.enable_grad(), pretending():
-            tensors = pretend_tensors(model)
-            weights = (tensors[n] for n, _ in model.named_parameters() if n in tensors)
-            notes = _Notes({t.untyped_storage()._cdata for t in weights})
-            packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
-            with _note_runs(model, notes), packing:
-                shown = tree_map_only(Tensor, pretend, batch)
-                outputs = problem.outputs(shown, tensors)
+        with pretending():
+            return _follow(shadowed, batch, pretend)
+    except Exception as error:
+        if any(p.is_meta for p in problem.model.parameters()):
+            raise DataError(
+                f"a pass of {type(problem.model).__name__} cannot be rehearsed without its "
+                f"numbers ({type(error).__name__}: {reason(error)})."
+            ) from error
+    try:
+        # On a shadow of its own: what failed may have left tensors without numbers.
+        return _follow(problem.on_shadow(), batch, lambda tensor: tensor.detach())
     except Exception as error:
         raise DataError(
-            f"a pass of {type(model).__name__} cannot be rehearsed without its numbers "
+            f"a pass of {type(problem.model).__name__} over this batch fails "
             f"({type(error).__name__}: {reason(error)})."
         ) from error
+
+
+@contextmanager
+def pretending() -> Iterator[None]:
+    """Compute shapes alone, and keep torch's log of what needs numbers to ourselves."""
+
+    def hide(_: logging.LogRecord) -> bool:
+        return False
+
+    log = logging.getLogger(FakeTensorMode.__module__)
+    log.addFilter(hide)
+    try:
+        # Weights that stay as they are, such as packed ones, count by their shapes.
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        log.removeFilter(hide)
+
+
+def _follow(
+    problem: Problem, batch: Batch, show: Callable[[Tensor], Tensor]
+) -> ActivationTrace:
+    """Run the pass of a shadow on what is shown of each tensor, and note what happens."""
+    model = problem.model
+    with preserve_random_state(model), torch.enable_grad():
+        tensors = show_weights(model, show)
+        weights = (tensors[n] for n, _ in model.named_parameters() if n in tensors)
+        notes = _Notes({t.untyped_storage()._cdata for t in weights})
+        packing = saved_tensors_hooks(notes.keep, lambda kept: kept)
+        with _note_runs(model, notes), packing:
+            outputs = problem.outputs(tree_map_only(Tensor, show, batch), tensors)
     examples = len(outputs)
     runs = tuple(replace(run, positions=run.positions // examples) for run in notes.runs)
     kept = tuple(notes.kept.values())
@@ -188,10 +218,13 @@ def _see(
     return out
 
 
-def pretend_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Make such tensors of all weights and buffers, but packed ones: torch sees their shapes."""
-    weights = {n: pretend(p) for n, p in model.named_parameters() if not is_quantised(p)}
-    return weights | {n: pretend(b) for n, b in model.named_buffers()}
+def show_weights(
+    model: nn.Module, show: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Show all weights and buffers but packed ones, by default without their numbers."""
+    show = show or pretend
+    weights = {n: show(p) for n, p in model.named_parameters() if not is_quantised(p)}
+    return weights | {n: show(b) for n, b in model.named_buffers()}
 
 
 def pretend(tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from smidgen.curvature.dry_run import pretend, pretend_tensors, pretending
+from smidgen.curvature.dry_run import pretend, pretending, show_weights
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
@@ -198,7 +198,7 @@ def _passing(batch: Batch) -> _Pass:
 def _rehearsal(batch: Batch) -> _Pass:
     def run(shadow: Problem, matrices: _Tensors) -> tuple[Tensor, _Tensors]:
         with pretending():
-            tensors = pretend_tensors(shadow.model)
+            tensors = show_weights(shadow.model)
             bare = {n: pretend(value).requires_grad_() for n, value in matrices.items()}
             shown = tree_map_only(Tensor, pretend, batch)
             return shadow.outputs(shown, tensors | bare), bare

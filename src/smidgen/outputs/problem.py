@@ -29,11 +29,11 @@ from smidgen.outputs.likelihood.base import has_target
 from smidgen.runtime.guard import preserve_random_state, require_runs, set_modes
 from smidgen.runtime.keeping.shadows import lend_shadow
 from smidgen.runtime.keeping.structure import Structure, unwrap
+from smidgen.runtime.keeping.swap import swap_tensors
 from smidgen.runtime.shadow import (
     find_origin,
     is_shadow,
     shadow_values,
-    swap_tensors,
 )
 from smidgen.runtime.storage.offload import find_working_device
 from smidgen.runtime.storage.quantised import is_quantised, refuse_cuts

@@ -7,8 +7,7 @@ many multiplications there are.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch import nn
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.curvature.output_layers import guess_output_layers
-from smidgen.curvature.taps import tapped
 from smidgen.errors import (
     ArgumentError,
     DataError,
@@ -30,6 +28,7 @@ from smidgen.errors import (
 from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.planning.settings import PlanSettings
+from smidgen.planning.timing import explain_no_time, measure_rate
 from smidgen.posterior.cost import (
     LAST_LAYER,
     Candidate,
@@ -47,13 +46,11 @@ from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks, find_body
-from smidgen.weights.subset import Subset, Whole
+from smidgen.weights.subset import Subset
 
 _METHODS: Mapping[str, CostModel] = {
     method: kind.costs for method, kind in POSTERIORS.items() if kind.costs is not None
 }
-# Backward passes of the timed batch; time for more classes is extrapolated from these.
-_TIMED_COLUMNS = 4
 _HEADINGS = ("", "subset", "structure", "weights", "stored", "fit", "tune", "predict")
 
 
@@ -189,9 +186,7 @@ def plan(
     if method == "laplace":
         _check_structure(problem.model, subset, structure)
     trace, notes = _trace(problem, batch, settings.batch_size)
-    outputs = trace.outputs or (0 if settings.top == "all" else settings.top)
-    guess = Gaussian(1) if outputs == 1 else Categorical(outputs or 2)
-    settled = problem.with_likelihood(problem.likelihood or guess)
+    settled = _settle(problem, batch, trace, settings.top)
     setting = Setting.of(settled, settings.fisher_draws, settings.top, settings.rank)
     available = available_bytes(problem.device)
     candidates = list(list_candidates(costs, problem, name, subset, structure, batch))
@@ -201,20 +196,19 @@ def plan(
         joined = replace(setting, body=body if candidate.subset is subset else None)
         row = _count(costs, problem.model, candidate, trace, joined)
         rows.append(replace(row, fits=available is None or row.peak_bytes <= available))
-    reason = _reason_without_time(settled, trace, rows[0])
+    reason = explain_no_time(settled, trace, rows[0].fits)
     if reason is None:
         columns = setting.columns if method == "laplace" else 1
         batches = -(-examples // trace.examples) if method == "laplace" else settings.steps
         layers = [
             set(touched_layers(problem.model, candidate.subset)) for candidate in candidates
         ]
-        rate = _measure_rate(settled, batch, layers[0], trace, columns)
+        rate, reason = measure_rate(settled, batch, layers[0], trace, columns)
         for index, row in enumerate(rows):
             pass_work = trace.work(layers[index], columns) + row.cost.pass_work
             work = batches * row.cost.passes * pass_work + row.cost.final_work
-            rows[index] = replace(row, seconds=work / rate)
-    else:
-        notes.append(reason)
+            rows[index] = replace(row, seconds=work / rate if rate else None)
+    notes += filter(None, [reason])
     if method == "swag":
         passes = -(-settings.steps * trace.examples // examples)
         rows = [replace(row, cost=replace(row.cost, passes=passes)) for row in rows]
@@ -304,41 +298,18 @@ def _trace(problem: Problem, batch: Batch, size: int) -> tuple[ActivationTrace, 
     return ActivationTrace(size, 0), [f"Activations are not counted: {reason}"]
 
 
-def _measure_rate(
-    problem: SettledProblem,
-    batch: Batch,
-    layers: Collection[str],
-    trace: ActivationTrace,
-    columns: int,
-) -> float:
-    """Time the second of two passes over a batch, in multiplications per second."""
-    seconds, columns = 0.0, min(columns, _TIMED_COLUMNS)
-    coverage = require_coverage(problem.model)
-    parts = {n: Whole() for m in coverage.layers if m.name in layers for n in m.shapes}
-    blocks = find_blocks(problem.model, Subset(coverage.universe, parts))
-    with tapped(problem, blocks) as taps:
-        for _ in range(2):
-            started = time.perf_counter()
-            run = taps.run(batch)
-            for remaining in reversed(range(columns)):
-                deltas = run.deltas(torch.ones_like(run.outputs), more=remaining > 0)
-            # A device may run ahead: reading a number waits for it.
-            float(next(iter(deltas.values())).sum())
-            seconds = time.perf_counter() - started
-    return trace.work(layers, columns) / seconds
-
-
-def _reason_without_time(
-    problem: SettledProblem, trace: ActivationTrace, row: PlanRow
-) -> str | None:
-    """Say why no time can be estimated, if it cannot."""
-    if any(p.is_meta for p in problem.model.parameters()):
-        return "No time is given: the weights were not loaded."
-    if not trace.runs:
-        return "No time is given: no batch could be followed."
-    if not row.fits:
-        return "No time is given: the choice does not fit, so it was not tried."
-    return None
+def _settle(
+    problem: Problem, batch: Batch, trace: ActivationTrace, top: int | str | None
+) -> SettledProblem:
+    """Settle what the outputs mean as a fit of this batch would, or guess it."""
+    if batch is not None and trace.outputs and problem.targets(batch) is not None:
+        tokens = trace.output_numbers // trace.examples // trace.outputs
+        slots = (tokens,) if tokens > 1 else ()
+        shape = (trace.examples, *slots, trace.outputs)
+        return problem.settle_by(batch, torch.empty(shape, device="meta"))
+    outputs = trace.outputs or (top if isinstance(top, int) else 2)
+    guess = Gaussian(1) if outputs == 1 else Categorical(outputs)
+    return problem.with_likelihood(problem.likelihood or guess)
 
 
 def _shape(trace: ActivationTrace) -> str:

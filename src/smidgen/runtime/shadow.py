@@ -14,12 +14,10 @@ rebuilt around their shadows. A model that runs a module of its own in another w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy, deepcopy
 from copyreg import _slotnames  # type: ignore[attr-defined]
 from functools import partial
-from itertools import chain
 from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ProxyTypes, proxy, ref
@@ -78,53 +76,6 @@ def find_origin(shadow: nn.Module) -> ShadowOrigin:
 def is_shadow(model: nn.Module) -> bool:
     """Whether a model was made here, so that passes may change it."""
     return _MARK in vars(model)
-
-
-@contextmanager
-def swap_tensors(shadow: nn.Module, replaced: Mapping[str, Tensor]) -> Iterator[None]:
-    """Put other tensors, by name, in the place of a shadow's while the context lasts.
-
-    Tied weights are replaced wherever they are. Buffers that are not named are copied: a
-    pass that counts in one must not count in the caller's, nor in the next pass.
-    """
-    swaps = {id(_find_tensor(shadow, name)): value for name, value in replaced.items()}
-    undo: list[tuple[dict[str, Any], str, Tensor | None]] = []
-    for module in _list_all_modules(shadow):
-        for name, buffer in module._buffers.items():
-            if buffer is None:
-                continue
-            if id(buffer) not in swaps:
-                swaps[id(buffer)] = buffer.clone()
-            undo.append((module._buffers, name, buffer))
-        if replaced:
-            for name, parameter in module._parameters.items():
-                if id(parameter) in swaps:
-                    undo.append((module._parameters, name, parameter))
-    try:
-        for held, name, before in undo:
-            held[name] = swaps[id(before)]
-        yield
-    finally:
-        for held, name, before in undo:
-            held[name] = before
-
-
-def _list_all_modules(model: nn.Module) -> list[nn.Module]:
-    """List every module once, those inside scripted ones too."""
-    modules = list_modules(model)
-    scripted = [m for m in modules if isinstance(m, torch.jit.ScriptModule)]
-    if not scripted:
-        return modules
-    inside = chain.from_iterable(module.modules() for module in scripted)
-    return list({id(module): module for module in chain(modules, inside)}.values())
-
-
-def _find_tensor(model: nn.Module, name: str) -> Tensor | None:
-    path, _, leaf = name.rpartition(".")
-    module = model.get_submodule(path)
-    if leaf in module._parameters:
-        return module._parameters[leaf]
-    return module._buffers[leaf]
 
 
 class _Eager(nn.Module):

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.runtime.guard import preserve_random_state, set_modes
-from smidgen.runtime.shadow import shadow_model, swap_tensors
+from smidgen.runtime.keeping.swap import swap_tensors
+from smidgen.runtime.shadow import shadow_model
 from smidgen.sparse.layers import GaussianLayer
 from smidgen.sparse.network import SparseNetwork
 

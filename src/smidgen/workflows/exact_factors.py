@@ -88,13 +88,15 @@ def exact_factors(
             for row in kept.nonzero().flatten().tolist():
                 example = row * examples // len(rows)
                 deltas = _differentiate(rows[row], runs, example, examples)
-                padding = None if mask is None or len(rows) > examples else mask[example]
+                padding = None if mask is None else mask[example].cpu()
                 for block in (block for block in blocks if block.layer.name in deltas):
                     name = block.layer.name
                     x = _of_example(runs[name].inputs, example, examples)
                     whole, hessian = deltas[name], all_hessians[row]
-                    counted = _find_counted(whole, hessian, padding, len(rows) > examples)
+                    counted = _find_reached(whole, hessian)
                     counted = counted.repeat_interleave(block.layer.groups)
+                    if len(rows) == examples:
+                        counted = _find_unpadded(runs[name].inputs, examples, padding)
                     delta = whole[..., block.rows]
                     if block.bias:
                         x = torch.cat([torch.ones(len(x), 1, dtype=x.dtype), x], 1)
@@ -117,17 +119,23 @@ def _add(
     sums.rows += torch.einsum("ctn,cd,dtm->nm", delta, hessian, delta)
 
 
-def _find_counted(
-    delta: Tensor, hessian: Tensor, padding: Tensor | None, tokens: bool
+def _find_reached(delta: Tensor, hessian: Tensor) -> Tensor:
+    """Find the positions (T,) that an output depends on: of tokens, only their inputs count."""
+    # No difference is taken, so that nothing cancels: |Λ| |δ|, over the whole width.
+    return torch.einsum("cd,dtn->t", hessian.abs(), delta.abs()) > 0
+
+
+def _find_unpadded(
+    inputs: Sequence[Tensor], examples: int, padding: Tensor | None
 ) -> Tensor:
-    """Find the positions (T,) whose inputs count: reached by an output, or not padding."""
-    if tokens:
-        # No difference is taken, so that nothing cancels: |Λ| |δ|, over the whole width.
-        return torch.einsum("cd,dtn->t", hessian.abs(), delta.abs()) > 0
-    everywhere = torch.ones(delta.shape[1], dtype=torch.bool)
-    if padding is None or padding.shape != everywhere.shape:
-        return everywhere
-    return padding.cpu()
+    """Find the positions (T,) of an example that are not padding, over a layer's runs."""
+    pieces = []
+    for each in inputs:
+        counted = torch.ones(each.shape[:-1].numel() // examples, dtype=torch.bool)
+        if padding is not None and padding.shape == counted.shape:
+            counted = padding
+        pieces.append(counted)
+    return torch.cat(pieces)
 
 
 def _differentiate(

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from smidgen.curvature.factors.operator import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
-from smidgen.fit import laplace
+from smidgen.fit import LaplaceSettings, laplace
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.other_uses import find_other_uses
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -207,7 +207,15 @@ def verify(
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
         kron, diagonal = (
-            laplace(problem, batches, subset, structure=structure, progress=False)
+            laplace(
+                problem,
+                batches,
+                subset,
+                structure=structure,
+                # Drawn labels, as many classes have by default, would differ by chance.
+                settings=LaplaceSettings(fisher_draws="exact"),
+                progress=False,
+            )
             for structure in ("kron", "diag")
         )
     kron = kron.with_precision(precision)

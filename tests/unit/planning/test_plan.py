@@ -8,7 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import (
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    MixtralConfig,
+    MixtralForSequenceClassification,
+)
 
 import smidgen
 from smidgen.curvature.dry_run import ActivationTrace, dry_run
@@ -253,18 +258,91 @@ def test_a_structure_that_cannot_hold_single_weights_is_refused():
     assert smidgen.plan(model, subset=subset, structure="diag", batch=batch).chosen.fits
 
 
+class Asks(nn.Module):
+    """A pass that depends on its numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) if bool(x.sum() > 0) else -self.layer(x)
+
+
 def test_what_cannot_be_followed_is_said():
-    class Asks(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.layer(x) if bool(x.sum() > 0) else -self.layer(x)
-
-    planned = smidgen.plan(Asks(), batch=torch.ones(3, 4))
+    with torch.device("meta"):
+        skeleton = Asks()
+    planned = smidgen.plan(skeleton, batch=torch.ones(3, 4))
     assert "Activations are not counted: a pass of Asks cannot be rehearsed" in str(planned)
+    assert "a pass of Asks over this batch fails (RuntimeError:" in str(
+        smidgen.plan(Asks(), batch=torch.ones(3, 5))
+    )
     assert "pass batch=..." in str(smidgen.plan(nn.Linear(4, 2)))
+
+
+def test_a_pass_that_depends_on_its_numbers_is_computed(unchanged, capfd):
+    """It costs what the same pass costs without asking."""
+
+    class Plain(Asks):
+        def forward(self, x):
+            return self.layer(x)
+
+    model = Asks()
+    batch = (torch.ones(3, 4), torch.zeros(3).long())
+    with unchanged(model):
+        found = smidgen.plan(model, batch=batch)
+    assert found.chosen.cost == smidgen.plan(Plain(), batch=batch).chosen.cost
+    assert found.chosen.seconds > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_torch_cannot_pretend_is_not_logged(caplog):
+    """Fused experts in fp32 run, and torch knows no shapes for them."""
+    config = MixtralConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=2,
+        pad_token_id=0,
+    )
+    batch = {"input_ids": torch.ones(2, 3).long(), "labels": torch.zeros(2).long()}
+    found = smidgen.plan(MixtralForSequenceClassification(config).eval(), batch=batch)
+    assert found.chosen.seconds > 0
+    assert not caplog.records
+
+
+def test_labels_say_what_a_plan_is_for():
+    """Several labels an example are planned as a fit would take them, without being told."""
+    model = bert(3).eval()
+    batch = padded_tokens(3, "bernoulli", torch.Generator().manual_seed(0))
+    told = smidgen.Problem(model, smidgen.Bernoulli(3))
+    costs = [smidgen.plan(p, batch=batch).chosen.cost for p in (model, told)]
+    assert costs[0] == costs[1]
+
+
+class Swapped(nn.Module):
+    """Positions come first in the middle, as in XLNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.middle, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.middle(x.transpose(0, 1)).mean(0))
+
+
+def test_layers_that_a_fit_leaves_out_are_planned_and_named():
+    batch = (torch.randn(3, 5, 4), torch.zeros(3).long())
+    planned = smidgen.plan(Swapped(), batch=batch)
+    assert planned.chosen.seconds > 0
+    assert "1 chosen layers are counted, but a Laplace fit would leave them" in str(planned)
+    alone = smidgen.select.named(model := Swapped(), ["middle.*"])
+    assert "a Laplace fit would refuse: the layer 'middle' saw inputs of shape" in str(
+        smidgen.plan(model, subset=alone, batch=batch)
+    )
 
 
 def test_plans_leave_the_model_as_it_was(case, unchanged):

@@ -20,7 +20,8 @@ import smidgen
 from smidgen.errors import DataError, StructureError
 from smidgen.outputs.problem import Problem, model_outputs
 from smidgen.runtime.guard import set_modes
-from smidgen.runtime.shadow import is_shadow, shadow_model, swap_tensors
+from smidgen.runtime.keeping.swap import swap_tensors
+from smidgen.runtime.shadow import is_shadow, shadow_model
 
 OLD_PARTS_ARE_FINE = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning"

@@ -12,7 +12,7 @@ import smidgen
 from smidgen.curvature.accumulate import Accumulator
 from smidgen.errors import ArgumentError, DataError
 from smidgen.workflows.verify import covariance_score
-from tests.support.cases import CASES
+from tests.support.cases import CASES, Case, OneBlock, padded_tokens
 from tests.support.tolerances import Z
 
 
@@ -38,6 +38,32 @@ def test_a_batch_without_any_label_changes_nothing():
     assert found.examples == without.examples == 5
     with pytest.raises(DataError, match="no example has a label"):
         smidgen.verify(model, [(x, ignored)])
+
+
+def test_a_layer_that_runs_twice_on_padded_texts_agrees():
+    """As in ALBERT: padding does not count in any of the runs."""
+
+    class Twice(OneBlock):
+        def forward(self, input_ids, attention_mask):
+            mask = attention_mask.bool()
+            x = self.embed(input_ids)
+            for _ in range(2):
+                scores = self.query(x) @ self.key(x).mT
+                scores = scores.masked_fill(~mask[:, None, :], -1e9)
+                x = self.norm(x + self.attention_output(scores.softmax(-1) @ self.value(x)))
+            return self.classifier(x[:, 0])
+
+    model, batch = Case("twice", Twice, 3, padded_tokens).make()
+    found = smidgen.verify(model, [batch])
+    assert found.agrees, str(found)
+
+
+def test_many_classes_are_compared_without_draws():
+    """A fit of them draws labels by default: that is noise, not an error."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 60))
+    found = smidgen.verify(model, [(torch.randn(6, 4), torch.randint(60, (6,)))])
+    assert found.agrees, str(found)
 
 
 def lose_all_but_the_first_column(self, trace):

@@ -9,7 +9,8 @@ from accelerate.hooks import AlignDevicesHook, SequentialHook, add_hook_to_modul
 from torch import nn
 
 from smidgen.errors import StructureError
-from smidgen.runtime.shadow import shadow_model, swap_tensors
+from smidgen.runtime.keeping.swap import swap_tensors
+from smidgen.runtime.shadow import shadow_model
 from smidgen.runtime.storage.offload import (
     find_working_device,
     is_offloaded,

@@ -74,6 +74,7 @@ _COVERING = {
         curvature/dry_run planning/settings planning/timing posterior/cost
         posterior/cost_laplace posterior/cost_swag runtime/memory
     """,
+    "unit/runtime/test_shadow.py": "runtime/keeping/swap",
     "unit/posterior/test_store.py": "posterior/operator_store runtime/record sparse/store",
     "integration/test_sparse_study.py": "report/many_records/trials",
     "unit/report/many_records/test_aggregate.py": """

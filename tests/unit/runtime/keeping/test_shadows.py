@@ -225,6 +225,8 @@ class Writing(Model):
         return super().forward(x) + self.write(self) * x[:, :2]
 
 
+# A layer whose bias is written outside its call is left out of the fit, which is said.
+@pytest.mark.filterwarnings("ignore:1 chosen layers stay deterministic. body")
 @pytest.mark.parametrize("write", [count, fill, mark, replace_weight, hook])
 def test_what_a_pass_writes_is_gone_with_it(write):
     model = Writing(write)

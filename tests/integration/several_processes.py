@@ -123,7 +123,7 @@ def fit_sharded_rows():
     both = fit(problem, loader, chosen, all_reduce)
     yield "rows.rows", torch.tensor(alone.num_data), torch.tensor(both.num_data)
     for name, operator in alone.operators.items():
-        yield f"rows.{name}", operator.dense(), both.operators[f"module.{name}"].dense()
+        yield f"rows.{name}", operator.dense(), both.operators[name].dense()
 
 
 def collect_refusals():

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_map_only
 
 from smidgen.curvature.dry_run import pretend, pretending, show_weights
 from smidgen.errors import ArgumentError, DataError
+from smidgen.outputs.batches import take_few
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import find_site
-from smidgen.runtime.storage.offload import read_offloaded
+from smidgen.runtime.storage.offload import is_offloaded, read_offloaded
 from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage, find_opaque
@@ -31,7 +32,6 @@ from smidgen.weights.head import Head, find_head
 from smidgen.weights.subset import Subset, Whole
 
 # As many examples as tell one from another: connections do not depend on how many there are.
-_FEW = 2
 _Tensors = dict[str, Tensor]
 _Pass = Callable[[Problem, _Tensors], tuple[Tensor, _Tensors]]
 """Runs a problem with some matrices in which gradients are asked for; returns those."""
@@ -40,7 +40,7 @@ _NOTHING = "no affine layer is seen to reach the outputs"
 
 def see_output_layers(problem: Problem, batch: Batch) -> Coverage:
     """Cover a model, with the output layers that a pass over a few examples shows."""
-    few = _take_few(batch)
+    few = take_few(batch)
     try:
         return _see(problem, _passing(few))
     except Exception:
@@ -161,7 +161,7 @@ def _find_bare_matrices(
     shadow: nn.Module, seen: Collection[str], known: Collection[str]
 ) -> dict[str, Tensor]:
     """Find the matrices that a forward may use by itself: no hook sees `h @ self.weight.T`."""
-    matrices = {}
+    matrices, kept = {}, is_offloaded(shadow)
     for path, module in shadow.named_modules():
         if isinstance(module, nn.Embedding):
             # What it looks up is no product, and comes by its module.
@@ -171,7 +171,8 @@ def _find_bare_matrices(
                 full = f"{path}.{name}".lstrip(".")
                 bare = value is not None and full not in known
                 if bare and value.dim() > 1 and not is_quantised(value):
-                    matrices[full] = read_offloaded(shadow, full, value)
+                    # Of a skeleton nothing is kept anywhere.
+                    matrices[full] = read_offloaded(shadow, full, value) if kept else value
     return matrices
 
 
@@ -215,31 +216,3 @@ def _make_dummy(model: nn.Module) -> Batch:
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError):
         return None
     return own
-
-
-def _take_few(batch: Batch) -> Batch:
-    """Take the first examples of a batch, if its axis of examples can be told."""
-    sizes = [len(tensor) for tensor in _tensors(batch) if tensor.dim()]
-    if not sizes or sizes[0] <= _FEW:
-        return batch
-    return _slice(batch, sizes[0])
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, (Mapping, tuple, list)):
-        for item in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(item)
-
-
-def _slice(batch: Batch, examples: int) -> Batch:
-    if isinstance(batch, Tensor):
-        return batch[:_FEW] if batch.dim() and len(batch) == examples else batch
-    if isinstance(batch, Mapping):
-        return {name: _slice(value, examples) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_slice(item, examples) for item in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_slice(item, examples) for item in batch)
-    return batch

@@ -47,6 +47,10 @@ class Unread:
         """Return no targets, whatever the batch holds."""
 
 
+# As many examples show which layers make the outputs, and where weights are used.
+_FEW = 2
+
+
 def model_outputs(model: nn.Module, batch: Batch) -> Tensor:
     """Call a model on named inputs, an (inputs, targets) pair or a tensor."""
     inputs = find_inputs(batch)
@@ -260,3 +264,23 @@ def _holds_targets(tensor: Tensor, batch: Batch, targets: FindTargets) -> bool:
 
 def _start(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def take_few(batch: Batch) -> Batch:
+    """Take the first examples of a batch, if its axis of examples can be told."""
+    sizes = [len(tensor) for _, tensor in _tensors(batch, "") if tensor.dim()]
+    if not sizes or sizes[0] <= _FEW:
+        return batch
+    return _slice(batch, sizes[0])
+
+
+def _slice(batch: Batch, examples: int) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch[:_FEW] if batch.dim() and len(batch) == examples else batch
+    if isinstance(batch, Mapping):
+        return {name: _slice(value, examples) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_slice(item, examples) for item in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_slice(item, examples) for item in batch)
+    return batch

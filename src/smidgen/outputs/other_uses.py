@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from smidgen.outputs.batches import take_few
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state, require_runs
 from smidgen.runtime.shadow import find_origin
@@ -28,9 +29,10 @@ def find_other_uses(problem: Problem, batch: Batch, layers: Layers) -> dict[str,
     # What no module of the model runs cannot be called.
     layers = {n: held for n, held in layers.items() if modules.keys() >= set(held[0])}
     with preserve_random_state(problem.model):
-        # One pass for all, and one for each only if something was found.
-        if not _are_used_elsewhere(shadowed, batch, layers, modules):
-            return {}
+        # A pass of few rows for all; more only if something was found, or few rows do not run.
+        for rows in (take_few(batch), batch):
+            if not _are_used_elsewhere(shadowed, rows, layers, modules):
+                return {}
         used = [
             name
             for name, held in layers.items()

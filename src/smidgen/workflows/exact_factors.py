@@ -96,7 +96,8 @@ def exact_factors(
                     counted = _find_reached(whole, hessian)
                     counted = counted.repeat_interleave(block.layer.groups)
                     if len(rows) == examples:
-                        counted = _find_unpadded(runs[name].inputs, examples, padding)
+                        inputs, groups = runs[name].inputs, block.layer.groups
+                        counted = _find_unpadded(inputs, examples, padding, groups)
                     delta = whole[..., block.rows]
                     if block.bias:
                         x = torch.cat([torch.ones(len(x), 1, dtype=x.dtype), x], 1)
@@ -126,16 +127,18 @@ def _find_reached(delta: Tensor, hessian: Tensor) -> Tensor:
 
 
 def _find_unpadded(
-    inputs: Sequence[Tensor], examples: int, padding: Tensor | None
+    inputs: Sequence[Tensor], examples: int, padding: Tensor | None, groups: int
 ) -> Tensor:
-    """Find the positions (T,) of an example that are not padding, over a layer's runs."""
+    """Find the positions (T · groups,) of an example that are not padding, over all runs."""
     pieces = []
     for each in inputs:
-        counted = torch.ones(each.shape[:-1].numel() // examples, dtype=torch.bool)
+        counted = torch.ones(
+            each.shape[:-1].numel() // (examples * groups), dtype=torch.bool
+        )
         if padding is not None and padding.shape == counted.shape:
             counted = padding
         pieces.append(counted)
-    return torch.cat(pieces)
+    return torch.cat(pieces).repeat_interleave(groups)
 
 
 def _differentiate(

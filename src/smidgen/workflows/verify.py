@@ -206,7 +206,7 @@ def verify(
     with warnings.catch_warnings():
         # Layers that mix examples or never run get a row that says so.
         warnings.simplefilter("ignore", SmidgenWarning)
-        kron, diagonal = (
+        fitted, diagonal = (
             laplace(
                 problem,
                 batches,
@@ -218,10 +218,12 @@ def verify(
             )
             for structure in ("kron", "diag")
         )
-    kron = kron.with_precision(precision)
     blocks = find_blocks(problem.model, subset)
     held = {b.layer.name: (b.layer.modules, b.layer.shapes) for b in blocks}
-    exact = exact_jacobians(problem, batches, blocks)
+    exact, kron = (
+        exact_jacobians(problem, batches, blocks),
+        fitted.with_precision(precision),
+    )
     factors = exact_factors(
         problem,
         batches,

@@ -76,8 +76,10 @@ class AnswerModel(nn.Module):
         self.backbone = backbone
         self.branches = None if max(map(len, tokens)) == 1 else _Branches.of(tokens)
         if self.branches is not None:
-            # Parameters of this module itself, which no selector takes for a layer.
-            self.vocabulary = output.weight
+            # A table, which no selector takes for a layer.
+            shape = output.weight.shape
+            self.vocabulary = nn.utils.skip_init(nn.Embedding, *shape, device="meta")
+            self.vocabulary.weight = output.weight
             self.vocabulary_bias = output.bias
         self.rows = tuple(dict.fromkeys(token for own in tokens for token in own))
         weight = output.weight
@@ -147,8 +149,9 @@ class AnswerModel(nn.Module):
     def _all_logits(self, features: Tensor) -> Tensor:
         """Logits of the vocabulary, with the head's in the place of the answers' rows."""
         # Detached: the fixed rows are no layer of this model, and take no gradient.
+        table = self.vocabulary.weight
         bias = None if self.vocabulary_bias is None else self.vocabulary_bias.detach()
-        fixed = linear(features.to(self.vocabulary), self.vocabulary.detach(), bias)
+        fixed = linear(features.to(table), table.detach(), bias)
         own = self.head(features.to(self.head.weight))
         rows = torch.tensor(self.rows, device=own.device)
         return self.scaling(fixed.to(own).index_copy(-1, rows, own))

@@ -41,7 +41,8 @@ def _list_inner(weight: Tensor) -> list[Tensor]:
     """List the tensors that a tensor is made of, if it is."""
     if not hasattr(weight, "__tensor_flatten__"):
         return []
-    return [getattr(weight, name) for name in weight.__tensor_flatten__()[0]]
+    inner = (getattr(weight, name) for name in weight.__tensor_flatten__()[0])
+    return [part for part in inner if isinstance(part, Tensor)]
 
 
 def list_parts(weight: Tensor) -> list[Tensor]:

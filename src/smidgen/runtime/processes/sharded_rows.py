@@ -72,9 +72,10 @@ def _find_sharding(batches: Iterable[Batch]) -> Any:
     if not isinstance(loader, DataLoader):
         return None
     outer: Any = loader.batch_sampler
-    # By name, so that accelerate need not be there.
-    if type(outer).__name__ == "BatchSamplerShard":
-        return outer if outer.num_processes > 1 else None
+    for part in (outer, loader.dataset):
+        # By name, so that accelerate need not be there.
+        if type(part).__name__ in ("BatchSamplerShard", "IterableDatasetShard"):
+            return part if part.num_processes > 1 else None
     inner = getattr(outer, "sampler", loader.sampler)
     split = isinstance(inner, DistributedSampler) and inner.num_replicas > 1
     return inner if split else None
@@ -86,9 +87,11 @@ def _without_repeats(batches: Iterable[Batch]) -> Iterable[Batch]:
         raise ArgumentError(
             "batches must be read by each process itself, got accelerate's "
             "DataLoaderDispatcher, which repeats rows that would count twice. Pass "
-            "DataLoaderConfiguration(dispatch_batches=False) to Accelerator."
+            "DataLoaderConfiguration(dispatch_batches=False) to Accelerator, and a dataset "
+            "with a length and __getitem__."
         )
     sampler, base = _find_sharding(batches), getattr(batches, "base_dataloader", None)
+    _refuse_unknown_order(sampler)
     if sampler is None or sampler.drop_last:
         return batches
     if base is not None:
@@ -97,12 +100,31 @@ def _without_repeats(batches: Iterable[Batch]) -> Iterable[Batch]:
     outer = copy(loader.batch_sampler)
     if not isinstance(sampler, DistributedSampler):
         outer.even_batches = False
-    elif type(sampler).__iter__ is DistributedSampler.__iter__:
-        sampler = _Unpadded(sampler)
-        if outer is not None:
-            outer.sampler = sampler
-        return _rebuild(loader, batch_sampler=outer, sampler=sampler)
-    return _rebuild(loader, batch_sampler=outer)
+        return _rebuild(loader, batch_sampler=outer)
+    sampler = _Unpadded(sampler)
+    if outer is not None:
+        outer.sampler = sampler
+    return _rebuild(loader, batch_sampler=outer, sampler=sampler)
+
+
+def _refuse_unknown_order(sampler: Any) -> None:
+    """Refuse what may repeat rows at places that cannot be told."""
+    name = type(sampler).__name__
+    if name == "IterableDatasetShard" and not sampler.drop_last:
+        raise ArgumentError(
+            "batches must have each row once, got accelerate's IterableDatasetShard, which "
+            "repeats rows that would count twice. Pass a dataset with a length and "
+            "__getitem__, or a DataLoader with drop_last=True."
+        )
+    if (
+        isinstance(sampler, DistributedSampler)
+        and type(sampler).__iter__ is not DistributedSampler.__iter__
+    ):
+        raise ArgumentError(
+            f"batches must have each row once, got the sampler {name} with an __iter__ of its "
+            "own, which may repeat rows that would count twice. Pass a plain "
+            "DistributedSampler."
+        )
 
 
 def _rebuild(loader: Any, **parts: Any) -> Any:

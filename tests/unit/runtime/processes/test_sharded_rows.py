@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from accelerate.data_loader import DataLoaderDispatcher, prepare_data_loader
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from smidgen.errors import ArgumentError
 from smidgen.integrations.distributed import keep_own
@@ -67,14 +67,50 @@ def test_other_batches_are_left_alone():
     refuse_shard(plain)
 
 
-def test_a_sampler_with_an_order_of_its_own_keeps_it():
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_sampler_with_an_order_of_its_own_is_refused(drop_last):
     class Own(DistributedSampler):
         def __iter__(self):
             return iter([4, 4])
 
     data = TensorDataset(torch.arange(5))
-    loader = DataLoader(data, sampler=Own(data, 2, 0))
-    assert rows_of(read_each_once(loader, keep_own)) == [4, 4]
+    loader = DataLoader(data, sampler=Own(data, 2, 0, drop_last=drop_last))
+    with pytest.raises(ArgumentError, match=r"the sampler Own .* plain DistributedSampler"):
+        read_each_once(loader, keep_own)
+    alone = DataLoader(data, sampler=Own(data, 1, 0))
+    assert read_each_once(alone, keep_own) is alone
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.tensor(row),) for row in range(11)])
+
+
+def streamed(rank, count, **settings):
+    return prepare_data_loader(
+        DataLoader(Stream(), batch_size=2, **settings),
+        num_processes=count,
+        process_index=rank,
+        put_on_device=False,
+        dispatch_batches=False,
+    )
+
+
+def test_a_stream_that_repeats_rows_is_refused():
+    # It does repeat them: without this the refusal would be for nothing.
+    assert sorted(rows_of(streamed(0, 2)) + rows_of(streamed(1, 2))) != list(range(11))
+    with pytest.raises(ArgumentError, match=r"IterableDatasetShard, .* drop_last=True"):
+        read_each_once(streamed(0, 2), keep_own)
+    with pytest.raises(ArgumentError, match="the part that IterableDatasetShard gives"):
+        refuse_shard(streamed(0, 2))
+
+
+def test_a_stream_that_repeats_nothing_is_left_alone():
+    dropping = [streamed(rank, 2, drop_last=True) for rank in range(2)]
+    assert [read_each_once(loader, keep_own) for loader in dropping] == dropping
+    assert sorted(row for loader in dropping for row in rows_of(loader)) == list(range(8))
+    alone = streamed(0, 1)
+    assert read_each_once(alone, keep_own) is alone
 
 
 @pytest.mark.parametrize("make", [sampled, prepared])

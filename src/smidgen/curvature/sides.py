@@ -38,12 +38,15 @@ class Sides:
         """The chosen columns of what W is multiplied with, (..., m) or (B, T, groups · m)."""
         if self.patches is None:
             return take_columns(x, self.columns)
+        x, out = self._with_batch(x), self._with_batch(out)
         patches = self.patches(module, x, self.channels, tuple(out.shape[2:]))
         return take_columns(patches, self.columns).flatten(2)
 
     def positions_first(self, gradient: Tensor) -> Tensor:
         """Write a gradient with its features last: (B, n, ...) of a convolution as (B, T, n)."""
-        return gradient if self.patches is None else gradient.flatten(2).mT
+        if self.patches is None:
+            return gradient
+        return self._with_batch(gradient).flatten(2).mT
 
     def deltas(self, gradient: Tensor, part: int | Tensor | None) -> Tensor:
         """The chosen rows of a gradient that is of one part of the rows, or of all."""
@@ -53,6 +56,10 @@ class Sides:
         chosen = take_columns(gradient, self._all_rows % width)
         owner = self._all_rows // width
         return chosen * (owner == (part[:, None] if isinstance(part, Tensor) else part))
+
+    def _with_batch(self, image: Tensor) -> Tensor:
+        """Write (C, ...) of a convolution as a batch of one: it takes both."""
+        return image[None] if image.dim() == len(self.layer.window) else image
 
 
 def take_columns(tensor: Tensor, indices: Tensor | None) -> Tensor:

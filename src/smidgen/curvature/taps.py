@@ -210,16 +210,15 @@ class Trace:
 
     def _by_position(self, tensor: Tensor, name: str) -> Tensor:
         """Write (B, ..., d) or (B·T, d) as (B, T, d)."""
-        batch, first = self.examples, tensor.shape[0]
-        if first != batch and (tensor.dim() > 2 or first % batch):
+        batch, rows = self.examples, tensor.shape[:-1].numel()
+        if rows % batch or (tensor.dim() > 2 and tensor.shape[0] != batch):
             raise DataError(
                 f"the layer {name!r} saw inputs of shape {tuple(tensor.shape)} in a batch of "
                 f"{batch}: they cannot be told apart by example. Put the batch axis first, "
                 "or choose other modules."
             )
         # Spelled out, not -1: a block of the bias alone has no column at all.
-        positions = tensor.shape[:-1].numel() // batch
-        return tensor.reshape(batch, positions, tensor.shape[-1])
+        return tensor.reshape(batch, rows // batch, tensor.shape[-1])
 
 
 def _join_uses(pieces: list[Tensor]) -> Tensor:

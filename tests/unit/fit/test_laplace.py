@@ -382,6 +382,63 @@ def test_maps_that_mix_examples_stay_deterministic_and_are_named(flat, tokens):
         smidgen.fit.laplace(model, [batch], smidgen.select.named(model, "mix.*"))
 
 
+class OneByOne(nn.Module):
+    """Runs a layer on each example without a batch axis and stacks the results."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.stack([self.layer(row).reshape(4, -1).mean(1) for row in x]))
+
+
+UNBATCHED = {
+    "linear": lambda: (nn.Linear(6, 4), (6,)),
+    "1d": lambda: (nn.Conv1d(2, 4, 3), (2, 6)),
+    "1d in groups": lambda: (nn.Conv1d(2, 4, 3, groups=2), (2, 6)),
+    "2d": lambda: (nn.Conv2d(2, 4, 3), (2, 5, 5)),
+    "3d": lambda: (nn.Conv3d(2, 4, 2), (2, 3, 3, 3)),
+    "transposed": lambda: (nn.ConvTranspose2d(2, 4, 3), (2, 3, 3)),
+}
+
+
+def one_by_one(kind, rows):
+    torch.manual_seed(0)
+    layer, shape = UNBATCHED[kind]()
+    model, x = OneByOne(layer).double(), torch.randn(rows, *shape).double()
+    return model, x, smidgen.select.sparse_kfac(model, percent=50)
+
+
+@pytest.mark.parametrize("kind", UNBATCHED)
+@pytest.mark.parametrize("rows", [4, 3])
+def test_layers_of_one_example_at_a_time_stay_deterministic_and_are_named(kind, rows):
+    model, x, subset = one_by_one(kind, rows)
+    with pytest.warns(SmidgenWarning, match="1 chosen layers stay deterministic: layer"):
+        posterior = smidgen.fit.laplace(model, [(x, torch.arange(rows) % 3)], subset)
+    assert list(posterior.operators) == ["head"]
+
+
+@EDGES_ARE_FINE
+@pytest.mark.parametrize("kind", UNBATCHED)
+def test_a_layer_of_the_only_example_counts_as_with_a_batch_axis(kind):
+    model, x, subset = one_by_one(kind, 1)
+
+    def batched(net, batch):
+        return net.head(net.layer(batch[0]).reshape(len(batch[0]), 4, -1).mean(2))
+
+    found = []
+    for forward in (lambda net, batch: net(batch[0]), batched):
+        problem = smidgen.Problem(model, smidgen.Categorical(3), forward=forward)
+        posterior = smidgen.fit.laplace(
+            problem, [(x, torch.tensor([1]))], subset, precision=1.0
+        )
+        assert list(posterior.operators) == ["layer", "head"]
+        found.append(smidgen.predict(posterior, problem, (x,)).log_probs)
+    torch.testing.assert_close(*found, **EXACT)
+
+
 def test_a_frozen_backbone_and_inference_mode_will_do():
     model, _ = Case("mlp", mlp, 2, vectors).make()
 

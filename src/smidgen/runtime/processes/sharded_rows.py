@@ -72,7 +72,8 @@ def _find_sharding(batches: Iterable[Batch]) -> Any:
     if not isinstance(loader, DataLoader):
         return None
     outer: Any = loader.batch_sampler
-    for part in (outer, loader.dataset):
+    stream: Any = loader.dataset
+    for part in (outer, stream):
         # By name, so that accelerate need not be there.
         if type(part).__name__ in ("BatchSamplerShard", "IterableDatasetShard"):
             return part if part.num_processes > 1 else None

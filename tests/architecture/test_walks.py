@@ -30,5 +30,5 @@ def test_fitting_and_predicting_lead_through_few_files():
     # have. Two files are for rows and weights in several processes (`runtime/processes`), and
     # two for layers that no tap would see as they are (`weights/adapters.py`,
     # `outputs/other_uses.py`).
-    assert len(set(fitting) - {"errors.py"}) <= 37
+    assert len(set(fitting) - {"errors.py"}) <= 39
     assert len(set(predicting) - {"errors.py"}) <= 31

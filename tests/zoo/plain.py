@@ -259,7 +259,9 @@ PLAIN = [
         _Autoencoder,
         _draw_itself,
         task="numbers",
-        refused={"verify": "uses their weights in a way that smidgen does not see"},
+        refused=dict.fromkeys(
+            ("all layers", "verify"), "uses weights of 'enter' outside the layer's call too"
+        ),
     ),
     _plain(
         "Llama with LoRA",

@@ -222,6 +222,11 @@ DECODERS = [
         {**MAMBA, "time_step_rank": 2},
         refused=dict.fromkeys(("all layers", "verify"), UNCALLED),
     ),
-    _continue("Mamba 2", "Mamba2ForCausalLM", MAMBA2),
+    _continue(
+        "Mamba 2",
+        "Mamba2ForCausalLM",
+        MAMBA2,
+        refused=dict.fromkeys(("all layers", "verify"), UNCALLED),
+    ),
 ]
 TEXT = [*ENCODERS, *DECODERS]

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.outputs.logits import find_logits
@@ -268,7 +269,8 @@ def _start(tensor: Tensor) -> int:
 
 def take_few(batch: Batch) -> Batch:
     """Take the first examples of a batch, if its axis of examples can be told."""
-    sizes = [len(tensor) for _, tensor in _tensors(batch, "") if tensor.dim()]
+    leaves = (value for value in tree_leaves(batch) if isinstance(value, Tensor))
+    sizes = [len(tensor) for tensor in leaves if tensor.dim()]
     if not sizes or sizes[0] <= _FEW:
         return batch
     return _slice(batch, sizes[0])

@@ -9,7 +9,6 @@ the variance table.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from smidgen.curvature.base import Operator
 from smidgen.curvature.taps import Tapped, Trace, tapped
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.outputs.problem import SettledProblem
 from smidgen.types import Batch
 from smidgen.weights.blocks import LayerBlock
@@ -175,12 +174,10 @@ def _compute_moments(
         totals = _sum_by_label(trace, terms, followed, False)
         parts = iter(())
     elif tell and count * len(followed) > _MANY_PASSES:
-        warnings.warn(
+        warn(
             f"every batch takes {count * len(followed):,} backward passes, {len(followed)} for "
             f"each of {count:,} positions. For the output layer of a language model alone, "
-            "smidgen.integrations.answers.next_tokens.make_next_token_problem needs none.",
-            SmidgenWarning,
-            stacklevel=2,
+            "smidgen.integrations.answers.next_tokens.make_next_token_problem needs none."
         )
     for number, part in enumerate(parts):
         rows = part.any(-1).any(0)

@@ -69,17 +69,17 @@ def quick_fingerprint(model: nn.Module) -> str:
     if structure is None and is_sharded(model):
         # Processes that remember differently would wait for one another.
         return fingerprint(model)
-    state, known = _read_weights(model, structure), _KNOWN.get(model)
+    state, known = _read_state(model, structure), _KNOWN.get(model)
     if known is not None and _is_same(known[0], state):
         return known[1]
     digest = fingerprint(model)
     # Of weights that another thread wrote meanwhile, the hash is of neither state.
-    if _is_same(_read_weights(model, structure), state):
+    if _is_same(_read_state(model, structure), state):
         _KNOWN[model] = state, digest
     return digest
 
 
-def _read_weights(model: nn.Module, structure: Structure | None) -> _State:
+def _read_state(model: nn.Module, structure: Structure | None) -> _State:
     if structure is None:
         tensors = [part for each in list_in_memory(model) for part in list_parts(each)]
         probe = _Probe(tensors)

@@ -203,27 +203,11 @@ def verify(
         # A loader may draw its order from torch's own generator.
         batches = list(batches)
         problem, _, _ = unsettled.settle(batches)
-    with warnings.catch_warnings():
-        # Layers that mix examples or never run get a row that says so.
-        warnings.simplefilter("ignore", SmidgenWarning)
-        fitted, diagonal = (
-            laplace(
-                problem,
-                batches,
-                subset,
-                structure=structure,
-                # Drawn labels, as many classes have by default, would differ by chance.
-                settings=LaplaceSettings(fisher_draws="exact"),
-                progress=False,
-            )
-            for structure in ("kron", "diag")
-        )
+    kron, diagonal = _fit_both(problem, batches, subset)
+    kron = kron.with_precision(precision)
     blocks = find_blocks(problem.model, subset)
     held = {b.layer.name: (b.layer.modules, b.layer.shapes) for b in blocks}
-    exact, kron = (
-        exact_jacobians(problem, batches, blocks),
-        fitted.with_precision(precision),
-    )
+    exact = exact_jacobians(problem, batches, blocks)
     factors = exact_factors(
         problem,
         batches,
@@ -323,6 +307,29 @@ def covariance_score(draws: Tensor, covariance: Tensor) -> float:
     variances = covariance.diagonal()
     variance = torch.outer(variances, variances) + covariance.square()
     return float(((empirical - covariance) / (variance / len(draws)).sqrt()).abs().max())
+
+
+def _fit_both(
+    problem: SettledProblem, batches: Iterable[Batch], subset: Subset
+) -> tuple[LaplacePosterior, LaplacePosterior]:
+    """Fit Kronecker factors and the diagonal, to be compared."""
+    # Drawn labels, as many classes have by default, would differ by chance.
+    settings = LaplaceSettings(fisher_draws="exact")
+    with warnings.catch_warnings():
+        # Layers that mix examples or never run get a row that says so.
+        warnings.simplefilter("ignore", SmidgenWarning)
+        kron, diagonal = (
+            laplace(
+                problem,
+                batches,
+                subset,
+                structure=structure,
+                settings=settings,
+                progress=False,
+            )
+            for structure in ("kron", "diag")
+        )
+    return kron, diagonal
 
 
 def _choose_few(

@@ -96,7 +96,7 @@ class TextSplit:
     @property
     def forward(self) -> Forward:
         """How outputs are computed while a model is trained and chosen."""
-        return _mixed_outputs if self.about.bf16 else model_outputs
+        return mixed_outputs if self.about.bf16 else model_outputs
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -182,7 +182,8 @@ def _draw(about: TextData, root: Path | None, seed: int) -> TextSplit:
     return TextSplit(train, validation, test, about, classes)
 
 
-def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
+def mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Compute outputs in mixed precision (bf16)."""
     device = next(model.parameters()).device.type
     with torch.autocast(device, torch.bfloat16):
         return model_outputs(model, batch)

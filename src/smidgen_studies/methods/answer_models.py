@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from smidgen import select
@@ -22,10 +22,10 @@ from smidgen.outputs.problem import Problem, SettledProblem
 from smidgen.runtime.artifact import read_sealed_json, write_sealed_json
 from smidgen.runtime.files import new_folder
 from smidgen.runtime.reading import make_from_json
-from smidgen.types import Batch
 from smidgen.weights.delta import Delta
 from smidgen.weights.subset import Subset
 from smidgen_studies.data.answers import AnswerData
+from smidgen_studies.data.text import mixed_outputs
 from smidgen_studies.methods.text_models import find_base
 
 _DELTA, _NOTE = "delta.safetensors", "adapter.json"
@@ -74,7 +74,7 @@ def start_task(adapter: Adapter, about: AnswerData, device: str) -> AnswerTask:
         torch.default_generator.manual_seed(adapter.seed)
         adapted = get_peft_model(base, config).eval().to(device)
     posed = make_answer_problem(adapted, tokenizer, about.answers)
-    forward = _mixed_outputs if about.mixed else model_outputs
+    forward = mixed_outputs if about.mixed else model_outputs
     problem = Problem(posed.model, forward=forward, mask=posed.mask)
     return AnswerTask(problem.with_likelihood(Categorical(len(about.choices))), tokenizer)
 
@@ -94,9 +94,3 @@ def load_task(folder: Path, about: AnswerData, device: str) -> AnswerTask:
     task = start_task(adapter, about, device)
     Delta.load(folder / _DELTA).apply(task.problem.model)
     return task
-
-
-def _mixed_outputs(model: nn.Module, batch: Batch) -> Tensor:
-    device = next(model.parameters()).device.type
-    with torch.autocast(device, torch.bfloat16):
-        return model_outputs(model, batch)

@@ -9,6 +9,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+from accelerate import cpu_offload
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers import normalizers
 from torch.func import functional_call, jacrev
@@ -20,10 +21,14 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     HyperCLOVAXConfig,
     HyperCLOVAXForCausalLM,
+    MptConfig,
+    MptForCausalLM,
 )
 
 import smidgen
@@ -296,6 +301,28 @@ def test_choices_beyond_the_window_are_refused():
     problem, (batch,) = asked(model, SEVERAL)
     with pytest.raises(DataError, match=r"at most 9 tokens .*Lower max_length"):
         problem.outputs(batch)
+
+
+def test_several_tokens_need_a_model_that_is_told_positions():
+    # ALiBi counts tokens by their index, so answers beside one another would move apart.
+    model = MptForCausalLM(
+        MptConfig(d_model=8, n_heads=2, n_layers=1, vocab_size=350, max_seq_len=64)
+    ).eval()
+    asked(model)
+    with pytest.raises(StructureError, match=r"got MptForCausalLM, which .*one token each"):
+        asked(model, SEVERAL)
+    told = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 350}
+    local = GPTNeoConfig(**told, window_size=9, attention_types=[[["global", "local"], 1]])
+    problem, (batch,) = asked(GPTNeoForCausalLM(local).eval(), SEVERAL)
+    with pytest.raises(DataError, match=r"at most 9 tokens .*Lower max_length"):
+        problem.outputs(batch)
+
+
+def test_an_offloaded_model_is_refused():
+    model = tiny_llama()
+    cpu_offload(model)
+    with pytest.raises(StructureError, match="choosing among answers needs a model that"):
+        asked(model)
 
 
 def test_a_chat_is_asked_as_its_template_says():

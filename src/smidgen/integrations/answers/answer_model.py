@@ -22,6 +22,9 @@ from smidgen.errors import DataError
 from smidgen.integrations.answers.causal_parts import LogitScaling, read_hidden
 from smidgen.integrations.answers.choice_tokens import ChoiceTokens
 
+# What configs call the most tokens that a layer looks back.
+_WINDOWS = ("sliding_window", "window_size", "attention_window")
+
 
 @dataclass(frozen=True)
 class _Branches:
@@ -157,8 +160,10 @@ class AnswerModel(nn.Module):
         return self.scaling(fixed.to(own).index_copy(-1, rows, own))
 
     def _refuse_beyond_window(self, length: int) -> None:
-        window = getattr(self.backbone.config, "sliding_window", None)
-        if window is not None and length > window:
+        # Windows go by index, and so count padding and the branches of other answers.
+        named = (getattr(self.backbone.config, name, None) for name in _WINDOWS)
+        window = min((size for size in named if isinstance(size, int)), default=length)
+        if length > window:
             raise DataError(
                 f"prompts and choices must be at most {window:,} tokens for this model where "
                 f"a choice has several, got {length:,}. Lower max_length."

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import StructureError
 from smidgen.integrations.answers.answer_model import AnswerModel
-from smidgen.integrations.answers.causal_parts import split_causal
+from smidgen.integrations.answers.causal_parts import split_causal, takes_positions
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
 from smidgen.integrations.answers.template import Answers
 from smidgen.outputs.batches import batch_mask
@@ -22,7 +22,7 @@ from smidgen.types import Batch
 
 # How far outputs may be from the model's own, relatively: an output layer that is not the last
 # step is further off, and the rounding of a type nearer.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 _COARSE = 5e-2
 
 
@@ -31,9 +31,10 @@ def make_answer_problem(
 ) -> Problem:
     """Pose the choice among answers: one output for each, after the prompt.
 
-    Pass the problem in place of the model wherever you select, fit, calibrate or predict, with
-    batches of `make_answer_loader`. Its model is an `AnswerModel`, which shares the weights of
-    this one but for the answers' rows of the output layer: these are copied into its `head`.
+    Pass the problem in place of the model wherever you fit, calibrate or predict, with batches
+    of `make_answer_loader`, and its `.model` to selectors that read no batches. That is an
+    `AnswerModel`, which shares the weights of this one but for the answers' rows of the output
+    layer: these are copied into its `head`.
     Choices of several tokens cost a pass over the prompt and all their tokens, and the logits
     of the whole vocabulary at each.
 
@@ -86,18 +87,28 @@ def _require_same(causal: nn.Module, asked: AnswerModel, ids: list[int]) -> None
             set_modes(shadow)
         theirs = _ask_plainly(shadows[0], asked, ids, device)
         prompt = torch.tensor([ids], device=device)
-        ours = shadows[1](prompt, torch.ones_like(prompt))[0].to(theirs)
+        try:
+            ours = shadows[1](prompt, torch.ones_like(prompt))[0].to(theirs)
+        except Exception as error:
+            raise _other_way(causal, asked) from error
+    if asked.branches is not None and not takes_positions(asked.backbone):
+        # By index, the branches of other answers would count as tokens before.
+        raise _other_way(causal, asked)
     dtype = next(p.dtype for p in causal.parameters() if p.is_floating_point())
     allowed = _TOLERANCE.get(dtype, _COARSE)
     if not torch.allclose(
         ours, theirs, rtol=allowed, atol=allowed * float(theirs.abs().max())
     ):
-        what = "its logits" if asked.branches is None else "answers of several tokens"
-        raise StructureError(
-            f"model must compute logits from its output layer, as Llama or GPT-2 do, got "
-            f"{type(causal).__name__}, which computes {what} in another way. Use another "
-            "model, or answers of one token each."
-        )
+        raise _other_way(causal, asked)
+
+
+def _other_way(causal: nn.Module, asked: AnswerModel) -> StructureError:
+    what = "its logits" if asked.branches is None else "answers of several tokens"
+    return StructureError(
+        f"model must compute logits from its output layer, as Llama or GPT-2 do, got "
+        f"{type(causal).__name__}, which computes {what} in another way. Use another model, or "
+        "answers of one token each."
+    )
 
 
 def _ask_plainly(

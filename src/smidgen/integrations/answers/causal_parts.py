@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.runtime.storage.offload import require_loaded
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class CausalParts:
 
 def split_causal(model: nn.Module) -> CausalParts:
     """Find the parts of a model; refuse one whose output layer is not plain."""
+    require_loaded(model, "choosing among answers")
     causal = _unwrap(model)
     output = causal.get_output_embeddings()  # type: ignore[operator]
     if type(output) is not nn.Linear or not output.weight.is_floating_point():
@@ -54,6 +56,11 @@ def split_causal(model: nn.Module) -> CausalParts:
         )
     config = causal.config.get_text_config()  # type: ignore[operator,union-attr]
     return CausalParts(causal, _find_backbone(causal), output, LogitScaling.of(config))
+
+
+def takes_positions(backbone: nn.Module) -> bool:
+    """Whether a body is told the positions of its tokens, and need not count them."""
+    return "position_ids" in signature(backbone.forward).parameters
 
 
 def read_hidden(

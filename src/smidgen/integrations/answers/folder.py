@@ -79,9 +79,9 @@ class LanguageModel:
 
     def save(self, tuned: AnswerModel, folder: Path, *, overwrite: bool = False) -> None:
         """Take the adapter's weights of a tuned copy, and write them with what was asked."""
+        refuse_taken_answers(folder, overwrite=overwrite)
         causal = self.model.get_base_model()
         causal.base_model.load_state_dict(tuned.backbone.state_dict())
-        refuse_taken_answers(folder, overwrite=overwrite)
         note = {
             "base": self.base,
             "gguf": self.gguf,

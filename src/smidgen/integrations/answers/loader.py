@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from smidgen.errors import ArgumentError, DataError, SmidgenWarning
+from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
 from smidgen.integrations.answers.template import Answers
 from smidgen.integrations.huggingface import batch_rows
@@ -67,11 +66,9 @@ def make_answer_loader(
     encoded = encode_prompts(tokenizer, answers, table.texts)
     cut = sum(len(ids) > room for ids in encoded)
     if cut:
-        warnings.warn(
+        warn(
             f"{cut:,} of {len(encoded):,} prompts lost their beginning: they have up to "
-            f"{max(map(len, encoded)):,} tokens, and max_length leaves {room:,}.",
-            SmidgenWarning,
-            stacklevel=2,
+            f"{max(map(len, encoded)):,} tokens, and max_length leaves {room:,}."
         )
     rows: list[dict[str, Any]] = [
         {"input_ids": _cut(ids, room, tokenizer)} for ids in encoded

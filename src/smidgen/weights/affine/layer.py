@@ -67,7 +67,8 @@ class AffineLayer:
     @property
     def group(self) -> Group:
         """Whether the paper counts this layer to attention or to the MLPs."""
-        return "attention" if _ATTENTION.search(self.name) else "mlp"
+        attends = self.kind == "attention" or _ATTENTION.search(self.name)
+        return "attention" if attends else "mlp"
 
     @property
     def shapes(self) -> dict[str, Shape]:

@@ -7,12 +7,11 @@ none that could be told.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 
 from torch import nn
 
-from smidgen.errors import SmidgenWarning
+from smidgen.errors import warn
 from smidgen.weights.affine.coverage import coverage
 from smidgen.weights.origin import LAST_LAYER_ORIGIN
 from smidgen.weights.subset import Subset
@@ -42,11 +41,9 @@ def warn_of_little_covered(model: nn.Module, subset: Subset) -> None:
     total = inside + outside.total()
     if 2 * inside < total:
         kind, size = outside.most_common(1)[0]
-        warnings.warn(
+        warn(
             f"only {inside / total:.0%} of the model's {total:,} weights in matrices (tables of "
             f"embeddings not counted) are in affine layers, from which the subset was chosen. "
             f"Most of the others, {size:,}, are in {kind}. Print smidgen.coverage(model) to see "
-            "why.",
-            SmidgenWarning,
-            stacklevel=3,
+            "why."
         )

@@ -175,14 +175,15 @@ class _TwoInputs(nn.Module):
 
 
 class _Autoencoder(nn.Module):
-    """A decoder that uses the encoder's weights, and no layer of its own."""
+    """A decoder that uses the encoder's weights; only the layer between is its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.enter, self.code = nn.Linear(WIDTH, 12), nn.Linear(12, 4)
+        self.between = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        code = self.code(torch.tanh(self.enter(x)))
+        code = self.between(torch.tanh(self.code(torch.tanh(self.enter(x)))))
         hidden = torch.tanh(functional.linear(code, self.code.weight.T))
         return functional.linear(hidden, self.enter.weight.T)
 
@@ -259,9 +260,7 @@ PLAIN = [
         _Autoencoder,
         _draw_itself,
         task="numbers",
-        refused=dict.fromkeys(
-            ("all layers", "verify"), "uses weights of 'enter' outside the layer's call too"
-        ),
+        refused={"verify": "enter"},
     ),
     _plain(
         "Llama with LoRA",

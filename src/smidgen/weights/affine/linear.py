@@ -30,7 +30,7 @@ def _find(module: nn.Module) -> tuple[Matrix, ...] | str | None:
 def _is_exact(module: nn.Linear) -> bool:
     """Whether a subclass, Falcon's say, writes W x + b in its own words."""
     # Nothing but its class may say what it computes, since one of a class is asked for all.
-    known = vars(nn.Linear(1, 1)).keys() | _MARKS
+    known = vars(nn.utils.skip_init(nn.Linear, 1, 1)).keys() | _MARKS
     more = vars(module).keys() - known
     kind: Any = type(module)
     return not (more or module._buffers or module._modules) and _computes_linear(kind)
@@ -48,7 +48,8 @@ def _computes_linear(kind: Any) -> bool:
         with torch.no_grad(), torch.inference_mode(False):
             for bias in (None, nn.Parameter(draw(5))):
                 module: Any = object.__new__(kind)
-                vars(module).update(vars(nn.Linear(3, 5, bias=False)), training=False)
+                plain_one = nn.utils.skip_init(nn.Linear, 3, 5, bias=False)
+                vars(module).update(vars(plain_one), training=False)
                 module._parameters = {"weight": nn.Parameter(draw(5, 3)), "bias": bias}
                 for x in (draw(2, 3), 1e3 * draw(2, 4, 3), 1e-3 * draw(4, 3)):
                     plain = nn.functional.linear(x, module.weight, module.bias)

@@ -52,7 +52,9 @@ class Sides:
         width = gradient.shape[-1]
         chosen = take_columns(gradient, self._all_rows % width)
         owner = self._all_rows // width
-        return chosen * (owner == (part[:, None] if isinstance(part, Tensor) else part))
+        return chosen * (
+            owner == (part.reshape(-1, 1) if isinstance(part, Tensor) else part)
+        )
 
 
 def take_columns(tensor: Tensor, indices: Tensor | None) -> Tensor:

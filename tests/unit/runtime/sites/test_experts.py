@@ -13,6 +13,7 @@ from transformers import (
 )
 
 import smidgen
+from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import set_modes
 from smidgen.runtime.shadow import shadow_model
@@ -125,3 +126,17 @@ def test_padding_is_in_no_factor_of_experts(approximation):
         )
     verification = smidgen.verify(problem, [together], rows=12)
     assert verification.agrees, str(verification)
+
+
+def test_experts_whose_weights_are_used_past_their_call_stay_deterministic():
+    model, name = gpt_oss("eager").double(), "model.layers.0.mlp.experts.down_proj"
+
+    def forward(model, batch):
+        return model(**batch).logits * model.model.layers[0].mlp.experts.down_proj.norm()
+
+    problem = SettledProblem(model, smidgen.Categorical(2), forward)
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    with pytest.warns(SmidgenWarning, match=f"{name}. the model uses weights of"):
+        posterior = smidgen.fit.laplace(problem, [BATCH], subset, progress=False)
+    layers = {layer.name for layer in smidgen.coverage(model).layers}
+    assert set(posterior.operators) == layers - {name}

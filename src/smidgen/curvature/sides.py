@@ -55,7 +55,9 @@ class Sides:
         width = gradient.shape[-1]
         chosen = take_columns(gradient, self._all_rows % width)
         owner = self._all_rows // width
-        return chosen * (owner == (part[:, None] if isinstance(part, Tensor) else part))
+        return chosen * (
+            owner == (part.reshape(-1, 1) if isinstance(part, Tensor) else part)
+        )
 
     def _with_batch(self, image: Tensor) -> Tensor:
         """Write (C, ...) of a convolution as a batch of one: it takes both."""

@@ -39,10 +39,12 @@ class _Use:
     """One run of a layer: its inputs, and its output gradient once that has arrived.
 
     `reached` says at which positions the whole gradient, chosen rows or not, was not zero in
-    any of the backward passes that count together.
+    any of the backward passes that count together. A token has `repeats` positions, one after
+    the other: one for each of its experts.
     """
 
     inputs: Tensor
+    repeats: int = 1
     delta: Tensor | None = None
     reached: Tensor | None = None
     # Of a layer whose output starts the graph: that output, weakly, lest it and its hook hold one
@@ -111,7 +113,9 @@ class Trace:
         masks = []
         for use in self._uses[name]:
             everywhere = self.kept.new_ones(self._by_position(use.inputs, name).shape[:2])
-            mask = everywhere if self._mask is None else self._mask
+            mask = everywhere
+            if self._mask is not None:
+                mask = self._mask.repeat_interleave(use.repeats, 1)
             masks.append(mask if mask.shape == everywhere.shape else everywhere)
         return _join_uses(masks).repeat_interleave(self._blocks[name].layer.groups, 1)
 
@@ -330,7 +334,8 @@ class Tapped:
                 return self._start.join(out)[0]
             x = args[0] if args else next(iter(kwargs.values()))
             part = kwargs.get("part") if isinstance(module, Site) else None
-            use = _Use(sides.features(module, x.detach(), out))
+            repeats = part.shape[-1] if isinstance(part, Tensor) else 1
+            use = _Use(sides.features(module, x.detach(), out), repeats)
             self._uses[name].append(use)
             if not torch.is_grad_enabled():
                 # The model cuts the graph here: no derivative reaches this layer.

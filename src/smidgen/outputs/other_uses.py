@@ -16,6 +16,7 @@ from smidgen.outputs.batches import take_few
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state, require_runs
 from smidgen.runtime.shadow import find_origin
+from smidgen.runtime.sites.site import Site, find_site
 from smidgen.types import Batch
 
 Layers = Mapping[str, tuple[Collection[str], Collection[str]]]
@@ -25,32 +26,27 @@ Layers = Mapping[str, tuple[Collection[str], Collection[str]]]
 def find_other_uses(problem: Problem, batch: Batch, layers: Layers) -> dict[str, str]:
     """Find the layers whose weights change the outputs past their calls; say so of each."""
     shadowed = problem.on_shadow()
-    modules = dict(shadowed.model.named_modules())
-    # What no module of the model runs cannot be called.
-    layers = {n: held for n, held in layers.items() if modules.keys() >= set(held[0])}
     with preserve_random_state(problem.model):
         # A pass of few rows for all; more only if something was found, or few rows do not run.
         for rows in (take_few(batch), batch):
-            if not _are_used_elsewhere(shadowed, rows, layers, modules):
+            if not _are_used_elsewhere(shadowed, rows, layers):
                 return {}
         used = [
             name
             for name, held in layers.items()
-            if _are_used_elsewhere(shadowed, batch, {name: held}, modules)
+            if _are_used_elsewhere(shadowed, batch, {name: held})
         ]
     why = "the model uses weights of {!r} outside the layer's call too"
     return {name: why.format(name) for name in used}
 
 
-def _are_used_elsewhere(
-    problem: Problem, batch: Batch, layers: Layers, modules: Mapping[str, nn.Module]
-) -> bool:
+def _are_used_elsewhere(problem: Problem, batch: Batch, layers: Layers) -> bool:
     names = {name for _, held in layers.values() for name in held}
     # Tied layers run the same module, which is watched once.
     paths = {path for held, _ in layers.values() for path in held}
     called: list[bool] = []
     with (
-        _whole_in_calls([modules[path] for path in sorted(paths)], called),
+        _whole_in_calls([find_site(problem.model, path) for path in sorted(paths)], called),
         require_runs(find_origin(problem.model), lambda: True),
     ):
         # A layer that is never called is looked at by its tap.
@@ -63,15 +59,22 @@ def _whole_in_calls(modules: Iterable[nn.Module], called: list[bool]) -> Iterato
     handles = []
 
     def watch(module: nn.Module) -> None:
-        whole, outside = dict(module._parameters), list[dict[str, nn.Parameter | None]]()
+        held, names = module._parameters, set(module._parameters)
+        if isinstance(module, Site):
+            # It reads its own among the weights of another module.
+            owner = module.owner()
+            assert owner is not None
+            held, names = owner._parameters, owner._parameters.keys() & module.names
+        whole = {name: held[name] for name in names}
+        outside = list[dict[str, nn.Parameter | None]]()
 
         def enter(*_: object) -> None:
             called.append(True)
-            outside.append(dict(module._parameters))
-            module._parameters.update(whole)
+            outside.append({name: held[name] for name in whole})
+            held.update(whole)
 
         def leave(*_: object) -> None:
-            module._parameters.update(outside.pop())
+            held.update(outside.pop())
 
         handles.append(module.register_forward_pre_hook(enter))
         handles.append(module.register_forward_hook(leave))

@@ -30,7 +30,8 @@ from smidgen.weights.blocks import LayerBlock
 class _Runs:
     """All runs of a layer in one forward pass: chosen inputs and the zeros that were added.
 
-    `parts` says of each run which of the rows it was of, None for all.
+    `parts` says of each run which of the rows it was of, None for all; or of each token, (P, k),
+    which each of its k positions was of.
     """
 
     layer: AffineLayer
@@ -96,8 +97,8 @@ def exact_factors(
                     counted = _find_reached(whole, hessian)
                     counted = counted.repeat_interleave(block.layer.groups)
                     if len(rows) == examples:
-                        inputs, groups = runs[name].inputs, block.layer.groups
-                        counted = _find_unpadded(inputs, examples, padding, groups)
+                        groups = block.layer.groups
+                        counted = _find_unpadded(runs[name], examples, padding, groups)
                     delta = whole[..., block.rows]
                     if block.bias:
                         x = torch.cat([torch.ones(len(x), 1, dtype=x.dtype), x], 1)
@@ -127,16 +128,18 @@ def _find_reached(delta: Tensor, hessian: Tensor) -> Tensor:
 
 
 def _find_unpadded(
-    inputs: Sequence[Tensor], examples: int, padding: Tensor | None, groups: int
+    runs: _Runs, examples: int, padding: Tensor | None, groups: int
 ) -> Tensor:
     """Find the positions (T · groups,) of an example that are not padding, over all runs."""
     pieces = []
-    for each in inputs:
+    for each, part in zip(runs.inputs, runs.parts, strict=True):
         counted = torch.ones(
             each.shape[:-1].numel() // (examples * groups), dtype=torch.bool
         )
-        if padding is not None and padding.shape == counted.shape:
-            counted = padding
+        # A token's experts are positions side by side.
+        beside = part.shape[-1] if isinstance(part, Tensor) else 1
+        if padding is not None and len(padding) * beside == len(counted):
+            counted = padding[:, None].expand(-1, beside).flatten()
         pieces.append(counted)
     return torch.cat(pieces).repeat_interleave(groups)
 
@@ -189,7 +192,7 @@ def _fill_rows(gradient: Tensor, part: int | Tensor | None, rows: int) -> Tensor
     if part is None:
         return gradient
     parts = rows // gradient.shape[-1]
-    where = nn.functional.one_hot(torch.as_tensor(part), parts).to(gradient)
+    where = nn.functional.one_hot(torch.as_tensor(part).flatten(), parts).to(gradient)
     return (where[..., None] * gradient[..., None, :]).flatten(-2)
 
 

@@ -22,7 +22,7 @@ class _ExpertsSite(Site):
     """W x + b with one expert's part of a parameter at each position."""
 
     def forward(self, x: Tensor, *, part: Tensor) -> Tensor:  # type: ignore[override]
-        """Multiply each position (P, m) with the matrix of its expert (P,)."""
+        """Multiply each position (P · k, m), k of a token, with the matrix of its expert (P, k)."""
         weight, bias = map(self.read, self.names)
         assert weight is not None
         if vars(self.owner())["is_transposed"]:
@@ -30,6 +30,7 @@ class _ExpertsSite(Site):
         if isinstance(x, FakeTensor):
             # A rehearsal has no numbers to tell experts apart; sizes are those of any.
             return nn.functional.linear(x, weight[0], None if bias is None else bias[0])
+        part = part.reshape(-1)
         pieces, places = [], []
         for expert in part.unique().tolist():
             where = (part == expert).nonzero().flatten()
@@ -66,11 +67,11 @@ def _run(
     top_k_weights: Tensor,
 ) -> Tensor:
     """Send each token (P, d) through its experts (P, k), and add up what they make of it."""
-    count, experts = top_k_index.shape[-1], top_k_index.reshape(-1)
+    count = top_k_index.shape[-1]
     upward, downward = sites.values()
-    x = upward(hidden_states.repeat_interleave(count, 0), part=experts)
+    x = upward(hidden_states.repeat_interleave(count, 0), part=top_k_index)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # type: ignore[operator]
-    x = downward(x, part=experts)
+    x = downward(x, part=top_k_index)
     if getattr(module, "has_post_expert_norm", False):
         x = module.post_expert_norm(x)  # type: ignore[operator]
     weighed = x * top_k_weights.reshape(-1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     GptOssConfig,
     GptOssForSequenceClassification,
@@ -12,6 +13,7 @@ from transformers import (
 )
 
 import smidgen
+from smidgen.errors import SmidgenWarning
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import set_modes
 from smidgen.runtime.shadow import shadow_model
@@ -96,3 +98,45 @@ def test_a_chosen_block_of_experts_is_drawn_and_stored(tmp_path):
         before = smidgen.predict(posterior, model, BATCH, **how).to_dict()
         assert before == smidgen.predict(again, model, BATCH, **how).to_dict()
     assert smidgen.plan(model, batch=BATCH).rows
+
+
+@pytest.mark.parametrize("approximation", ["expand", "reduce"])
+def test_padding_is_in_no_factor_of_experts(approximation):
+    model = mixtral("eager").double()
+    texts = [IDS[:1], IDS[1:2, :2], IDS[2:, :3]]
+    alone = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in texts]
+    rows = [nn.functional.pad(ids, (0, 9 - ids.shape[1])) for ids in texts]
+    padded = torch.cat(rows)
+    together = {"input_ids": padded, "attention_mask": (padded > 0).long()}
+    problem = SettledProblem(model, smidgen.Categorical(2))
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    settings = smidgen.fit.LaplaceSettings(approximation=approximation)
+    expected, found = (
+        smidgen.fit.laplace(problem, batches, subset, settings=settings, progress=False)
+        for batches in (alone, [together])
+    )
+    for name in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.0.mlp.experts.{name}"
+        # Norms and routers work in fp32.
+        torch.testing.assert_close(
+            found.operators[name].variances(1.0, 1.0),
+            expected.operators[name].variances(1.0, 1.0),
+            rtol=1e-5,
+            atol=0,
+        )
+    verification = smidgen.verify(problem, [together], rows=12)
+    assert verification.agrees, str(verification)
+
+
+def test_experts_whose_weights_are_used_past_their_call_stay_deterministic():
+    model, name = gpt_oss("eager").double(), "model.layers.0.mlp.experts.down_proj"
+
+    def forward(model, batch):
+        return model(**batch).logits * model.model.layers[0].mlp.experts.down_proj.norm()
+
+    problem = SettledProblem(model, smidgen.Categorical(2), forward)
+    subset = smidgen.select.sparse_kfac(model, percent=100)
+    with pytest.warns(SmidgenWarning, match=f"{name}. the model uses weights of"):
+        posterior = smidgen.fit.laplace(problem, [BATCH], subset, progress=False)
+    layers = {layer.name for layer in smidgen.coverage(model).layers}
+    assert set(posterior.operators) == layers - {name}

@@ -260,7 +260,7 @@ PLAIN = [
         _Autoencoder,
         _draw_itself,
         task="numbers",
-        refused={"verify": "enter"},
+        refused={"verify": "uses their weights in a way that smidgen does not see"},
     ),
     _plain(
         "Llama with LoRA",

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from smidgen.errors import ArgumentError
 from smidgen.integrations.huggingface import load_classifier
-from smidgen.prediction import point_outputs
-from smidgen.workflows.method import score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
-from smidgen_studies.methods.mixtures import mixture_methods
+from smidgen_studies.methods.mixtures import Member, score_ensemble
 
 Data = TextData
 
@@ -33,23 +28,9 @@ class Settings:
 
 def run(job: Job) -> Mapping[str, Any]:
     """Average the members' probabilities."""
-    if len(job.needs) < 2:
-        raise ArgumentError(
-            f"an ensemble must need 2 members or more, got {len(job.needs)}. Add to needs."
-        )
-    data = draw(job)
-    outputs: dict[str, list[Tensor]] = {"validation": [], "test": []}
-    for member in job.needs:
-        model, tokenizer = load_classifier(member.artifact, device=job.device)
-        loaders = data.loaders(tokenizer)
-        for name, members in outputs.items():
-            members.append(point_outputs(model, loaders[name])[0])
-    size = sum(parameter.numel() for parameter in model.parameters())
-    methods = mixture_methods(
-        "ensemble",
-        (torch.stack(outputs["validation"]), data.labels("validation")),
-        torch.stack(outputs["test"]),
-        floats=(len(job.needs) - 1) * size,
-        settings={"members": len(job.needs)},
-    )
-    return score_methods(methods, data.labels("test"))
+
+    def load(folder: Path) -> Member:
+        model, tokenizer = load_classifier(folder, device=job.device)
+        return model, tokenizer, sum(p.numel() for p in model.parameters())
+
+    return score_ensemble(job, draw(job), load)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Self, TypeVar
@@ -94,7 +94,11 @@ class Problem:
     def on_lent_shadow(self) -> Iterator[Self]:
         """Pose the problem on a shadow that is given back, for passes that replace no weights."""
         # Made anew only where the model, or the shadow last given back, has changed.
-        with lend_shadow(self.model, self.forward) as (model, forward), refuse_cuts(model):
+        with ExitStack() as stack:
+            model, forward = stack.enter_context(lend_shadow(self.model, self.forward))
+            if find_origin(model).structure is None:
+                # No structure is kept of a model with tensors of other classes.
+                stack.enter_context(refuse_cuts(model))
             yield (
                 self if model is self.model else replace(self, model=model, forward=forward)
             )

@@ -10,6 +10,7 @@ A data set of a study says:
                        how many rows; all of `train` but the held-out tenth if left out
     top_up             rows of `train` that nobody trained on join a test file that has
                        fewer rows than `test_size`
+    disjoint           no sentence, first or second, stands in two of the three sets
     shuffle_test       a seed, the same for all seeds of a study: files that are sorted by
                        source have first rows of one kind
     numbers            labels are numbers, not classes; they are standardised by the
@@ -63,6 +64,7 @@ class TextData:
     validation_size: Count | None = None
     test_size: Count | None = None
     top_up: bool = False
+    disjoint: bool = False
     shuffle_test: Natural | None = None
     numbers: bool = False
     metric: Metric = "accuracy"
@@ -162,20 +164,27 @@ def _draw(about: TextData, root: Path | None, seed: int) -> TextSplit:
         spare = _shuffled(rows, about.shuffle_test or 0)[: most - len(test)]
         test = join_tables(test, everything.take(spare))
         rows = sorted(set(rows) - set(spare))
+    test = test.take(range(min(most, len(test))))
+    if about.disjoint:
+        rows = _strangers(everything, rows, test)
     order = _shuffled(rows, seed)
     held = about.validation_size or max(1, round(_HELD_OUT * len(order)))
     if about.validation is not None:
-        validation = read(about.validation, names)
         held = 0
     size = about.train_size or len(order) - held
-    if size < 1 or size + held > len(order):
-        raise DataError(
-            f"{about.train} must hold {size + held} different texts for data "
-            f"{about.name!r}, got {len(order)}. Lower train_size or validation_size."
-        )
+    rest = [*order[:size], *order[size + held :]]
     if about.validation is None:
         validation = everything.take(order[size : size + held])
-    train, test = everything.take(order[:size]), test.take(range(min(most, len(test))))
+    else:
+        validation = read(about.validation, names)
+    if about.disjoint:
+        rest = _strangers(everything, rest, validation)
+    if size < 1 or len(rest) < (about.train_size or 1) or len(order) < size + held:
+        raise DataError(
+            f"{about.train} must hold {size + held} different texts for data "
+            f"{about.name!r}, got {len(rest) + held}. Lower train_size or validation_size."
+        )
+    train = everything.take(rest[:size])
     if about.numbers:
         train, validation, test = _standardised(train, validation, test)
     classes = 1 if about.numbers else everything.classes(f"label of {about.train}")
@@ -215,6 +224,18 @@ def _distinct(table: TextTable, file: str) -> list[int]:
             "another and are left out, so that none is both trained on and held out."
         )
     return sorted(first.values())
+
+
+def _strangers(table: TextTable, rows: Iterable[int], known: TextTable) -> list[int]:
+    """Keep the rows neither of whose sentences stands in another table, on either side."""
+    seen = {sentence for i in range(len(known)) for sentence in _sentences(known, i)}
+    return [i for i in rows if not _sentences(table, i) & seen]
+
+
+def _sentences(table: TextTable, row: int) -> set[str]:
+    """The sentences of a row, without regard to case and outer space."""
+    texts = (table.texts, *(() if table.pairs is None else (table.pairs,)))
+    return {column[row].strip().casefold() for column in texts}
 
 
 def join_tables(left: TextTable, right: TextTable) -> TextTable:

@@ -1,7 +1,8 @@
 """A LoRA adapter that teaches a language model to choose: the point estimate, and a temperature.
 
 Leaves the adapter for the cells that need it. `report = false` is for members of an ensemble,
-which are nothing by themselves; `member` tells them apart.
+which are nothing by themselves; `member` tells them apart. The epochs are all run: rows that
+stopped the training could not calibrate it.
 """
 
 from __future__ import annotations
@@ -54,15 +55,12 @@ def run(job: Job) -> Mapping[str, Any]:
         task.problem,
         data.shuffled(task.tokenizer, seed),
         task.adapters,
-        validation=loaders["validation"],
         seed=seed,
         checkpoint=job.work / "training",
         settings=fit.FinetuneSettings(
             head="none",
             epochs=settings.epochs,
-            patience=settings.epochs,
             learning_rate=settings.learning_rate,
-            stop_on="nll",
         ),
     )
     save_adapter(tuned, adapter, job.artifact)

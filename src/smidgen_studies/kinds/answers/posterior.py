@@ -105,6 +105,7 @@ def _fit(
                     rank=settings.columns,
                     learning_rate=settings.rates,
                     trial_steps=settings.trial_steps,
+                    samples=settings.samples,
                 ),
                 seed=job.seed,
                 checkpoint=job.work / "swag",

@@ -8,7 +8,7 @@ stopped the training could not calibrate it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
@@ -64,7 +64,8 @@ def run(job: Job) -> Mapping[str, Any]:
         ),
     )
     save_adapter(tuned, adapter, job.artifact)
-    results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": data.sizes}
+    epochs = [{"number": e.number, "train_nll": e.train_nll} for e in tuned.history]
+    results = {"finetuning": epochs, "data": data.sizes}
     if not settings.report:
         return results
     problem = task.on(tuned.model)

@@ -121,7 +121,7 @@ _COVERING_STUDIES = {
         methods/answer_models
     """,
     "integration/test_study_kinds.py": """
-        data/text data/uci kinds/constant kinds/dropout kinds/ensemble kinds/finetune
+        data/uci kinds/constant kinds/dropout kinds/ensemble kinds/finetune
         kinds/laplace kinds/recipe kinds/scales kinds/swag kinds/tuning kinds/uci_map
         kinds/uci_posterior kinds/weight_samples methods/text_models methods/tuned_text
         methods/tuning_methods

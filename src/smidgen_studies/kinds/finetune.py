@@ -1,13 +1,14 @@
 """A fine-tune of a text model: the point estimate, and with a temperature.
 
 Leaves the model for the cells that need it. `report = false` is for members of an
-ensemble, which are nothing by themselves; `member` tells them apart.
+ensemble, which are nothing by themselves; `member` tells them apart. With `early_stopping =
+false` all epochs run, and the rows that calibrate have chosen nothing before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from smidgen import fit
@@ -20,7 +21,7 @@ from smidgen.workflows.method import predict_point, read_examples, score_methods
 from smidgen_studies.data.text import TextData, draw
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Natural, Positive, Unsigned
-from smidgen_studies.methods.text_models import find_base
+from smidgen_studies.methods.text_models import find_base, list_epochs
 
 # Members of an ensemble differ in head, order and dropout; seeds of studies are small.
 _APART = 1000
@@ -38,6 +39,7 @@ class Settings:
     learning_rate: Positive = 1e-4
     weight_decay: Unsigned = 0.01
     stop_on: Criterion = "accuracy"
+    early_stopping: bool = True
     member: Natural = 0
     report: bool = True
 
@@ -60,7 +62,7 @@ def run(job: Job) -> Mapping[str, Any]:
     tuned = fit.finetune(
         Problem(base, forward=data.forward),
         data.shuffled(tokenizer, seed),
-        validation=loaders["validation"],
+        validation=loaders["validation"] if settings.early_stopping else None,
         seed=seed,
         settings=fit.FinetuneSettings(
             epochs=settings.epochs,
@@ -71,7 +73,7 @@ def run(job: Job) -> Mapping[str, Any]:
         ),
     )
     save_model(tuned.model, tokenizer, job.artifact)
-    results = {"finetuning": [asdict(epoch) for epoch in tuned.history], "data": data.sizes}
+    results = {"finetuning": list_epochs(tuned), "data": data.sizes}
     if not settings.report:
         return results
     problem = Problem(tuned.model)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib import import_module, util
+from math import isnan
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError
+from smidgen.fit.finetune import FinetuneResult
 from smidgen.integrations.huggingface import load_classifier
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.methods.fetched_models import FETCHED, fetch_model
@@ -32,3 +36,15 @@ def load_needed_model(job: Job) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
             "this kind of cell must need one of kind 'finetune', got none. Add needs."
         )
     return load_classifier(job.needs[0].artifact, device=job.device)
+
+
+def list_epochs(tuned: FinetuneResult) -> list[dict[str, Any]]:
+    """List the scores of a fine-tune's epochs; without validation rows, training's alone."""
+    return [
+        {
+            name: score
+            for name, score in asdict(epoch).items()
+            if score is None or not isnan(score)
+        }
+        for epoch in tuned.history
+    ]

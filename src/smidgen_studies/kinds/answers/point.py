@@ -19,6 +19,7 @@ from smidgen_studies.data.answers import AnswerData, draw_answers
 from smidgen_studies.engine.cell import Job
 from smidgen_studies.engine.settings import Count, Natural, Positive
 from smidgen_studies.methods.answer_models import Adapter, save_adapter, start_task
+from smidgen_studies.methods.text_models import list_epochs
 
 # Members of an ensemble differ in first weights and order; seeds of studies are small.
 _APART = 1000
@@ -64,8 +65,7 @@ def run(job: Job) -> Mapping[str, Any]:
         ),
     )
     save_adapter(tuned, adapter, job.artifact)
-    epochs = [{"number": e.number, "train_nll": e.train_nll} for e in tuned.history]
-    results = {"finetuning": epochs, "data": data.sizes}
+    results = {"finetuning": list_epochs(tuned), "data": data.sizes}
     if not settings.report:
         return results
     problem = task.on(tuned.model)

@@ -18,7 +18,7 @@ from bench import (
     ssvi,
     zoo,
 )
-from bench.cost import classes, growth, limit, lora, startup, warm
+from bench.cost import classes, growth, limit, lora, startup, tokens, warm
 
 BENCHES = {
     "limit": limit.run,
@@ -26,6 +26,7 @@ BENCHES = {
     "classes": classes.run,
     "lora": lora.run,
     "startup": startup.run,
+    "tokens": tokens.run,
     "warm": warm.run,
     "approximation": approximation.run,
     "bayestune": bayestune.run,

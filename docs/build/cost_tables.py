@@ -116,6 +116,25 @@ def lora_table(record: Record) -> str:
     )
 
 
+@of_bench("tokens", "predict / forward, window 256")
+def tokens_table(record: Record) -> str:
+    """Next-token uncertainty beside the model's own forward pass."""
+    config = record.config
+    rows = (
+        [name, write_ratio(value), *judge_cells(value, config["target"], write_target)]
+        for name, value in record.results.items()
+    )
+    return "\n".join(
+        [
+            f"{config['model']}, {config['document']}; stochastic is {config['stochastic']}, the "
+            f"{config['top']} likeliest tokens are followed; {name_threads(config)}. Forward is "
+            f"{config['forward']} (`python -m bench tokens`):",
+            "",
+            *make_rows(("", "ratio", "target", "verdict"), rows),
+        ]
+    )
+
+
 @of_bench("startup", "import smidgen")
 def startup_table(record: Record) -> str:
     """Seconds before anything can be done."""
@@ -226,6 +245,7 @@ TABLES = {
     "classes": classes_table,
     "lora": lora_table,
     "startup": startup_table,
+    "tokens": tokens_table,
     "warm": warm_table,
     "peers": peers_table,
     "ramping": ramping_table,

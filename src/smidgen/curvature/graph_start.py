@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from torch import Tensor
@@ -17,6 +19,8 @@ from torch.autograd.graph import Node
 from torch.utils.checkpoint import CheckpointFunction
 
 from smidgen.errors import StructureError
+
+_NOT_REENTRANT = "Pass use_reentrant=False there, or checkpoint in training mode only."
 
 
 class GraphStart:
@@ -77,6 +81,20 @@ def refuse_reentrant(name: str) -> None:
             raise StructureError(
                 f"the layer {name!r} must run where autograd sees it, got one inside "
                 "torch.utils.checkpoint with use_reentrant=True: its curvature would be zero. "
-                "Pass use_reentrant=False there, or checkpoint in training mode only."
+                f"{_NOT_REENTRANT}"
             )
         frame = frame.f_back
+
+
+@contextmanager
+def explain_reentrant() -> Iterator[None]:
+    """Name the cause where a backward pass meets a reentrant checkpoint above its roots."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise StructureError(
+            "no layer above the chosen ones may run in torch.utils.checkpoint with "
+            f"use_reentrant=True, got one: no derivative goes through it. {_NOT_REENTRANT}"
+        ) from error

@@ -20,7 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from smidgen.curvature.graph_start import GraphStart, refuse_reentrant
+from smidgen.curvature.graph_start import (
+    GraphStart,
+    explain_reentrant,
+    refuse_reentrant,
+)
 from smidgen.curvature.grouped_jacobian import GroupedJacobian
 from smidgen.curvature.jacobian import Jacobian, hook_gradient
 from smidgen.curvature.sides import Sides, take_columns
@@ -172,7 +176,10 @@ class Trace:
                 use.reached = use.reached if joined else None
         if self.outputs.requires_grad:
             scalar = (direction * self.outputs).sum()
-            torch.autograd.grad(scalar, self._roots, retain_graph=more, allow_unused=True)
+            with explain_reentrant():
+                torch.autograd.grad(
+                    scalar, self._roots, retain_graph=more, allow_unused=True
+                )
         return {
             name: _join_uses([self._delta(use, name) for use in uses])
             for name, uses in self._uses.items()

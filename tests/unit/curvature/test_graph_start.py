@@ -76,3 +76,19 @@ def test_a_graph_of_the_callers_is_not_used_up():
 def test_a_layer_in_a_reentrant_checkpoint_is_refused():
     with pytest.raises(StructureError, match=r"'left\.0'.*Pass use_reentrant=False"):
         fit_and_predict(towers("reentrant"), "kron")
+
+
+def test_a_reentrant_checkpoint_above_the_chosen_layers_is_refused():
+    class Above(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low, self.high = nn.Linear(4, 5), nn.Linear(5, 5)
+            self.head = nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.head(checkpoint(self.high, self.low(x).tanh(), use_reentrant=True))
+
+    model = Above().double().eval()
+    subset = smidgen.select.named(model, ["low*"])
+    with pytest.raises(StructureError, match=r"use_reentrant=True.*use_reentrant=False"):
+        smidgen.fit.laplace(model, [BATCH], subset, progress=False)

@@ -12,7 +12,12 @@ from smidgen.evaluate.calibration import (
     reliability_curve,
     risk_coverage,
 )
-from smidgen.evaluate.detection import auroc, bootstrap_auroc, paired_auroc_difference
+from smidgen.evaluate.detection import (
+    auroc,
+    auroc_interval,
+    bootstrap_auroc,
+    paired_auroc_difference,
+)
 from smidgen.evaluate.intervals import (
     Interval,
     bootstrap,
@@ -33,6 +38,7 @@ __all__ = [
     "ReliabilityCurve",
     "RiskCoverage",
     "auroc",
+    "auroc_interval",
     "bootstrap",
     "bootstrap_auroc",
     "bootstrap_calibration_error",

@@ -1,0 +1,62 @@
+"""What saved rules do on test rows: how much is answered, held and flagged, with intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import smidgen.evaluate as evaluate
+from smidgen.decide import Rules
+from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive
+from smidgen.workflows.decisions.answers import Answers
+from smidgen.workflows.decisions.rows import TestRows
+from smidgen.workflows.method import Method
+
+
+def try_rules(rules: Rules, method: Method, rows: TestRows) -> dict[str, Any]:
+    """Apply each rule to the predictions of the posterior that it was made for."""
+    predictive, tried = method.predictive, {}
+    if rules.abstain is not None:
+        answered = rules.abstain.apply(predictive)
+        right = Answers.of(predictive, rows.targets).correct
+        tried["abstain"] = {
+            "sentence": str(rules.abstain),
+            "max_error": rules.abstain.max_error,
+            "answered": evaluate.bootstrap_mean(answered.double()).to_dict(),
+            "error": evaluate.bootstrap_mean(1 - right[answered]).to_dict()
+            if answered.any()
+            else None,
+        }
+    if rules.sets is not None and isinstance(predictive, ClassPredictive):
+        sets = rules.sets.apply(predictive)
+        held = sets.gather(1, rows.targets[:, None]).squeeze(1)
+        sizes = sets.sum(1).double()
+        tried["sets"] = {
+            "sentence": str(rules.sets),
+            "coverage": rules.sets.coverage,
+            "covered": evaluate.bootstrap_mean(held.double()).to_dict(),
+            "size": float(sizes.mean()),
+            "single": float((sizes == 1).double().mean()),
+            "empty": float((sizes == 0).double().mean()),
+        }
+    if rules.intervals is not None and isinstance(predictive, GaussianPredictive):
+        low, high = rules.intervals.apply(predictive)
+        truth = rows.targets.double().reshape(low.shape)
+        held = ((low <= truth) & (truth <= high)).double().mean(-1)
+        tried["intervals"] = {
+            "sentence": str(rules.intervals),
+            "coverage": rules.intervals.coverage,
+            "covered": evaluate.bootstrap_mean(held).to_dict(),
+            "width": float((high - low).mean()),
+        }
+    if rules.strange is not None:
+        strange = rules.strange.apply(predictive)
+        tried["strange"] = {
+            "sentence": str(rules.strange),
+            "rate": rules.strange.rate,
+            "flagged": evaluate.bootstrap_mean(strange.double()).to_dict(),
+            "shifted": {
+                name: evaluate.bootstrap_mean(rules.strange.apply(other).double()).to_dict()
+                for name, other in method.shifted.items()
+            },
+        }
+    return tried

@@ -48,6 +48,11 @@ METHODS: Mapping[str, KnownMethod] = {
         Style("#0072b2", "D"),
         meaning="rows and columns of the largest weights, one percentage for all layers",
     ),
+    "sparse-kfac-head": KnownMethod(
+        "Sparse-KFAC | head",
+        Style("#0072b2", "*", (6.0, 1.4)),
+        meaning="rows and columns of the largest weights of all layers, and the whole head",
+    ),
     "best-budget": KnownMethod(
         "Best budget",
         Style("#882255", "*", (7.0, 1.4)),

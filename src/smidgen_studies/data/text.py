@@ -11,6 +11,9 @@ A data set of a study says:
     top_up             rows of `train` that nobody trained on join a test file that has
                        fewer rows than `test_size`
     disjoint           no sentence, first or second, stands in two of the three sets
+    outside            files of other texts by name, of which a model should be less certain;
+                       `outside_text` are their columns, `outside_size` how many of their
+                       rows are taken
     shuffle_test       a seed, the same for all seeds of a study: files that are sorted by
                        source have first rows of one kind
     numbers            labels are numbers, not classes; they are standardised by the
@@ -23,8 +26,8 @@ A data set of a study says:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -71,6 +74,9 @@ class TextData:
     batch_size: Count = 16
     max_length: Count = 128
     bf16: bool = False
+    outside: Mapping[str, str] = field(default_factory=dict)
+    outside_text: Mapping[str, str] = field(default_factory=dict)
+    outside_size: Count = 500
 
     def __post_init__(self) -> None:
         if self.validation is not None and self.validation_size is not None:
@@ -83,6 +89,7 @@ class TextData:
     def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
         """Refuse files that hold too few rows, or not the columns; all seeds are alike."""
         _draw(self, root, seeds[0])
+        _read_outside(self, root)
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,11 @@ class TextSplit:
             if isinstance(table, TextTable)
         }
 
+    def batch(self, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> SplitLoader:
+        """Make batches of other texts, from short to long."""
+        size = self.about.batch_size
+        return self._loader(table.take(table.by_length()), tokenizer, batch_size=size)
+
     def take_validation(self, count: int) -> TextSplit:
         """Keep only the first validation rows."""
         rows = range(min(count, len(self.validation)))
@@ -141,6 +153,21 @@ class TextSplit:
 def draw(job: Job) -> TextSplit:
     """Draw training, validation and test rows of a job's data, by its seed."""
     return _draw(job.data, job.root, job.seed)
+
+
+def read_outside(job: Job) -> dict[str, TextTable]:
+    """Read the other texts of a job's data, the same rows for every seed."""
+    return _read_outside(job.data, job.root)
+
+
+def _read_outside(about: TextData, root: Path | None) -> dict[str, TextTable]:
+    tables = {}
+    for name, file in about.outside.items():
+        column = about.outside_text.get(name, about.text)
+        table = read_text(locate(file, root, about.name), text=column, label=None)
+        rows = _shuffled(range(len(table)), about.shuffle_test or 0)
+        tables[name] = table.take(rows[: about.outside_size])
+    return tables
 
 
 def _draw(about: TextData, root: Path | None, seed: int) -> TextSplit:

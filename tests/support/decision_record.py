@@ -154,7 +154,7 @@ def _decided(name: str) -> dict[str, Any]:
             for i, label in enumerate(CLASSES)
         ],
         "error_detection": scores,
-        "score_detection": {shifted: scores for shifted in SETS},
+        "score_detection": dict.fromkeys(SETS, scores),
     }
 
 

@@ -31,7 +31,7 @@ _STRANGE = ("logit_variance", "mutual_information", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
-class TestRows:
+class ScoredRows:
     """The rows that are scored: their targets, their places in the test data, and texts."""
 
     targets: Tensor
@@ -49,7 +49,7 @@ class TestRows:
         return entry
 
 
-def list_least_certain(predictive: Predictive, rows: TestRows) -> list[dict[str, Any]]:
+def list_least_certain(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
     """Describe the rows whose answers are least certain, the least certain first."""
     order = uncertainty(predictive, "entropy")
     if isinstance(predictive, ClassPredictive):
@@ -60,7 +60,7 @@ def list_least_certain(predictive: Predictive, rows: TestRows) -> list[dict[str,
 
 
 def list_strangest(
-    predictive: Predictive, rows: TestRows, rules: Rules | None
+    predictive: Predictive, rows: ScoredRows, rules: Rules | None
 ) -> tuple[str, list[dict[str, Any]]]:
     """Name the score of strangeness and describe the rows where it is largest."""
     known = list_scores(predictive)
@@ -75,7 +75,7 @@ def list_strangest(
 
 
 def draw_truth(
-    predictive: GaussianPredictive, rows: TestRows, rules: Rules | None
+    predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
     """Take some rows, evenly by their true value, with their intervals, for a picture."""
     rule = None if rules is None else rules.intervals
@@ -118,7 +118,7 @@ def _sure_of_all(predictive: BernoulliPredictive) -> Tensor:
     return predictive.log_probs.double().max(-1).values.sum(-1).exp()
 
 
-def _describe_answer(predictive: Predictive, rows: TestRows, row: int) -> dict[str, Any]:
+def _describe_answer(predictive: Predictive, rows: ScoredRows, row: int) -> dict[str, Any]:
     target, names = rows.targets[row], rows.names
     if isinstance(predictive, ClassPredictive):
         return {

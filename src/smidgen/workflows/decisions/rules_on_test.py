@@ -6,15 +6,17 @@ from typing import Any
 
 import smidgen.evaluate as evaluate
 from smidgen.decide import Rules
+from smidgen.decide.uncertainty import list_scores
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive
 from smidgen.workflows.decisions.answers import Answers
-from smidgen.workflows.decisions.rows import TestRows
+from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.method import Method
 
 
-def try_rules(rules: Rules, method: Method, rows: TestRows) -> dict[str, Any]:
+def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:
     """Apply each rule to the predictions of the posterior that it was made for."""
-    predictive, tried = method.predictive, {}
+    predictive = method.predictive
+    tried: dict[str, Any] = {}
     if rules.abstain is not None:
         answered = rules.abstain.apply(predictive)
         right = Answers.of(predictive, rows.targets).correct
@@ -48,7 +50,8 @@ def try_rules(rules: Rules, method: Method, rows: TestRows) -> dict[str, Any]:
             "covered": evaluate.bootstrap_mean(held).to_dict(),
             "width": float((high - low).mean()),
         }
-    if rules.strange is not None:
+    # A distance to the training data asks for features, which predictions do not hold.
+    if rules.strange is not None and rules.strange.score in list_scores(predictive):
         strange = rules.strange.apply(predictive)
         tried["strange"] = {
             "sentence": str(rules.strange),

@@ -19,7 +19,7 @@ from smidgen.outputs.predictive import (
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.decisions.answers import Answers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
-    TestRows,
+    ScoredRows,
     draw_truth,
     list_least_certain,
     list_strangest,
@@ -40,7 +40,7 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 def add_decisions(
     results: Mapping[str, Any],
     methods: Sequence[Method],
-    rows: TestRows,
+    rows: ScoredRows,
     settings: CompareSettings,
     primary: str,
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def add_decisions(
 
 def find_rows(
     settings: CompareSettings, model: nn.Module, test: Examples, predictive: Predictive
-) -> TestRows:
+) -> ScoredRows:
     """Put targets, texts and names of the test rows together; refuse those that do not fit."""
     assert test.targets is not None
     texts, names = settings.texts, settings.class_names
@@ -95,7 +95,7 @@ def find_rows(
         )
     places = test.rows.nonzero().squeeze(-1)
     targets = test.targets.detach().cpu()
-    return TestRows(targets, places, texts, names or _find_names(model, outputs))
+    return ScoredRows(targets, places, texts, names or _find_names(model, outputs))
 
 
 def _find_names(model: nn.Module, outputs: int) -> tuple[str, ...] | None:
@@ -116,7 +116,7 @@ def _count_outputs(predictive: Predictive) -> int:
 
 
 def _decide(
-    method: Method, answers: Answers | None, rows: TestRows, settings: CompareSettings
+    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
 ) -> dict[str, Any]:
     """Describe one method's decisions, for its row of the record."""
     shifts = {"score_detection": score_shifts(method)} if method.shifted else {}
@@ -131,7 +131,7 @@ def _decide(
     return {"automation": automation, "by_class": classes, **found, **shifts}
 
 
-def _list_intervals(predictive: Predictive, rows: TestRows) -> list[dict[str, Any]]:
+def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
     """Measure how many targets lie in central intervals, and how wide those are."""
     assert isinstance(predictive, GaussianPredictive)
     deviation = float(predictive.total_variance.double().sqrt().mean())
@@ -186,7 +186,7 @@ def _compare_answers(
 
 
 def _describe(
-    method: Method, answers: Answers | None, rows: TestRows, settings: CompareSettings
+    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
 ) -> dict[str, Any]:
     """Describe the rows that a person should see, and what the rules did."""
     predictive = method.predictive

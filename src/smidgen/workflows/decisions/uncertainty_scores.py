@@ -115,11 +115,12 @@ def _area(side: tuple[Tensor, Tensor], rows: Tensor) -> float:
 
 def _list_scores(method: Method) -> Sequence[str]:
     """List the scores of a method; those of the model stand with the model."""
-    left_out = ("energy",)
+    left_out = set()
+    if method.name != BASELINES[0]:
+        left_out |= {"energy"}
     if method.name in BASELINES:
         # A regression's point prediction has a variance of the function, but it is zero.
-        left_out = ("mutual_information", "logit_variance")
-        left_out += ("energy",) if method.name == BASELINES[1] else ()
+        left_out |= {"mutual_information", "logit_variance"}
     return [score for score in list_scores(method.predictive) if score not in left_out]
 
 

@@ -132,7 +132,7 @@ def judge_coverage(covered: Estimate, goal: float) -> str | None:
 
 
 def _describe_interval(entry: Mapping[str, Any]) -> str:
-    width = format_significant(entry["width"])
+    width = format_significant(entry["width"]["value"])
     return f"{format_percent(entry['covered']['value'])} of the rows, mean width {width}"
 
 
@@ -151,7 +151,7 @@ def _advise_rules(record: Record) -> str | None:
     sets = rules.get("sets")
     if sets:
         parts.append(
-            f"sets of {sets['size']:.2f} classes on average hold the truth on "
+            f"sets of {sets['size']['value']:.2f} classes on average hold the truth on "
             f"{format_percent(sets['covered']['value'])} (asked: "
             f"{format_share(sets['coverage'])})"
         )
@@ -160,7 +160,7 @@ def _advise_rules(record: Record) -> str | None:
         parts.append(
             f"{format_share(intervals['coverage'])} intervals hold the truth on "
             f"{format_percent(intervals['covered']['value'])}, mean width "
-            f"{format_significant(intervals['width'])}"
+            f"{format_significant(intervals['width']['value'])}"
         )
     strange = rules.get("strange")
     if strange:

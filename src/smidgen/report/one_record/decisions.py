@@ -111,7 +111,7 @@ def _describe_abstain(rule: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_sets(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"The sets hold {_format_estimate(rule['covered'])}"
-    done += f"; they have {rule['size']:.2f} classes on average"
+    done += f"; they have {rule['size']['value']:.2f} classes on average"
     if rule.get("single") is not None:
         done += f", and {format_percent(rule['single'])} of them have just one"
     return f"The truth in {format_share(rule['coverage'])} of the sets", done
@@ -119,7 +119,7 @@ def _describe_sets(rule: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_intervals(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"The intervals hold {_format_estimate(rule['covered'])}"
-    done += f"; their mean width is {format_significant(rule['width'])}"
+    done += f"; their mean width is {format_significant(rule['width']['value'])}"
     return f"The truth in {format_share(rule['coverage'])} of the intervals", done
 
 

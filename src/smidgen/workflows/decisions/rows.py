@@ -74,20 +74,25 @@ def list_strangest(
     return score, entries
 
 
+def central_interval(
+    predictive: GaussianPredictive, coverage: float
+) -> tuple[Tensor, Tensor]:
+    """Find the ends of the middle `coverage` of each prediction, its noise included, (B, C)."""
+    reach = NormalDist().inv_cdf((1 + coverage) / 2)
+    half = reach * predictive.total_variance.double().sqrt()
+    return predictive.mean.double() - half, predictive.mean.double() + half
+
+
 def draw_truth(
     predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
     """Take some rows, evenly by their true value, with their intervals, for a picture."""
     rule = None if rules is None else rules.intervals
     mean = predictive.mean.double()
-    if rule is None:
-        coverage = _DRAWN_COVERAGE
-        half = NormalDist().inv_cdf((1 + coverage) / 2)
-        reach = half * predictive.total_variance.double().sqrt()
-        low, high = mean - reach, mean + reach
-    else:
-        coverage = rule.coverage
-        low, high = rule.apply(predictive)
+    coverage = _DRAWN_COVERAGE if rule is None else rule.coverage
+    low, high = (
+        central_interval(predictive, coverage) if rule is None else rule.apply(predictive)
+    )
     targets = rows.targets.double().reshape(mean.shape)
     outputs = []
     for place in range(min(mean.shape[1], MOST_OUTPUTS)):

@@ -24,31 +24,28 @@ def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:
             "sentence": str(rules.abstain),
             "max_error": rules.abstain.max_error,
             "answered": evaluate.bootstrap_mean(answered.double()).to_dict(),
-            "error": evaluate.bootstrap_mean(1 - right[answered]).to_dict()
+            "error": evaluate.answered_error(answered, right).to_dict()
             if answered.any()
             else None,
         }
     if rules.sets is not None and isinstance(predictive, ClassPredictive):
         sets = rules.sets.apply(predictive)
-        held = sets.gather(1, rows.targets[:, None]).squeeze(1)
-        sizes = sets.sum(1).double()
+        sizes = sets.sum(1)
         tried["sets"] = {
             "sentence": str(rules.sets),
             "coverage": rules.sets.coverage,
-            "covered": evaluate.bootstrap_mean(held.double()).to_dict(),
-            "size": float(sizes.mean()),
+            "covered": evaluate.set_coverage(sets, rows.targets).to_dict(),
+            "size": evaluate.set_size(sets).to_dict(),
             "single": float((sizes == 1).double().mean()),
             "empty": float((sizes == 0).double().mean()),
         }
     if rules.intervals is not None and isinstance(predictive, GaussianPredictive):
         low, high = rules.intervals.apply(predictive)
-        truth = rows.targets.double().reshape(low.shape)
-        held = ((low <= truth) & (truth <= high)).double().mean(-1)
         tried["intervals"] = {
             "sentence": str(rules.intervals),
             "coverage": rules.intervals.coverage,
-            "covered": evaluate.bootstrap_mean(held).to_dict(),
-            "width": float((high - low).mean()),
+            "covered": evaluate.interval_coverage(low, high, rows.targets).to_dict(),
+            "width": evaluate.interval_width(low, high).to_dict(),
         }
     # A distance to the training data asks for features, which predictions do not hold.
     if rules.strange is not None and rules.strange.score in list_scores(predictive):

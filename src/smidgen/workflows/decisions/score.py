@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any
 
 from torch import nn
@@ -20,6 +19,7 @@ from smidgen.runtime.record import BASELINES
 from smidgen.workflows.decisions.answers import Answers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
     ScoredRows,
+    central_interval,
     draw_truth,
     list_least_certain,
     list_strangest,
@@ -123,9 +123,7 @@ def _decide(
     if answers is None:
         return {"intervals": _list_intervals(method.predictive, rows), **shifts}
     automation = list_automation(answers, settings.max_errors)
-    classes, _ = list_classes(
-        answers, method.predictive, rows.targets, rows.names, automation[0]["threshold"]
-    )
+    classes, _ = list_classes(answers, rows.names, automation[0]["threshold"])
     errors = score_errors(method, answers)
     found = {"error_detection": errors} if errors else {}
     return {"automation": automation, "by_class": classes, **found, **shifts}
@@ -134,17 +132,17 @@ def _decide(
 def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
     """Measure how many targets lie in central intervals, and how wide those are."""
     assert isinstance(predictive, GaussianPredictive)
-    deviation = float(predictive.total_variance.double().sqrt().mean())
-    return [
-        {
-            "coverage": coverage,
-            "covered": evaluate.bootstrap_mean(
-                evaluate.covered(predictive, rows.targets, level=coverage)
-            ).to_dict(),
-            "width": 2 * NormalDist().inv_cdf((1 + coverage) / 2) * deviation,
-        }
-        for coverage in COVERAGES
-    ]
+    entries = []
+    for coverage in COVERAGES:
+        low, high = central_interval(predictive, coverage)
+        entries.append(
+            {
+                "coverage": coverage,
+                "covered": evaluate.interval_coverage(low, high, rows.targets).to_dict(),
+                "width": evaluate.interval_width(low, high).to_dict(),
+            }
+        )
+    return entries
 
 
 def _compare(
@@ -174,7 +172,7 @@ def _compare_answers(
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare how much may be automated, and the areas under the risk–coverage curves."""
-    sides = ((ours.confidence, ours.correct), (theirs.confidence, theirs.correct))
+    sides = (ours.predictive, theirs.predictive, ours.targets)
     gaps = {
         "automation": evaluate.paired_automation_difference(
             *sides, max_error=settings.max_errors[0]
@@ -199,7 +197,7 @@ def _describe(
     if answers is not None:
         described["max_error"] = settings.max_errors[0]
         described["multilabel"] = isinstance(predictive, BernoulliPredictive)
-        _, left_out = list_classes(answers, predictive, rows.targets, rows.names, None)
+        _, left_out = list_classes(answers, rows.names, None)
         described["classes_left_out"] = left_out
     if isinstance(predictive, GaussianPredictive):
         described["truth"] = draw_truth(predictive, rows, settings.rules)

@@ -14,8 +14,11 @@ from smidgen.workflows.decisions.answers import (
 )
 
 
-def vector(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
+def answers_of(confidence, right):
+    """Answers of two classes, the first always the likeliest."""
+    sure = torch.tensor(confidence, dtype=torch.float64)
+    log_probs = torch.stack([sure, 1 - sure], -1).log()
+    return Answers.of(CategoricalPredictive(log_probs, log_probs), 1 - torch.tensor(right))
 
 
 def classes(rows=300, count=4, seed=0):
@@ -35,7 +38,9 @@ def labels(rows=200, count=3):
 
 def share_by_trying(confidence, correct, max_error):
     """The largest share with so few errors, by trying every threshold."""
-    pairs = list(zip(confidence.flatten().tolist(), correct.flatten().tolist(), strict=True))
+    pairs = list(
+        zip(confidence.flatten().tolist(), correct.flatten().tolist(), strict=True)
+    )
     best = 0.0
     for threshold, _ in pairs:
         kept = [right for sure, right in pairs if sure >= threshold]
@@ -60,7 +65,7 @@ def test_the_share_is_the_largest_of_all_thresholds(make, max_error):
 
 
 def test_nothing_may_be_automated_where_the_surest_answer_is_wrong():
-    answers = Answers(vector(0.9, 0.8, 0.7), vector(0, 1, 0))
+    answers = answers_of((0.9, 0.8, 0.7), right=(0, 1, 0))
     (entry,) = list_automation(answers, [0.05])
     assert entry["value"] == 0
     assert entry["threshold"] is None
@@ -68,19 +73,21 @@ def test_nothing_may_be_automated_where_the_surest_answer_is_wrong():
 
 
 def test_everything_may_be_automated_where_all_is_right():
-    (entry,) = list_automation(Answers(vector(0.9, 0.8, 0.7), vector(1, 1, 1)), [0.05])
-    assert (entry["value"], entry["threshold"], entry["error"]) == (1, 0.7, 0)
+    (entry,) = list_automation(answers_of((0.9, 0.8, 0.7), right=(1, 1, 1)), [0.05])
+    assert (entry["value"], entry["error"]) == (1, 0)
+    assert entry["threshold"] == pytest.approx(0.7)
 
 
 def test_a_row_is_wrong_if_one_of_its_labels_is():
-    answers = Answers(torch.ones(3, 2), torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
+    predictive = BernoulliPredictive.from_logits(torch.ones(3, 2))
+    answers = Answers.of(predictive, torch.tensor([[1, 1], [1, 0], [0, 0]]))
     assert answers.is_wrong.tolist() == [False, True, True]
 
 
 def test_classes_are_described_one_by_one():
     predictive, targets = classes()
     answers = Answers.of(predictive, targets)
-    rows, left_out = list_classes(answers, predictive, targets, list("abcd"), 0.6)
+    rows, left_out = list_classes(answers, list("abcd"), 0.6)
     assert left_out == 0
     assert [row["name"] for row in rows] == ["a", "b", "c", "d"]
     assert sum(row["rows"] for row in rows) == len(targets)
@@ -91,7 +98,7 @@ def test_classes_are_described_one_by_one():
         assert row["confidence"] == pytest.approx(float(predictive.confidence[mine].mean()))
         given = (predictive.confidence[mine] >= 0.6).double().mean()
         assert row["automation"] == pytest.approx(float(given))
-    none, _ = list_classes(answers, predictive, targets, None, None)
+    none, _ = list_classes(answers, None, None)
     assert [row["name"] for row in none] == ["0", "1", "2", "3"]
     assert {row["automation"] for row in none} == {0.0}
 
@@ -99,7 +106,7 @@ def test_classes_are_described_one_by_one():
 def test_labels_are_described_one_by_one():
     predictive, targets = labels()
     answers = Answers.of(predictive, targets)
-    rows, left_out = list_classes(answers, predictive, targets, None, 0.7)
+    rows, left_out = list_classes(answers, None, 0.7)
     assert left_out == 0
     for number, row in enumerate(rows):
         right = (predictive.probs[:, number] >= 0.5) == (targets[:, number] == 1)
@@ -112,7 +119,7 @@ def test_of_many_classes_the_most_frequent_are_described():
     # A class without test rows is no class of these data.
     targets[targets == 3] = 5
     answers = Answers.of(predictive, targets)
-    rows, left_out = list_classes(answers, predictive, targets, None, 0.5)
+    rows, left_out = list_classes(answers, None, 0.5)
     counts = torch.bincount(targets, minlength=MOST_CLASSES + 20)
     assert len(rows) == MOST_CLASSES
     assert left_out == int((counts > 0).sum()) - MOST_CLASSES

@@ -41,7 +41,9 @@ def categorical(variances=True):
 
 def gaussian(rows=ROWS, outputs=1):
     return GaussianPredictive(
-        draw(rows, outputs), draw(rows, outputs, seed=1).square(), torch.full((rows, outputs), 0.5)
+        draw(rows, outputs),
+        draw(rows, outputs, seed=1).square(),
+        torch.full((rows, outputs), 0.5),
     )
 
 

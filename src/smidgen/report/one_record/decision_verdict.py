@@ -82,14 +82,15 @@ def _judge_automation(record: Record, method: MethodFields) -> str:
     if set(sides.values()) == {HIGHER}:
         than = "either" if len(sides) > 1 else next(iter(sides))
         return f"{ours} automates clearly more than {than}."
-    enough = [name for name, side in sides.items() if side == ALIKE][-1]
+    # The plain model comes first: what it does as well needs no rescaling either.
+    enough = next(name for name, side in sides.items() if side == ALIKE)
     more = [name for name, side in sides.items() if side == HIGHER]
     if more:
         return (
             f"{ours} automates clearly more than {more[0]}, but no more that can be told "
-            f"than {enough}, which is enough."
+            f"than {enough}: for this, that is enough."
         )
-    return f"{ours} adds nothing here that can be told: {enough} is enough."
+    return f"{ours} automates no more that can be told: for this, {enough} is enough."
 
 
 def _advise_intervals(record: Record, method: MethodFields) -> str | None:

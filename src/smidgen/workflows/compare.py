@@ -269,6 +269,9 @@ def _describe(
     }
     if posterior.calibration is not None:
         results["data"]["validation"] = posterior.calibration.examples
+    if posterior.choice is not None:
+        sentence = posterior.choice.verdict()
+        results["choice"] = {**posterior.choice.to_json(), "verdict": sentence}
     curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 

@@ -56,22 +56,28 @@ def list_least_certain(predictive: Predictive, rows: ScoredRows) -> list[dict[st
         order = -predictive.confidence.double()
     elif isinstance(predictive, BernoulliPredictive):
         order = -_sure_of_all(predictive)
+    if not _differ(order):
+        return []
     return [rows.describe(predictive, row) for row in _largest(order)]
 
 
 def list_strangest(
     predictive: Predictive, rows: ScoredRows, rules: Rules | None
-) -> tuple[str, list[dict[str, Any]]]:
+) -> tuple[str | None, list[dict[str, Any]]]:
     """Name the score of strangeness and describe the rows where it is largest."""
     known = list_scores(predictive)
     asked = getattr(getattr(rules, "strange", None), "score", None)
-    score = asked if asked in known else next(s for s in _STRANGE if s in known)
-    values = uncertainty(predictive, score)
-    entries = [
-        {**rows.describe(predictive, row), "score": float(values[row])}
-        for row in _largest(values)
-    ]
-    return score, entries
+    for score in (asked, *_STRANGE):
+        if score not in known:
+            continue
+        values = uncertainty(predictive, score)
+        # Where all rows are alike, as those of a point prediction, none is strange.
+        if _differ(values):
+            return score, [
+                {**rows.describe(predictive, row), "score": float(values[row])}
+                for row in _largest(values)
+            ]
+    return None, []
 
 
 def central_interval(
@@ -108,6 +114,10 @@ def draw_truth(
             }
         )
     return {"coverage": coverage, "by_rule": rule is not None, "outputs": outputs}
+
+
+def _differ(values: Tensor) -> bool:
+    return bool((values != values[0]).any())
 
 
 def _largest(values: Tensor) -> list[int]:

@@ -151,3 +151,10 @@ def test_the_picture_of_a_rule_has_its_intervals():
     order = targets[:, 0].argsort()
     assert (picture["coverage"], picture["by_rule"]) == (0.8, True)
     assert output["low"] == rule.apply(predictive)[0][order, 0].tolist()
+
+
+def test_where_all_rows_are_alike_none_is_listed():
+    alike = GaussianPredictive(draw(ROWS, 1), torch.zeros(ROWS, 1), torch.ones(ROWS, 1))
+    rows = ScoredRows(draw(ROWS), torch.arange(ROWS))
+    assert list_least_certain(alike, rows) == []
+    assert list_strangest(alike, rows, None) == (None, [])

@@ -71,7 +71,7 @@ def make_rules() -> dict[str, Any]:
             "sentence": "Sets that hold the truth on 90 % of the rows.",
             "coverage": 0.9,
             "covered": interval(0.907, 0.012),
-            "size": 1.23,
+            "size": interval(1.23),
             "single": 0.79,
             "empty": 0.0,
         },
@@ -101,7 +101,11 @@ def make_regression(rows: int = 60, **changes: Any) -> Record:
                 "coverage": interval(0.9),
             },
             "intervals": [
-                {"coverage": c, "covered": interval(c + off, 0.02), "width": 10 * c + wide}
+                {
+                    "coverage": c,
+                    "covered": interval(c + off, 0.02),
+                    "width": interval(10 * c + wide),
+                }
                 for c in (0.5, 0.8, 0.9, 0.95)
             ],
         }
@@ -154,7 +158,7 @@ def _decided(name: str) -> dict[str, Any]:
             for i, label in enumerate(CLASSES)
         ],
         "error_detection": scores,
-        "score_detection": {shifted: scores for shifted in SETS},
+        "score_detection": dict.fromkeys(SETS, scores),
     }
 
 

@@ -24,13 +24,18 @@ No order of risk is assumed: a score may be useless, then few rows are answered,
 row that gives λ_j is not among the tested, since it is no draw from the rows before it. Rows that
 are equally uncertain are answered together or not at all, and tests count those before them.
 
-The sequence starts where a test passes with half of the allowed error, not at the first
-number that could pass (without any error), where a single unlucky label would end it all.
+The numbers m are those at which one more error may be among the rows: between two of them a test
+would only be harder to pass. The sequence starts at the largest that is at most a quarter of the
+rows and passes with at most eight errors. At the first number that could pass, without any
+error, a single unlucky label would end it all; far later the most certain rows would no longer
+be tried by themselves.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor, log
 from typing import ClassVar
 
@@ -40,12 +45,12 @@ from torch import Tensor
 from smidgen.decide.calibration_rows import read_classes, require_open_fraction
 from smidgen.decide.rule import Rule, as_percent
 from smidgen.decide.uncertainty import WORDS, uncertainty
-from smidgen.errors import DataError
+from smidgen.errors import TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
-# Each number of the sequence is this much larger than the one before it.
-_GROWTH = 0.02
+# Where the sequence starts: with so many errors allowed at most, and such a part of the rows.
+_FIRST_ERRORS, _FIRST_PART = 8, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,15 +180,17 @@ def rows_needed(max_error: float, confidence: float) -> int:
 
 def list_counts(rows: int, max_error: float, confidence: float) -> list[int]:
     """List the numbers of most certain rows that are tested, in their order."""
-    least = rows_needed(max_error, confidence)
-    start = least
-    while binomial_upper_bound(floor(start * max_error / 2), start, confidence) > max_error:
-        start += max(1, start // 20)
-    # Half of few rows still leaves something to gain.
-    counts = [min(start, max(least, rows // 2))]
+
+    def passes(errors: int, count: int) -> bool:
+        return binomial_upper_bound(errors, count, confidence) <= max_error
+
+    counts = [rows_needed(max_error, confidence)]
     while counts[-1] < rows:
-        counts.append(min(rows, counts[-1] + max(1, ceil(_GROWTH * counts[-1]))))
-    return counts
+        errors, more = len(counts), range(counts[-1] + 1, rows + 1)
+        counts.append(counts[-1] + 1 + bisect_left(more, True, key=partial(passes, errors)))
+    later = bisect_right(counts, rows // _FIRST_PART) - 1
+    first = min(max(later, 0), _FIRST_ERRORS)
+    return [*(count for count in counts[first:] if count < rows), rows]
 
 
 def _test_sequence(
@@ -193,13 +200,13 @@ def _test_sequence(
     rows, least = len(values), rows_needed(max_error, confidence)
     if rows < least:
         possible = 1 - (1 - confidence) ** (1 / rows)
-        raise DataError(
+        raise TooFewRowsError(
             f"targets must be of {least:,} labelled rows or more for max_error={max_error:g} "
             f"with confidence={confidence:g}, got {rows:,}. Pass more rows, or ask for "
             f"max_error={_round_up(possible)} or more."
         )
-    passed = 0
-    for count in list_counts(rows, max_error, confidence):
+    counts, passed = list_counts(rows, max_error, confidence), 0
+    for count in counts:
         answered, _ = _cut(values, count)
         bound = binomial_upper_bound(_errors(wrong, answered), answered, confidence)
         if answered < least or bound > max_error:
@@ -207,13 +214,12 @@ def _test_sequence(
         passed = count
     if passed:
         return passed
-    first = list_counts(rows, max_error, confidence)[0]
-    answered, _ = _cut(values, first)
+    answered, _ = _cut(values, counts[0])
     bounds = [
         binomial_upper_bound(_errors(wrong, count), count, confidence)
         for count in range(max(answered, 1), rows + 1)
     ]
-    raise DataError(
+    raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "
         f"{answered:,} most certain rows {_errors(wrong, answered):,} are wrong. Ask for "
         f"max_error={_round_up(min(bounds))} or more, or use a better model; more rows help "
@@ -222,11 +228,11 @@ def _test_sequence(
 
 
 def _cut(values: Tensor, count: int) -> tuple[int, float | None]:
-    """Count the rows below the uncertainty of row `count` (from 0), and return that."""
+    """Count the rows below the uncertainty of row `count` (from 0), and return that too."""
     if count >= len(values):
         return len(values), None
     threshold = values[count]
-    return int((values < threshold).sum()), float(threshold)
+    return int(torch.searchsorted(values, threshold)), float(threshold)
 
 
 def _errors(wrong: Tensor, count: int) -> int:

@@ -10,7 +10,14 @@ from typing import Any
 from torch import nn
 
 from smidgen import report
-from smidgen.errors import ArgumentError, DataError, as_path, require_kind, warn
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    as_path,
+    fill_settings,
+    require_kind,
+    warn,
+)
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -102,8 +109,7 @@ def compare(
     network = as_problem(model).model
     if shifted is not None:
         require_kind("shifted", shifted, Mapping, "Give them a name: {'news': loader}")
-    settings = CompareSettings() if settings is None else settings
-    require_kind("settings", settings, CompareSettings, "Use smidgen.CompareSettings(...)")
+    settings = fill_settings(settings, CompareSettings)
     named = _name_posteriors(posteriors)
     likelihood = next(iter(named.values())).likelihood
     problem = as_problem(model).with_likelihood(likelihood)
@@ -263,6 +269,9 @@ def _describe(
     }
     if posterior.calibration is not None:
         results["data"]["validation"] = posterior.calibration.examples
+    if posterior.choice is not None:
+        sentence = posterior.choice.verdict()
+        results["choice"] = {**posterior.choice.to_json(), "verdict": sentence}
     curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 

@@ -137,8 +137,8 @@ def tabulate_intervals(record: Record) -> Table | None:
         for column, entry in zip(columns, method["intervals"], strict=True):
             width = TableCell(
                 f"{column.score}.width",
-                f"width {format_significant(entry['width'])}",
-                entry["width"],
+                f"width {format_significant(entry['width']['value'])}",
+                entry["width"]["value"],
             )
             cells.append(replace(make_cell(column, entry["covered"]), count=width))
         rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))

@@ -82,14 +82,15 @@ def _judge_automation(record: Record, method: MethodFields) -> str:
     if set(sides.values()) == {HIGHER}:
         than = "either" if len(sides) > 1 else next(iter(sides))
         return f"{ours} automates clearly more than {than}."
-    enough = [name for name, side in sides.items() if side == ALIKE][-1]
+    # The plain model comes first: what it does as well needs no rescaling either.
+    enough = next(name for name, side in sides.items() if side == ALIKE)
     more = [name for name, side in sides.items() if side == HIGHER]
     if more:
         return (
             f"{ours} automates clearly more than {more[0]}, but no more that can be told "
-            f"than {enough}, which is enough."
+            f"than {enough}: for this, that is enough."
         )
-    return f"{ours} adds nothing here that can be told: {enough} is enough."
+    return f"{ours} automates no more that can be told: for this, {enough} is enough."
 
 
 def _advise_intervals(record: Record, method: MethodFields) -> str | None:
@@ -132,7 +133,7 @@ def judge_coverage(covered: Estimate, goal: float) -> str | None:
 
 
 def _describe_interval(entry: Mapping[str, Any]) -> str:
-    width = format_significant(entry["width"])
+    width = format_significant(entry["width"]["value"])
     return f"{format_percent(entry['covered']['value'])} of the rows, mean width {width}"
 
 
@@ -151,7 +152,7 @@ def _advise_rules(record: Record) -> str | None:
     sets = rules.get("sets")
     if sets:
         parts.append(
-            f"sets of {sets['size']:.2f} classes on average hold the truth on "
+            f"sets of {sets['size']['value']:.2f} classes on average hold the truth on "
             f"{format_percent(sets['covered']['value'])} (asked: "
             f"{format_share(sets['coverage'])})"
         )
@@ -160,7 +161,7 @@ def _advise_rules(record: Record) -> str | None:
         parts.append(
             f"{format_share(intervals['coverage'])} intervals hold the truth on "
             f"{format_percent(intervals['covered']['value'])}, mean width "
-            f"{format_significant(intervals['width'])}"
+            f"{format_significant(intervals['width']['value'])}"
         )
     strange = rules.get("strange")
     if strange:

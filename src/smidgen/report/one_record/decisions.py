@@ -8,6 +8,7 @@ from typing import Any
 from smidgen.report import fields
 from smidgen.report.drawing.palette import Styles
 from smidgen.report.formats import format_percent, format_share, format_significant
+from smidgen.report.one_record.choice import describe_choice
 from smidgen.report.one_record.decision_figures import draw_intervals
 from smidgen.report.one_record.decision_tables import (
     SCORE_NAMES,
@@ -28,7 +29,7 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
     examples = {
         name: list_examples(record, name) for name in ("least_certain", "strangest")
     }
-    score = part.get("strange_score")
+    score = str(part.get("strange_score"))
     return {
         "max_error": fields.read_max_error(record),
         "ours": _name_primary(record),
@@ -43,6 +44,7 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
         "intervals": tabulate_intervals(record),
         "truth": _draw_truth(record, part.get("truth") or {}, styles),
         "scores": tabulate_scores(record),
+        "choice": describe_choice(record),
     }
 
 
@@ -81,39 +83,51 @@ def _draw_truth(
     }
 
 
-def _list_rules(rules: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_rules(rules: Mapping[str, Any]) -> list[dict[str, str]]:
     """List what each rule promises and what it did on the test rows."""
-    lines: list[tuple[str, str, str, str]] = []
-    abstain = rules.get("abstain")
-    if abstain:
-        wrong = _format_estimate(abstain.get("error"))
-        asked = abstain.get("max_error")
-        promise = "" if asked is None else f"at most {format_share(asked)} wrong"
-        done = f"answers {_format_estimate(abstain['answered'])} of the rows"
-        done += f", {wrong} of those wrongly" if wrong else ""
-        lines.append(("Answer or not", promise, done, abstain["sentence"]))
-    sets = rules.get("sets")
-    if sets:
-        done = f"hold the truth on {_format_estimate(sets['covered'])}; {sets['size']:.2f} classes each"
-        if sets.get("single") is not None:
-            done += f", {format_percent(sets['single'])} hold one class"
-        promise = f"{format_share(sets['coverage'])} hold the truth"
-        lines.append(("Sets of classes", promise, done, sets["sentence"]))
-    intervals = rules.get("intervals")
-    if intervals:
-        done = f"hold the truth on {_format_estimate(intervals['covered'])}"
-        done += f"; mean width {format_significant(intervals['width'])}"
-        promise = f"{format_share(intervals['coverage'])} hold the truth"
-        lines.append(("Intervals", promise, done, intervals["sentence"]))
-    strange = rules.get("strange")
-    if strange:
-        done = f"flags {_format_estimate(strange['flagged'])} of the test rows"
-        for name, flagged in (strange.get("shifted") or {}).items():
-            done += f"; {_format_estimate(flagged)} of {name}"
-        promise = f"{format_share(strange['rate'])} false alarms"
-        lines.append(("Strange inputs", promise, done, strange["sentence"]))
-    keys = ("name", "promise", "done", "sentence")
-    return [dict(zip(keys, line, strict=True)) for line in lines]
+    makers = {
+        "Answer or not": ("abstain", _describe_abstain),
+        "Sets of classes": ("sets", _describe_sets),
+        "Intervals": ("intervals", _describe_intervals),
+        "Strange inputs": ("strange", _describe_strange),
+    }
+    described = []
+    for name, (key, describe) in makers.items():
+        if rules.get(key):
+            promise, done = describe(rules[key])
+            sentence = rules[key].get("sentence", "")
+            described.append(
+                {"name": name, "promise": promise, "done": done, "sentence": sentence}
+            )
+    return described
+
+
+def _describe_abstain(rule: Mapping[str, Any]) -> tuple[str, str]:
+    asked, wrong = rule.get("max_error"), _format_estimate(rule.get("error"))
+    promise = "" if asked is None else f"At most {format_share(asked)} wrong"
+    done = f"It answers {_format_estimate(rule['answered'])} of the test rows"
+    return promise, f"{done}, {wrong} of those wrongly" if wrong else done
+
+
+def _describe_sets(rule: Mapping[str, Any]) -> tuple[str, str]:
+    done = f"The sets hold {_format_estimate(rule['covered'])}"
+    done += f"; they have {rule['size']['value']:.2f} classes on average"
+    if rule.get("single") is not None:
+        done += f", and {format_percent(rule['single'])} of them have just one"
+    return f"The truth in {format_share(rule['coverage'])} of the sets", done
+
+
+def _describe_intervals(rule: Mapping[str, Any]) -> tuple[str, str]:
+    done = f"The intervals hold {_format_estimate(rule['covered'])}"
+    done += f"; their mean width is {format_significant(rule['width']['value'])}"
+    return f"The truth in {format_share(rule['coverage'])} of the intervals", done
+
+
+def _describe_strange(rule: Mapping[str, Any]) -> tuple[str, str]:
+    done = f"It flags {_format_estimate(rule['flagged'])} of the test rows"
+    for name, flagged in (rule.get("shifted") or {}).items():
+        done += f"; {_format_estimate(flagged)} of {name}"
+    return f"At most {format_share(rule['rate'])} false alarms", done
 
 
 def _format_estimate(estimate: fields.Estimate | None) -> str:

@@ -18,15 +18,21 @@ MOST_CLASSES = 40
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """How sure each answer is and whether it is right: (B,), of labels (B, C)."""
+    """The likeliest class of each row, or yes or no for each label.
 
+    How sure each answer is and whether it is right: (B,), of labels (B, C).
+    """
+
+    predictive: Predictive
+    targets: Tensor
     confidence: Tensor
     correct: Tensor
 
     @classmethod
     def of(cls, predictive: Predictive, targets: Tensor) -> Answers:
-        """Take the likeliest class of each row, or yes or no for each label."""
-        return cls(*confidence_and_correct("compare", predictive, targets))
+        """Take the answers of a categorical or Bernoulli predictive."""
+        sure, right = confidence_and_correct("compare", predictive, targets)
+        return cls(predictive, targets.detach().cpu(), sure.double(), right)
 
     @property
     def is_wrong(self) -> Tensor:
@@ -40,25 +46,35 @@ def list_automation(answers: Answers, max_errors: Sequence[float]) -> list[dict[
     entries = []
     for max_error in max_errors:
         share = evaluate.automation_rate(
-            answers.confidence, answers.correct, max_error=max_error
+            answers.predictive, answers.targets, max_error=max_error
         )
-        entries.append({"max_error": max_error, **share.to_dict()})
+        entries.append(
+            {
+                "max_error": max_error,
+                **share.to_dict(),
+                **_find_threshold(answers, share.value),
+            }
+        )
     return entries
 
 
+def _find_threshold(answers: Answers, share: float) -> dict[str, float | None]:
+    """Find the least confidence among the surest answers, and their error."""
+    confidence, order = answers.confidence.flatten().sort(descending=True, stable=True)
+    count = round(share * len(order))
+    if not count:
+        return {"threshold": None, "error": None}
+    wrong = 1 - answers.correct.flatten()[order[:count]]
+    return {"threshold": float(confidence[count - 1]), "error": float(wrong.mean())}
+
+
 def list_classes(
-    answers: Answers,
-    predictive: Predictive,
-    targets: Tensor,
-    names: Sequence[str] | None,
-    threshold: float | None,
+    answers: Answers, names: Sequence[str] | None, threshold: float | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Describe the answers class by class, or label by label; the most frequent classes.
 
     Args:
         answers: Of the rows.
-        predictive: Of the same rows.
-        targets: Classes (B,), or labels (B, C).
         names: Of the classes; by default their numbers.
         threshold: The least confidence that is answered; None if nothing is.
 
@@ -66,15 +82,16 @@ def list_classes(
         A description of each class, in the order of the classes, and how many with rows are
         left out.
     """
+    predictive, targets = answers.predictive, answers.targets
     answered = torch.zeros_like(answers.correct, dtype=torch.bool)
     if threshold is not None:
         answered = answers.confidence >= threshold
     if isinstance(predictive, ClassPredictive):
-        counts = torch.bincount(targets.cpu(), minlength=predictive.class_count)
+        counts = torch.bincount(targets, minlength=predictive.class_count)
         present = int((counts > 0).sum())
         kept = counts.sort(descending=True, stable=True).indices[:MOST_CLASSES]
         places = sorted(int(place) for place in kept if counts[place])
-        masks = [(place, targets.cpu() == place) for place in places]
+        masks = [(place, targets == place) for place in places]
         columns = [
             (place, answers.confidence[m], answers.correct[m], answered[m])
             for place, m in masks

@@ -31,7 +31,7 @@ _STRANGE = ("logit_variance", "mutual_information", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
-class TestRows:
+class ScoredRows:
     """The rows that are scored: their targets, their places in the test data, and texts."""
 
     targets: Tensor
@@ -49,45 +49,56 @@ class TestRows:
         return entry
 
 
-def list_least_certain(predictive: Predictive, rows: TestRows) -> list[dict[str, Any]]:
+def list_least_certain(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
     """Describe the rows whose answers are least certain, the least certain first."""
     order = uncertainty(predictive, "entropy")
     if isinstance(predictive, ClassPredictive):
         order = -predictive.confidence.double()
     elif isinstance(predictive, BernoulliPredictive):
         order = -_sure_of_all(predictive)
+    if not _differ(order):
+        return []
     return [rows.describe(predictive, row) for row in _largest(order)]
 
 
 def list_strangest(
-    predictive: Predictive, rows: TestRows, rules: Rules | None
-) -> tuple[str, list[dict[str, Any]]]:
+    predictive: Predictive, rows: ScoredRows, rules: Rules | None
+) -> tuple[str | None, list[dict[str, Any]]]:
     """Name the score of strangeness and describe the rows where it is largest."""
     known = list_scores(predictive)
     asked = getattr(getattr(rules, "strange", None), "score", None)
-    score = asked if asked in known else next(s for s in _STRANGE if s in known)
-    values = uncertainty(predictive, score)
-    entries = [
-        {**rows.describe(predictive, row), "score": float(values[row])}
-        for row in _largest(values)
-    ]
-    return score, entries
+    for score in (asked, *_STRANGE):
+        if score not in known:
+            continue
+        values = uncertainty(predictive, score)
+        # Where all rows are alike, as those of a point prediction, none is strange.
+        if _differ(values):
+            return score, [
+                {**rows.describe(predictive, row), "score": float(values[row])}
+                for row in _largest(values)
+            ]
+    return None, []
+
+
+def central_interval(
+    predictive: GaussianPredictive, coverage: float
+) -> tuple[Tensor, Tensor]:
+    """Find the ends of the middle `coverage` of each prediction, its noise included, (B, C)."""
+    reach = NormalDist().inv_cdf((1 + coverage) / 2)
+    half = reach * predictive.total_variance.double().sqrt()
+    return predictive.mean.double() - half, predictive.mean.double() + half
 
 
 def draw_truth(
-    predictive: GaussianPredictive, rows: TestRows, rules: Rules | None
+    predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
     """Take some rows, evenly by their true value, with their intervals, for a picture."""
     rule = None if rules is None else rules.intervals
     mean = predictive.mean.double()
-    if rule is None:
-        coverage = _DRAWN_COVERAGE
-        half = NormalDist().inv_cdf((1 + coverage) / 2)
-        reach = half * predictive.total_variance.double().sqrt()
-        low, high = mean - reach, mean + reach
-    else:
-        coverage = rule.coverage
-        low, high = rule.apply(predictive)
+    coverage = _DRAWN_COVERAGE if rule is None else rule.coverage
+    low, high = (
+        central_interval(predictive, coverage) if rule is None else rule.apply(predictive)
+    )
     targets = rows.targets.double().reshape(mean.shape)
     outputs = []
     for place in range(min(mean.shape[1], MOST_OUTPUTS)):
@@ -105,6 +116,10 @@ def draw_truth(
     return {"coverage": coverage, "by_rule": rule is not None, "outputs": outputs}
 
 
+def _differ(values: Tensor) -> bool:
+    return bool((values != values[0]).any())
+
+
 def _largest(values: Tensor) -> list[int]:
     """List the rows of the largest values; of equals, the first."""
     order: list[int] = (
@@ -118,7 +133,7 @@ def _sure_of_all(predictive: BernoulliPredictive) -> Tensor:
     return predictive.log_probs.double().max(-1).values.sum(-1).exp()
 
 
-def _describe_answer(predictive: Predictive, rows: TestRows, row: int) -> dict[str, Any]:
+def _describe_answer(predictive: Predictive, rows: ScoredRows, row: int) -> dict[str, Any]:
     target, names = rows.targets[row], rows.names
     if isinstance(predictive, ClassPredictive):
         return {

@@ -6,15 +6,17 @@ from typing import Any
 
 import smidgen.evaluate as evaluate
 from smidgen.decide import Rules
+from smidgen.decide.uncertainty import list_scores
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive
 from smidgen.workflows.decisions.answers import Answers
-from smidgen.workflows.decisions.rows import TestRows
+from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.method import Method
 
 
-def try_rules(rules: Rules, method: Method, rows: TestRows) -> dict[str, Any]:
+def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:
     """Apply each rule to the predictions of the posterior that it was made for."""
-    predictive, tried = method.predictive, {}
+    predictive = method.predictive
+    tried: dict[str, Any] = {}
     if rules.abstain is not None:
         answered = rules.abstain.apply(predictive)
         right = Answers.of(predictive, rows.targets).correct
@@ -22,33 +24,31 @@ def try_rules(rules: Rules, method: Method, rows: TestRows) -> dict[str, Any]:
             "sentence": str(rules.abstain),
             "max_error": rules.abstain.max_error,
             "answered": evaluate.bootstrap_mean(answered.double()).to_dict(),
-            "error": evaluate.bootstrap_mean(1 - right[answered]).to_dict()
+            "error": evaluate.answered_error(answered, right).to_dict()
             if answered.any()
             else None,
         }
     if rules.sets is not None and isinstance(predictive, ClassPredictive):
         sets = rules.sets.apply(predictive)
-        held = sets.gather(1, rows.targets[:, None]).squeeze(1)
-        sizes = sets.sum(1).double()
+        sizes = sets.sum(1)
         tried["sets"] = {
             "sentence": str(rules.sets),
             "coverage": rules.sets.coverage,
-            "covered": evaluate.bootstrap_mean(held.double()).to_dict(),
-            "size": float(sizes.mean()),
+            "covered": evaluate.set_coverage(sets, rows.targets).to_dict(),
+            "size": evaluate.set_size(sets).to_dict(),
             "single": float((sizes == 1).double().mean()),
             "empty": float((sizes == 0).double().mean()),
         }
     if rules.intervals is not None and isinstance(predictive, GaussianPredictive):
         low, high = rules.intervals.apply(predictive)
-        truth = rows.targets.double().reshape(low.shape)
-        held = ((low <= truth) & (truth <= high)).double().mean(-1)
         tried["intervals"] = {
             "sentence": str(rules.intervals),
             "coverage": rules.intervals.coverage,
-            "covered": evaluate.bootstrap_mean(held).to_dict(),
-            "width": float((high - low).mean()),
+            "covered": evaluate.interval_coverage(low, high, rows.targets).to_dict(),
+            "width": evaluate.interval_width(low, high).to_dict(),
         }
-    if rules.strange is not None:
+    # A distance to the training data asks for features, which predictions do not hold.
+    if rules.strange is not None and rules.strange.score in list_scores(predictive):
         strange = rules.strange.apply(predictive)
         tried["strange"] = {
             "sentence": str(rules.strange),

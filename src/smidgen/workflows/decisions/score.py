@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any
 
 from torch import nn
@@ -19,7 +18,8 @@ from smidgen.outputs.predictive import (
 from smidgen.runtime.record import BASELINES
 from smidgen.workflows.decisions.answers import Answers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
-    TestRows,
+    ScoredRows,
+    central_interval,
     draw_truth,
     list_least_certain,
     list_strangest,
@@ -40,7 +40,7 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 def add_decisions(
     results: Mapping[str, Any],
     methods: Sequence[Method],
-    rows: TestRows,
+    rows: ScoredRows,
     settings: CompareSettings,
     primary: str,
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def add_decisions(
 
 def find_rows(
     settings: CompareSettings, model: nn.Module, test: Examples, predictive: Predictive
-) -> TestRows:
+) -> ScoredRows:
     """Put targets, texts and names of the test rows together; refuse those that do not fit."""
     assert test.targets is not None
     texts, names = settings.texts, settings.class_names
@@ -95,7 +95,7 @@ def find_rows(
         )
     places = test.rows.nonzero().squeeze(-1)
     targets = test.targets.detach().cpu()
-    return TestRows(targets, places, texts, names or _find_names(model, outputs))
+    return ScoredRows(targets, places, texts, names or _find_names(model, outputs))
 
 
 def _find_names(model: nn.Module, outputs: int) -> tuple[str, ...] | None:
@@ -116,35 +116,33 @@ def _count_outputs(predictive: Predictive) -> int:
 
 
 def _decide(
-    method: Method, answers: Answers | None, rows: TestRows, settings: CompareSettings
+    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
 ) -> dict[str, Any]:
     """Describe one method's decisions, for its row of the record."""
     shifts = {"score_detection": score_shifts(method)} if method.shifted else {}
     if answers is None:
         return {"intervals": _list_intervals(method.predictive, rows), **shifts}
     automation = list_automation(answers, settings.max_errors)
-    classes, _ = list_classes(
-        answers, method.predictive, rows.targets, rows.names, automation[0]["threshold"]
-    )
+    classes, _ = list_classes(answers, rows.names, automation[0]["threshold"])
     errors = score_errors(method, answers)
     found = {"error_detection": errors} if errors else {}
     return {"automation": automation, "by_class": classes, **found, **shifts}
 
 
-def _list_intervals(predictive: Predictive, rows: TestRows) -> list[dict[str, Any]]:
+def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
     """Measure how many targets lie in central intervals, and how wide those are."""
     assert isinstance(predictive, GaussianPredictive)
-    deviation = float(predictive.total_variance.double().sqrt().mean())
-    return [
-        {
-            "coverage": coverage,
-            "covered": evaluate.bootstrap_mean(
-                evaluate.covered(predictive, rows.targets, level=coverage)
-            ).to_dict(),
-            "width": 2 * NormalDist().inv_cdf((1 + coverage) / 2) * deviation,
-        }
-        for coverage in COVERAGES
-    ]
+    entries = []
+    for coverage in COVERAGES:
+        low, high = central_interval(predictive, coverage)
+        entries.append(
+            {
+                "coverage": coverage,
+                "covered": evaluate.interval_coverage(low, high, rows.targets).to_dict(),
+                "width": evaluate.interval_width(low, high).to_dict(),
+            }
+        )
+    return entries
 
 
 def _compare(
@@ -174,7 +172,7 @@ def _compare_answers(
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare how much may be automated, and the areas under the risk–coverage curves."""
-    sides = ((ours.confidence, ours.correct), (theirs.confidence, theirs.correct))
+    sides = (ours.predictive, theirs.predictive, ours.targets)
     gaps = {
         "automation": evaluate.paired_automation_difference(
             *sides, max_error=settings.max_errors[0]
@@ -186,7 +184,7 @@ def _compare_answers(
 
 
 def _describe(
-    method: Method, answers: Answers | None, rows: TestRows, settings: CompareSettings
+    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
 ) -> dict[str, Any]:
     """Describe the rows that a person should see, and what the rules did."""
     predictive = method.predictive
@@ -199,7 +197,7 @@ def _describe(
     if answers is not None:
         described["max_error"] = settings.max_errors[0]
         described["multilabel"] = isinstance(predictive, BernoulliPredictive)
-        _, left_out = list_classes(answers, predictive, rows.targets, rows.names, None)
+        _, left_out = list_classes(answers, rows.names, None)
         described["classes_left_out"] = left_out
     if isinstance(predictive, GaussianPredictive):
         described["truth"] = draw_truth(predictive, rows, settings.rules)

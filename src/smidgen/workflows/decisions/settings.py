@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from smidgen.decide import Rules
 from smidgen.errors import ArgumentError, is_number, require_kind
@@ -37,16 +38,16 @@ class CompareSettings:
             require_kind("rules", self.rules, Rules, "Make them with smidgen.decide")
         for name in ("texts", "class_names"):
             _require_words(name, getattr(self, name))
-        several = self.max_errors
-        wrong = isinstance(several, str) or not isinstance(several, Sequence) or not several
-        if wrong or not all(is_number(error) and 0 < error < 1 for error in several):
+        several: Any = self.max_errors
+        listed = isinstance(several, Sequence) and not isinstance(several, str) and several
+        if not listed or not all(is_number(error) and 0 < error < 1 for error in several):
             raise ArgumentError(
                 f"max_errors must be numbers between 0 and 1, got {several!r}. Pass (0.05,) "
                 "for 5 percent."
             )
 
 
-def _require_words(name: str, words: Sequence[str] | None) -> None:
+def _require_words(name: str, words: Any) -> None:
     if words is None:
         return
     listed = isinstance(words, Sequence) and not isinstance(words, str)

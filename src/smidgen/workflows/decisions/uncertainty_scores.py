@@ -115,12 +115,16 @@ def _area(side: tuple[Tensor, Tensor], rows: Tensor) -> float:
 
 def _list_scores(method: Method) -> Sequence[str]:
     """List the scores of a method; those of the model stand with the model."""
-    left_out = ("energy",)
-    if method.name in BASELINES:
-        # A regression's point prediction has a variance of the function, but it is zero.
-        left_out = ("mutual_information", "logit_variance")
-        left_out += ("energy",) if method.name == BASELINES[1] else ()
-    return [score for score in list_scores(method.predictive) if score not in left_out]
+    of_model = () if method.name == BASELINES[0] else ("energy",)
+    predictive = method.predictive
+    weights = ("mutual_information", "logit_variance")
+    # A regression's point prediction has a variance of the function, but it is zero.
+    return [
+        score
+        for score in list_scores(predictive)
+        if score not in of_model
+        and (score not in weights or bool(uncertainty(predictive, score).any()))
+    ]
 
 
 def _plain_score(predictive: Predictive) -> str:

@@ -120,6 +120,10 @@ _COVERING_STUDIES = {
         data/answers kinds/answers/ensemble kinds/answers/point kinds/answers/posterior
         methods/answer_models
     """,
+    "integration/test_study_decisions.py": """
+        kinds/decisions/images kinds/decisions/labels kinds/decisions/text
+        methods/decisions/methods methods/decisions/networks
+    """,
     "integration/test_study_kinds.py": """
         data/uci kinds/constant kinds/dropout kinds/ensemble kinds/finetune
         kinds/laplace kinds/recipe kinds/scales kinds/swag kinds/tuning kinds/uci_map

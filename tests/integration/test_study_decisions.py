@@ -108,7 +108,9 @@ def study(tmp_path_factory):
     return root, {cell.name: (cell, ledger.record(cell)) for cell in made.cells}, ledger
 
 
-@pytest.mark.parametrize(("name", "outside"), [("decisions", "others"), ("images", "noise")])
+@pytest.mark.parametrize(
+    ("name", "outside"), [("decisions", "others"), ("images", "noise")]
+)
 def test_every_method_is_scored_for_decisions(study, name, outside):
     _, found, _ = study
     reported = methods(found[name][1])

@@ -51,8 +51,12 @@ def run(job: Job) -> Mapping[str, Any]:
         for member in range(settings.members)
     ]
     likelihood = Categorical(images.train.classes)
-    sets = (scoring_batches(s) for s in (images.train, images.validation, images.test))
-    outside = {name: scoring_batches(other) for name, other in images.outside.items()}
+    data = DecisionData(
+        scoring_batches(images.train),
+        scoring_batches(images.validation),
+        scoring_batches(images.test),
+        {name: scoring_batches(other) for name, other in images.outside.items()},
+    )
     problems = [Problem(model, likelihood) for model in members]
-    results = decide_all(problems, DecisionData(*sets, outside), settings.percent)
+    results = decide_all(problems, data, settings.percent)
     return {**results, "data": images.sizes}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import smidgen.select as select
 from smidgen import decide, evaluate, fit, predict_batches
+from smidgen.decide.acquire import Acquisition
 from smidgen.errors import DataError
 from smidgen.integrations.arrays import Arrays
 from smidgen.outputs.likelihood import Categorical
@@ -30,6 +31,13 @@ from smidgen_studies.methods.decisions.networks import train_network
 Data = ImageData
 ON_PROCESSOR = True
 Strategy = Literal["random", "entropy", "information", "information-diverse"]
+# What `acquire` goes by, and whether a batch is to differ.
+_WAYS: Mapping[Strategy, tuple[Acquisition, bool]] = {
+    "random": ("random", False),
+    "entropy": ("entropy", False),
+    "information": ("information", False),
+    "information-diverse": ("information", True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +128,8 @@ def _choose(
     seed: int,
 ) -> Tensor:
     predictive = _predict(problem, pool[labelled], pool[rest])
-    by, _, diverse = settings.by.partition("-")
-    return decide.acquire(
-        predictive, settings.step, by=by, diverse=bool(diverse), seed=seed
-    )
+    by, diverse = _WAYS[settings.by]
+    return decide.acquire(predictive, settings.step, by=by, diverse=diverse, seed=seed)
 
 
 def _others(rows: Tensor, count: int) -> Tensor:

@@ -42,7 +42,7 @@ def run(job: Job) -> Mapping[str, Any]:
     outside = {
         name: split.batch(table, tokenizer) for name, table in read_outside(job).items()
     }
-    sets = (loaders[name] for name in ("train", "validation", "test"))
+    data = DecisionData(loaders["train"], loaders["validation"], loaders["test"], outside)
     members = [Problem(model, Categorical(split.classes)) for model, _ in loaded]
-    results = decide_all(members, DecisionData(*sets, outside), job.settings.percent)
+    results = decide_all(members, data, job.settings.percent)
     return {**results, "data": split.sizes}

@@ -19,10 +19,10 @@ from smidgen import calibrate, decide, fit
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
-from smidgen.prediction import point_outputs
+from smidgen.prediction import point_features, point_outputs
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
-from smidgen.workflows.decisions.rows import TestRows
+from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.decisions.score import add_decisions
 from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.method import (
@@ -64,7 +64,7 @@ def decide_all(
     """Predict with every method and score what may be decided, as a record has it."""
     # The first member is the point estimate of all methods but the ensemble.
     methods, targets = _predict_all(members, data, percent)
-    rows = TestRows(targets, torch.arange(len(targets)), None, None)
+    rows = ScoredRows(targets, torch.arange(len(targets)))
     results = add_decisions(
         score_methods(methods, targets),
         methods,
@@ -85,7 +85,7 @@ def _detect_by_distance(
     """Tell foreign data from test data by the distance of their features to the training's."""
 
     def see(batches: Iterable[Batch]) -> tuple[Tensor, Tensor | None]:
-        return features(problem, batches, progress=False)
+        return point_features(problem, batches, progress=False)
 
     seen, labels = see(data.train)
     distance = decide.FeatureDistance.fit(seen, labels)

@@ -209,7 +209,8 @@ def _draw(about: TextData, root: Path | None, seed: int) -> TextSplit:
     if size < 1 or len(rest) < (about.train_size or 1) or len(order) < size + held:
         raise DataError(
             f"{about.train} must hold {size + held} different texts for data "
-            f"{about.name!r}, got {len(rest) + held}. Lower train_size or validation_size."
+            f"{about.name!r}, got {len(rest) + len(order[size : size + held])}. Lower "
+            "train_size or validation_size."
         )
     train = everything.take(rest[:size])
     if about.numbers:

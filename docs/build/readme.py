@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from docs.build import claims, cost_tables, ssvi_tables, tuning_tables, zoo_tables
+from docs.build import (
+    claims,
+    cost_tables,
+    decision_tables,
+    ssvi_tables,
+    tuning_tables,
+    zoo_tables,
+)
 from docs.build.committed import RESULTS, ROOT, read_packed, recipe_records
 
 from smidgen.report.fields import read_floor
@@ -304,6 +311,7 @@ TABLES = {
     "ssvi-found": ssvi_tables.found,
     "ssvi-bench": ssvi_tables.bench_table,
     **claims.TABLES,
+    **decision_tables.TABLES,
     **zoo_tables.TABLES,
 }
 

@@ -115,6 +115,17 @@ METHODS: Mapping[str, KnownMethod] = {
     "swag-adapter": KnownMethod("LoRA, SWAG", Style("#cc79a7", "v", _DOTS), "LoRA SWAG"),
     "tfb": KnownMethod("LoRA, TFB", Style("#b8860b", "D", _DOTS), "TFB"),
     "tfb-temperature": KnownMethod("LoRA, TFB, temperature", Style("#b8860b", "D")),
+    # Ways of choosing the rows to label next.
+    "acquire-random": KnownMethod("Random rows", Style("#5f6368", "o", (1.2, 1.6))),
+    "acquire-entropy": KnownMethod("Largest entropy", Style("#d55e00", "s", (4.5, 1.8))),
+    "acquire-information": KnownMethod(
+        "Most information", Style("#0072b2", "D"), meaning="mutual information (BALD)"
+    ),
+    "acquire-information-diverse": KnownMethod(
+        "Most information, diverse",
+        Style("#009e73", "^", (6.0, 1.6)),
+        meaning="rows drawn in proportion to their mutual information",
+    ),
     # Fine-tunes.
     "tuning:full": KnownMethod("All weights"),
     "full-longer": KnownMethod("All weights, longer"),

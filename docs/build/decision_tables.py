@@ -1,0 +1,208 @@
+"""What the records say of decisions: the generated parts of docs/findings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from docs.build.committed import note_missing, read_records
+from docs.build.measured import make_rows
+
+from smidgen.decide.uncertainty import WORDS
+from smidgen.report.formats import format_signed
+from smidgen.report.many_records.aggregate import SeedMean, average_seeds
+from smidgen.report.names import label_method
+from smidgen.runtime.record import BASELINES, Record
+
+_POINT, _SCALED = BASELINES
+_PLAIN = (_POINT, "entropy")
+_DISTANCE = (_POINT, "distance")
+Scored = tuple[str, str]
+"""A method and one of its scores of uncertainty."""
+
+
+@cache
+def _by_data() -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in read_records("decisions"):
+        if "decisions" in record.results:
+            found.setdefault(record.config["data"]["name"], []).append(record)
+    return found
+
+
+def automation_table() -> str:
+    """How many answers may be automated, and how well errors are ranked."""
+    if not _by_data():
+        return note_missing("decisions")
+    return "\n\n".join(_describe_answers(*item) for item in _by_data().items())
+
+
+def detection_table() -> str:
+    """How well each score tells foreign data, and what stands first."""
+    if not _by_data():
+        return note_missing("decisions")
+    return "\n\n".join(
+        _describe_detection(data, outside, records)
+        for data, records in _by_data().items()
+        for outside in _rows(records[0])[_POINT]["score_detection"]
+    )
+
+
+def labels_table() -> str:
+    """Accuracy over the number of labels, for each way of choosing them."""
+    by_way: dict[str, dict[int, Record]] = {}
+    for record in read_records("labels"):
+        way = record.results["methods"][0]["name"]
+        by_way.setdefault(way, {})[record.seed] = record
+    if "acquire-random" not in by_way:
+        return note_missing("labels")
+    random = by_way["acquire-random"]
+    counts = [row["labels"] for row in next(iter(random.values())).results["curve"]][::2]
+    rows = []
+    for way, records in by_way.items():
+        curves = [
+            {row["labels"]: row["accuracy"] for row in record.results["curve"]}
+            for record in records.values()
+        ]
+        cells = [
+            f"{100 * average_seeds([c[n] for c in curves]).value:.1f} %" for n in counts
+        ]
+        gap = ""
+        if way != "acquire-random":
+            gap = _write_gap(
+                average_seeds(
+                    [
+                        record.results["mean_accuracy"]
+                        - random[seed].results["mean_accuracy"]
+                        for seed, record in records.items()
+                        if seed in random
+                    ]
+                )
+            )
+        rows.append([label_method(way), *cells, gap])
+    headings = ("", *(f"{count} labels" for count in counts), "mean − random")
+    return "\n".join(
+        [
+            f"Fashion-MNIST, test accuracy, means over {len(random)} draws of the pool; the last "
+            "column is the mean over all rounds less that of random rows, with its 95 % "
+            "interval, bold where zero is outside:",
+            "",
+            *make_rows(headings, rows),
+        ]
+    )
+
+
+def _rows(record: Record) -> dict[str, Any]:
+    return {row["name"]: row for row in record.results["methods"]}
+
+
+def _describe_answers(data: str, records: Sequence[Record]) -> str:
+    """Automation, the area under the risk–coverage curve and AUROC of errors, by method."""
+
+    def over_seeds(read: Callable[[Record], float]) -> SeedMean:
+        return average_seeds([read(record) for record in records])
+
+    errors = [part["max_error"] for part in _rows(records[0])[_POINT]["automation"]]
+    rows = []
+    for name in _rows(records[0]):
+        shares = [
+            over_seeds(lambda r, n=name, p=p: _rows(r)[n]["automation"][p]["value"])
+            for p in range(len(errors))
+        ]
+        cells = [f"{100 * share.value:.1f} %" for share in shares]
+        gaps = ["", ""]
+        if name not in BASELINES:
+            gaps = [
+                _write_gap(over_seeds(lambda r, n=name, s=score: _read_gap(r, n, s)))
+                for score in ("automation", "risk_coverage")
+            ]
+        rows.append([label_method(name), *cells, *gaps])
+    headings = (
+        "",
+        *(f"automated at {100 * error:g} % error" for error in errors),
+        f"at {100 * errors[0]:g} %, − temperature",
+        "risk–coverage area − temperature",
+    )
+    return "\n".join(
+        [
+            f"{data}, means over {len(records)} seeds; a larger share and a smaller area are "
+            "better; differences with 95 % intervals over seeds, bold where zero is outside:",
+            "",
+            *make_rows(headings, rows),
+        ]
+    )
+
+
+def _read_gap(record: Record, method: str, score: str) -> float:
+    (gap,) = (
+        gap["value"]
+        for gap in record.results["differences"]
+        if (gap["method"], gap["baseline"], gap["score"]) == (method, _SCALED, score)
+    )
+    return float(gap)
+
+
+def _describe_detection(data: str, outside: str, records: Sequence[Record]) -> str:
+    """AUROC of telling foreign data, by method and score, and a verdict on the first."""
+    values = {
+        (name, score): [
+            _rows(record)[name]["score_detection"][outside][score]["value"]
+            for record in records
+        ]
+        for name, row in _rows(records[0]).items()
+        for score in row["score_detection"][outside]
+    }
+    plain = values[_PLAIN]
+    rows = [
+        [
+            label_method(name),
+            WORDS[score],
+            f"{average_seeds(own).value:.3f}",
+            "" if (name, score) == _PLAIN else _write_gap(_compare(own, plain)),
+        ]
+        for (name, score), own in sorted(
+            values.items(), key=lambda item: -average_seeds(item[1]).value
+        )
+    ]
+    return "\n".join(
+        [
+            f"{data} or {outside}? AUROC, means over {len(records)} seeds, the highest first; "
+            "less the MAP's entropy, with 95 % intervals over seeds, bold where zero is "
+            f"outside. {_name_first(values)}",
+            "",
+            *make_rows(("", "score", "AUROC", "− MAP's entropy"), rows),
+        ]
+    )
+
+
+def _name_first(values: Mapping[Scored, Sequence[float]]) -> str:
+    """Say which score of ours is first, and how it stands to the distance of features."""
+    ours = {key: own for key, own in values.items() if key != _DISTANCE}
+    first = max(ours, key=lambda key: average_seeds(ours[key]).value)
+    gap = _compare(ours[first], values[_DISTANCE])
+    side = "cannot be told apart from"
+    if gap.above_zero or gap.below_zero:
+        side = "is clearly above" if gap.above_zero else "is clearly below"
+    return (
+        f"Among scores of predictions {WORDS[first[1]]} of “{label_method(first[0])}” is first; it "
+        f"{side} the relative Mahalanobis distance of the features ({_write_gap(gap)})."
+    )
+
+
+def _compare(first: Iterable[float], second: Iterable[float]) -> SeedMean:
+    return average_seeds([a - b for a, b in zip(first, second, strict=True)])
+
+
+def _write_gap(gap: SeedMean) -> str:
+    text = format_signed(gap.value, 4)
+    if gap.low is not None and gap.high is not None:
+        text += f" ({format_signed(gap.low, 4)} to {format_signed(gap.high, 4)})"
+    return f"**{text}**" if gap.below_zero or gap.above_zero else text
+
+
+TABLES = {
+    "decisions-automation": automation_table,
+    "decisions-detection": detection_table,
+    "decisions-labels": labels_table,
+}

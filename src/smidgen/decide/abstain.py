@@ -26,9 +26,10 @@ are equally uncertain are answered together or not at all, and tests count those
 
 The numbers m are those at which one more error may be among the rows: between two of them a test
 would only be harder to pass. The sequence starts at the largest that is at most a quarter of the
-rows and passes with at most eight errors. At the first number that could pass, without any
-error, a single unlucky label would end it all; far later the most certain rows would no longer
-be tried by themselves.
+rows and passes with at most 14 errors. At the first number that could pass, without any error, a
+single unlucky label would end it all; far later the most certain rows would no longer be tried
+by themselves. Any start that looks at no label keeps the promise; this one was chosen for how many
+rows it answers, in simulated worlds and on SST-2 and AG News.
 """
 
 from __future__ import annotations
@@ -43,18 +44,23 @@ import torch
 from torch import Tensor
 
 from smidgen.decide.calibration_rows import read_classes, require_open_fraction
-from smidgen.decide.rule import Rule, as_percent
-from smidgen.decide.uncertainty import WORDS, uncertainty
-from smidgen.errors import TooFewRowsError
+from smidgen.decide.rule import DecisionRule, as_percent
+from smidgen.decide.uncertainty import (
+    SCORE_WORDS,
+    UNCERTAINTY_SCORES,
+    require_score,
+    uncertainty,
+)
+from smidgen.errors import ArgumentError, TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
 # Where the sequence starts: with so many errors allowed at most, and such a part of the rows.
-_FIRST_ERRORS, _FIRST_PART = 8, 4
+_FIRST_ERRORS, _FIRST_PART = 14, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstainRule(Rule):
+class AbstainRule(DecisionRule):
     """Answers where the uncertainty is below `threshold`; everywhere if that is None.
 
     Of `rows` rows it answers `answered`, of which `errors` are wrong. `max_error` and
@@ -69,6 +75,15 @@ class AbstainRule(Rule):
     max_error: float | None = None
     confidence: float | None = None
     reject: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_score(self.score, UNCERTAINTY_SCORES)
+        if not 0 <= self.errors <= self.answered <= self.rows:
+            raise ArgumentError(
+                f"errors must be at most answered, and that at most rows, got {self.errors}, "
+                f"{self.answered} and {self.rows}. Make the rule again."
+            )
 
     def apply(self, predictive: Predictive) -> Tensor:
         """Decide which rows to answer.
@@ -110,7 +125,7 @@ class AbstainRule(Rule):
         if self.threshold is not None and self.score == "confidence":
             where = f"where the confidence is above {1 - self.threshold:.4g}"
         elif self.threshold is not None:
-            where = f"where the {WORDS[self.score]} is below {self.threshold:.4g}"
+            where = f"where the {SCORE_WORDS[self.score]} is below {self.threshold:.4g}"
         if self.max_error is not None and self.confidence is not None:
             promise = (
                 f"at most {as_percent(self.max_error)} of the answers are wrong, with "
@@ -216,8 +231,7 @@ def _test_sequence(
         return passed
     answered, _ = _cut(values, counts[0])
     bounds = [
-        binomial_upper_bound(_errors(wrong, count), count, confidence)
-        for count in range(max(answered, 1), rows + 1)
+        binomial_upper_bound(_errors(wrong, count), count, confidence) for count in counts
     ]
     raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "

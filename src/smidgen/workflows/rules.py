@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from smidgen.decide import Rules, abstain, intervals, sets, strange
 from smidgen.decide.calibration_rows import require_open_fraction
-from smidgen.decide.rule import Rule
+from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
@@ -24,7 +25,7 @@ from smidgen.posterior.base import Posterior
 from smidgen.prediction import predict_batches
 from smidgen.types import Batch
 
-_Made = TypeVar("_Made", bound=Rule)
+_Made = TypeVar("_Made", bound=DecisionRule)
 _SET_COVERAGE, _INTERVAL_COVERAGE = 0.9, 0.95
 # The first that a predictive has; a point prediction has neither of the first two.
 _STRANGE_SCORES = ("logit_variance", "mutual_information", "energy")
@@ -107,10 +108,8 @@ def _make_strange(predictive: Predictive, rate: float) -> StrangeRule | None:
         if score in list_scores(predictive):
             values = uncertainty(predictive, score)
             if (values != values[0]).any():
-                return _try(
-                    "to call rows strange",
-                    lambda: strange(predictive, rate=rate, score=score),  # noqa: B023
-                )
+                make = partial(strange, predictive, rate=rate, score=score)
+                return _try("to call rows strange", make)
     warn(
         "there is no rule to call rows strange: the posterior is as certain of every row. "
         "Give it stochastic weights, or measure a FeatureDistance."

@@ -9,7 +9,7 @@ from typing import Any
 from docs.build.committed import note_missing, read_records
 from docs.build.measured import make_rows
 
-from smidgen.decide.uncertainty import WORDS
+from smidgen.decide.uncertainty import SCORE_WORDS
 from smidgen.report.formats import format_signed
 from smidgen.report.many_records.aggregate import SeedMean, average_seeds
 from smidgen.report.names import label_method
@@ -17,7 +17,7 @@ from smidgen.runtime.record import BASELINES, Record
 
 _POINT, _SCALED = BASELINES
 _PLAIN = (_POINT, "entropy")
-_DISTANCE = (_POINT, "distance")
+_DISTANCES = ((_POINT, "distance"), (_POINT, "class_distance"))
 Scored = tuple[str, str]
 """A method and one of its scores of uncertainty."""
 
@@ -157,7 +157,7 @@ def _describe_detection(data: str, outside: str, records: Sequence[Record]) -> s
     rows = [
         [
             label_method(name),
-            WORDS[score],
+            SCORE_WORDS[score],
             f"{average_seeds(own).value:.3f}",
             "" if (name, score) == _PLAIN else _write_gap(_compare(own, plain)),
         ]
@@ -177,16 +177,18 @@ def _describe_detection(data: str, outside: str, records: Sequence[Record]) -> s
 
 
 def _name_first(values: Mapping[Scored, Sequence[float]]) -> str:
-    """Say which score of ours is first, and how it stands to the distance of features."""
-    ours = {key: own for key, own in values.items() if key != _DISTANCE}
+    """Say which score of predictions is first, and how it stands to distances of features."""
+    ours = {key: own for key, own in values.items() if key not in _DISTANCES}
     first = max(ours, key=lambda key: average_seeds(ours[key]).value)
-    gap = _compare(ours[first], values[_DISTANCE])
+    rival = max(_DISTANCES, key=lambda key: average_seeds(values[key]).value)
+    gap = _compare(ours[first], values[rival])
     side = "cannot be told apart from"
     if gap.above_zero or gap.below_zero:
         side = "is clearly above" if gap.above_zero else "is clearly below"
     return (
-        f"Among scores of predictions {WORDS[first[1]]} of “{label_method(first[0])}” is first; it "
-        f"{side} the relative Mahalanobis distance of the features ({_write_gap(gap)})."
+        f"Among scores of predictions {SCORE_WORDS[first[1]]} of “{label_method(first[0])}” is first; it "
+        f"{side} the better Mahalanobis distance of the features, the {SCORE_WORDS[rival[1]]} "
+        f"({_write_gap(gap)})."
     )
 
 

@@ -122,7 +122,7 @@ def test_every_method_is_scored_for_decisions(study, name, outside):
     for each in DECIDING[2:]:
         assert "logit_variance" in reported[each]["score_detection"][outside]
     point = reported["map"]["score_detection"][outside]
-    assert 0 <= point["distance"]["value"] <= 1
+    assert {"distance", "class_distance", "energy"} < set(point)
 
 
 def test_an_ensemble_needs_members(study):

@@ -44,6 +44,7 @@ SCORE_WORDS = {
     "logit_variance": "variance of the outputs",
     "energy": "energy",
     "distance": "distance to the training data",
+    "class_distance": "distance to the nearest class",
 }
 """How a score is named in a sentence."""
 _NEEDS_WEIGHTS = ("mutual_information", "logit_variance")

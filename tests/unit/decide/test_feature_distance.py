@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.covariance import ledoit_wolf
 
 from smidgen.decide import FeatureDistance
 from smidgen.errors import DataError
@@ -27,11 +26,12 @@ def test_the_score_is_that_of_the_definition():
     new, _ = make_features(seed=1)
     means = torch.stack([features[labels == k].mean(0) for k in range(3)])
 
-    def inverse(centred):
-        shrunk, _ = ledoit_wolf(centred.numpy(), assume_centered=True)
-        return torch.linalg.inv(torch.from_numpy(shrunk))
-
-    within, whole = inverse(features - means[labels]), inverse(features - features.mean(0))
+    all_rows = (features - features.mean(0)).T.cov(correction=0)
+    ridge = 1e-6 * all_rows.trace() / 4 * torch.eye(4, dtype=torch.float64)
+    within, whole = (
+        torch.linalg.inv(covariance + ridge)
+        for covariance in ((features - means[labels]).T.cov(correction=0), all_rows)
+    )
     for row, score in zip(new, distance.score(new), strict=True):
         nearest = min(float((row - m) @ within @ (row - m)) for m in means)
         away = row - features.mean(0)
@@ -63,9 +63,20 @@ def test_without_labels_it_is_the_plain_distance():
     features, _ = make_features()
     distance = FeatureDistance.fit(features)
     centred = features - features.mean(0)
-    shrunk, _ = ledoit_wolf(centred.numpy(), assume_centered=True)
-    expected = ((centred @ torch.linalg.inv(torch.from_numpy(shrunk))) * centred).sum(-1)
-    torch.testing.assert_close(distance.score(features), expected)
+    expected = ((centred @ torch.linalg.inv(centred.T.cov(correction=0))) * centred).sum(-1)
+    torch.testing.assert_close(distance.score(features), expected, rtol=1e-4, atol=0)
+
+
+def test_what_training_rows_do_not_have_does_not_turn_the_score_around():
+    # Both terms see these directions alike: shrunk each by itself, the second outweighed.
+    features, labels = make_features(rows=300, width=4)
+    narrow = 1e-3 * torch.randn(300, 40, generator=make_generator(5)).double()
+    seen = torch.cat([features, narrow], 1)
+    strange = torch.cat([features, narrow + 0.05], 1)
+    relative = FeatureDistance.fit(seen, labels)
+    plain = FeatureDistance.fit(seen, labels, relative=False)
+    assert auroc(relative.score(seen), relative.score(strange)) > 0.45
+    assert auroc(plain.score(seen), plain.score(strange)) > 0.99
 
 
 def test_rows_without_a_label_are_left_out():

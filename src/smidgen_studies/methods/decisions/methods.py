@@ -72,27 +72,35 @@ def decide_all(
         CompareSettings(max_errors=_MAX_ERRORS),
         _OURS,
     )
-    distances = _detect_by_distance(members[0], data)
     point = next(row for row in results["methods"] if row["name"] == BASELINES[0])
-    for name, interval in distances.items():
-        point["score_detection"][name]["distance"] = interval.to_dict()
+    for name, found in _detect_by_distance(members[0], data).items():
+        point["score_detection"][name] |= found
     return results
 
 
 def _detect_by_distance(
     problem: Problem, data: DecisionData
-) -> dict[str, evaluate.Interval]:
+) -> dict[str, dict[str, dict[str, float]]]:
     """Tell foreign data from test data by the distance of their features to the training's."""
 
     def see(batches: Iterable[Batch]) -> tuple[Tensor, Tensor | None]:
         return point_features(problem, batches, progress=False)
 
     seen, labels = see(data.train)
-    distance = decide.FeatureDistance.fit(seen, labels)
-    inside = distance.score(see(data.test)[0])
+    distances = {
+        "distance": decide.FeatureDistance.fit(seen, labels),
+        "class_distance": decide.FeatureDistance.fit(seen, labels, relative=False),
+    }
+    inside = see(data.test)[0]
+    outside = {name: see(batches)[0] for name, batches in data.outside.items()}
     return {
-        name: evaluate.auroc_interval(inside, distance.score(see(batches)[0]))
-        for name, batches in data.outside.items()
+        name: {
+            score: evaluate.auroc_interval(
+                distance.score(inside), distance.score(features)
+            ).to_dict()
+            for score, distance in distances.items()
+        }
+        for name, features in outside.items()
     }
 
 

@@ -120,8 +120,7 @@ def fit(
     _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     laplace = _laplace_arguments(structure, approximation, calibrate, scope)
-    known = {"laplace": laplace, "swag": _swag_arguments(swag, seed)}
-    arguments = known.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
+    arguments = _find_arguments(method, laplace, swag, seed)
     choices = FitChoices(
         method,
         folder,
@@ -259,6 +258,14 @@ def _fit_text(
     posterior = fit_posterior(loaded.problem, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     return posterior
+
+
+def _find_arguments(
+    method: str, laplace: _Arguments, swag: SwagOptions, seed: int
+) -> _Arguments:
+    """Find what a method's fit takes, and its calibration; of others the seed alone."""
+    known = {"laplace": laplace, "swag": _swag_arguments(swag, seed)}
+    return known.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
 
 
 def _laplace_arguments(

@@ -290,6 +290,7 @@ def test_a_model_without_affine_layers_gets_a_temperature():
     posterior = run(problem, batches_of(data), data)
     assert isinstance(posterior, smidgen.PointPosterior)
     assert [each.name for each in posterior.choice.candidates] == ["temperature"]
+    assert "Not tried: All other candidates: " in str(posterior.choice)
 
 
 def test_an_output_that_no_layer_makes_leaves_the_last_layer_out():

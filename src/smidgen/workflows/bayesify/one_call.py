@@ -2,9 +2,10 @@
 
 Candidates are tried in the order of cost, that of fitting and storing them: temperature
 scaling, all layers without curvature, the last layer, that with all others without curvature,
-and Sparse-KFAC with the last layer at a few sizes. One pass over the training data fits them all; one over the held-out data makes
-the variance table, from which every candidate is calibrated and scored in folds. The cheapest
-that is not clearly worse than the best is kept, and calibrated on all held-out rows.
+and Sparse-KFAC with the last layer at a few sizes. One pass over the training data fits them
+all; one over the held-out data makes the variance table, from which every candidate is
+calibrated and scored in folds. The cheapest that is not clearly worse than the best is kept,
+and calibrated on all held-out rows.
 """
 
 from __future__ import annotations

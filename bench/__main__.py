@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import (
     approximation,
+    bayesify,
     bayestune,
     peers,
     ramp,
@@ -29,6 +30,7 @@ BENCHES = {
     "tokens": tokens.run,
     "warm": warm.run,
     "approximation": approximation.run,
+    "bayesify": bayesify.run,
     "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,

@@ -68,7 +68,7 @@ def tabulate_automation(record: Record) -> Table | None:
         for error in errors
     ]
     accuracy = Column("accuracy", "Accuracy if all are answered", "↑", format_percent)
-    least = Column("automation.threshold", "Least confidence", "", format_rate)
+    least = Column("automation.threshold", "Confidence needed", "", format_rate)
     first = next(iter(errors))
     rows = []
     for method in methods:

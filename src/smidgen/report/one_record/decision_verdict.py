@@ -46,6 +46,8 @@ def _advise_answers(record: Record, method: MethodFields) -> str | None:
             "accuracy"
         )
     beside = "; " + ", ".join(f"{name} {text}" for name, text in others.items())
+    if list(others.values()) == [format_share(share["value"])]:
+        beside = f", and {next(iter(others))} as much"
     interval = ""
     if fields.has_bounds(share):
         ends = f"{format_share(share['low'])} to {format_share(share['high'])}"

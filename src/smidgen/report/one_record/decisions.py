@@ -104,7 +104,7 @@ def _list_rules(rules: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _describe_abstain(rule: Mapping[str, Any]) -> tuple[str, str]:
     asked, wrong = rule.get("max_error"), _format_estimate(rule.get("error"))
-    promise = "" if asked is None else f"At most {format_share(asked)} wrong"
+    promise = "" if asked is None else f"at most {format_share(asked)} wrong"
     done = f"It answers {_format_estimate(rule['answered'])} of the test rows"
     return promise, f"{done}, {wrong} of those wrongly" if wrong else done
 
@@ -114,20 +114,20 @@ def _describe_sets(rule: Mapping[str, Any]) -> tuple[str, str]:
     done += f"; they have {rule['size']['value']:.2f} classes on average"
     if rule.get("single") is not None:
         done += f", and {format_percent(rule['single'])} of them have just one"
-    return f"The truth in {format_share(rule['coverage'])} of the sets", done
+    return f"the truth in {format_share(rule['coverage'])} of the sets", done
 
 
 def _describe_intervals(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"The intervals hold {_format_estimate(rule['covered'])}"
     done += f"; their mean width is {format_significant(rule['width']['value'])}"
-    return f"The truth in {format_share(rule['coverage'])} of the intervals", done
+    return f"the truth in {format_share(rule['coverage'])} of the intervals", done
 
 
 def _describe_strange(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"It flags {_format_estimate(rule['flagged'])} of the test rows"
     for name, flagged in (rule.get("shifted") or {}).items():
         done += f"; {_format_estimate(flagged)} of {name}"
-    return f"At most {format_share(rule['rate'])} false alarms", done
+    return f"at most {format_share(rule['rate'])} false alarms", done
 
 
 def _format_estimate(estimate: fields.Estimate | None) -> str:

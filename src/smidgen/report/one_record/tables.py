@@ -19,6 +19,7 @@ from smidgen.report.formats import (
     format_share,
     format_significant,
 )
+from smidgen.report.wording import name_side
 from smidgen.runtime.record import Record
 
 
@@ -49,7 +50,7 @@ class TableCell:
     best: bool = False
     count: TableCell | None = None  # a count that is shown beneath it
     floor: TableCell | None = None  # what chance alone gives
-    side: str = ""  # of the same score of the plain model, by the paired difference
+    side: str = ""  # of a baseline's number, by the paired difference
 
     @property
     def plain_text(self) -> str:
@@ -179,9 +180,15 @@ def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
     column = Column("risk_coverage.area", "Area", "↓", format_nll)
     return [
-        Row(name, label, (make_cell(column, curve.get("area")),))
+        Row(name, label, (_judge_area(record, name, make_cell(column, curve.get("area"))),))
         for name, label, curve in _list_parts(record, "risk_coverage")
     ]
+
+
+def _judge_area(record: Record, method: str, cell: TableCell) -> TableCell:
+    """Say on which side of temperature scaling an area lies, if that was measured."""
+    gap = fields.read_difference(record, method, fields.TEMPERATURE, "risk_coverage")
+    return replace(cell, side=name_side(gap["low"], gap["high"])) if gap else cell
 
 
 def _list_parts(record: Record, part: str) -> list[tuple[str, str, Any]]:

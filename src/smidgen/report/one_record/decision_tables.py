@@ -67,8 +67,7 @@ def tabulate_automation(record: Record) -> Table | None:
         )
         for error in errors
     ]
-    accuracy = Column("accuracy", "Accuracy if all are answered", "↑", format_percent)
-    least = Column("automation.threshold", "Confidence needed", "", format_rate)
+    least = Column("automation.threshold", "Confidence needed", "", _format_threshold)
     first = next(iter(errors))
     rows = []
     for method in methods:
@@ -77,13 +76,9 @@ def tabulate_automation(record: Record) -> Table | None:
             for column, error in zip(shares, errors, strict=True)
         ]
         chosen = fields.read_automation(method, first) or {}
-        everything = (fields.read_score(method, "accuracy") or {}).get("value")
-        cells += [
-            make_cell(least, chosen.get("threshold")),
-            make_cell(accuracy, everything),
-        ]
+        cells.append(make_cell(least, chosen.get("threshold")))
         rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))
-    return Table((*shares, least, accuracy), rows)
+    return Table((*shares, least), rows)
 
 
 def tabulate_classes(record: Record) -> Table | None:
@@ -121,7 +116,8 @@ def tabulate_intervals(record: Record) -> Table | None:
     methods = [m for m in fields.list_methods(record) if m.get("intervals")]
     if not methods:
         return None
-    levels = [entry["coverage"] for entry in methods[0]["intervals"]]
+    # The widest come first: they are what people give.
+    levels = sorted((e["coverage"] for e in methods[0]["intervals"]), reverse=True)
     columns = [
         Column(
             f"intervals.{level:g}",
@@ -134,7 +130,8 @@ def tabulate_intervals(record: Record) -> Table | None:
     rows = []
     for method in methods:
         cells = []
-        for column, entry in zip(columns, method["intervals"], strict=True):
+        entries = {entry["coverage"]: entry for entry in method["intervals"]}
+        for column, entry in zip(columns, map(entries.__getitem__, levels), strict=True):
             width = TableCell(
                 f"{column.score}.width",
                 f"width {format_significant(entry['width']['value'])}",
@@ -208,6 +205,12 @@ def list_examples(record: Record, part: str) -> list[ExampleRow]:
         )
         for entry in entries
     ]
+
+
+def _format_threshold(value: float) -> str:
+    """Write a confidence that is not quite 1 as such."""
+    text = format_rate(value)
+    return f"> {format_rate(0.999)}" if value < 1 and text == format_rate(1.0) else text
 
 
 def _format_answer(value: Any) -> str:

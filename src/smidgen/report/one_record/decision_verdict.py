@@ -167,7 +167,8 @@ def _advise_rules(record: Record) -> str | None:
         )
     strange = rules.get("strange")
     if strange:
-        part = f"{format_percent(strange['flagged']['value'])} are flagged as strange"
+        share = format_percent(strange["flagged"]["value"])
+        part = f"{share} of the test rows are flagged as strange"
         if strange.get("rate") is not None:
             part += f" (false alarms, {format_share(strange['rate'])} expected)"
         parts.append(part)

@@ -23,7 +23,7 @@ from smidgen.workflows.decisions.answers import name_class
 
 MOST_ROWS = 20
 LONGEST_TEXT = 400
-MOST_DRAWN = 150
+MOST_DRAWN = 80
 MOST_OUTPUTS = 4
 _DRAWN_COVERAGE = 0.95
 # The first that a predictive has tells how unlike the training data a row is.

@@ -71,7 +71,7 @@ def test_the_page_leads_with_what_to_do(text: str) -> None:
     assert second.startswith(
         "With the saved rules: 69\u202f% of the test rows are answered, 4.1\u202f% of those "
         "wrongly (at most 5\u202f% were asked for). Sets of 1.23 classes on average hold the "
-        "truth on 90.7\u202f% (asked: 90\u202f%); 4.8\u202f% are flagged as strange"
+        "truth on 90.7\u202f% (asked: 90\u202f%); 4.8\u202f% of the test rows are flagged"
     )
     assert rest == verdict(make_record())
 

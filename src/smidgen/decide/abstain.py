@@ -216,8 +216,7 @@ def _test_sequence(
         return passed
     answered, _ = _cut(values, counts[0])
     bounds = [
-        binomial_upper_bound(_errors(wrong, count), count, confidence)
-        for count in range(max(answered, 1), rows + 1)
+        binomial_upper_bound(_errors(wrong, count), count, confidence) for count in counts
     ]
     raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "

@@ -14,6 +14,7 @@ from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import refuse_missing, require_files
 from smidgen.cli.options.source import Source, reads_model
 from smidgen.errors import ArgumentError
+from smidgen.runtime.writing.rules_note import RULES_NOTE
 
 
 @reads_model
@@ -49,6 +50,9 @@ def evaluate(
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     run = outputs.open_run(context, *outputs.files(report=page))
     items = [_split_item(item) for item in shift or []]
+    from smidgen.decide import Rules
+    from smidgen.workflows.decisions.settings import CompareSettings
+
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, (text, text_pair, label))
@@ -66,6 +70,11 @@ def evaluate(
             "model": source.model,
             "test": str(test),
         },
+        settings=CompareSettings(
+            rules=Rules.load(posterior) if (posterior / RULES_NOTE).is_file() else None,
+            texts=table.join_pairs(),
+            class_names=network.names,
+        ),
     )
     show_record(record)
     if json_file is not None:

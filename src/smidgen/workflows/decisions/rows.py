@@ -37,12 +37,16 @@ class ScoredRows:
     targets: Tensor
     places: Tensor  # (B,): which rows of the test data they are, from 0
     texts: Sequence[str] | None = None  # of all rows of the test data
+    numbers: Sequence[int] | None = (
+        None  # of all rows of the test data, as the caller counts
+    )
     names: Sequence[str] | None = None  # of classes, labels or outputs
 
     def describe(self, predictive: Predictive, row: int) -> dict[str, Any]:
         """Describe a row: which it is, its label, the answer and how sure that is."""
         place = int(self.places[row])
-        entry = {"row": place, **_describe_answer(predictive, self, row)}
+        number = place if self.numbers is None else int(self.numbers[place])
+        entry = {"row": number, **_describe_answer(predictive, self, row)}
         if self.texts is not None:
             text = " ".join(self.texts[place].split())
             entry["text"] = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"

@@ -81,12 +81,13 @@ def find_rows(
 ) -> ScoredRows:
     """Put targets, texts and names of the test rows together; refuse those that do not fit."""
     assert test.targets is not None
-    texts, names = settings.texts, settings.class_names
-    if texts is not None and len(texts) != len(test.rows):
-        raise ArgumentError(
-            f"texts must be one for each of {len(test.rows):,} test rows, got {len(texts):,}. "
-            "Pass them in the order of the batches."
-        )
+    texts, numbers, names = settings.texts, settings.row_numbers, settings.class_names
+    for name, values in (("texts", texts), ("row_numbers", numbers)):
+        if values is not None and len(values) != len(test.rows):
+            raise ArgumentError(
+                f"{name} must be one for each of {len(test.rows):,} test rows, got "
+                f"{len(values):,}. Pass them in the order of the batches."
+            )
     outputs = _count_outputs(predictive)
     if names is not None and len(names) != outputs:
         raise ArgumentError(
@@ -95,7 +96,8 @@ def find_rows(
         )
     places = test.rows.nonzero().squeeze(-1)
     targets = test.targets.detach().cpu()
-    return ScoredRows(targets, places, texts, names or _find_names(model, outputs))
+    names = names or _find_names(model, outputs)
+    return ScoredRows(targets, places, texts, numbers, names)
 
 
 def _find_names(model: nn.Module, outputs: int) -> tuple[str, ...] | None:

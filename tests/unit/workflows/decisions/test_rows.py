@@ -52,7 +52,7 @@ def test_the_least_certain_rows_come_first_with_their_place_in_the_data():
     # Every second row of the data has a label.
     places = torch.arange(ROWS) * 2
     texts = [f"text {i}" for i in range(2 * ROWS)]
-    rows = ScoredRows(targets, places, texts, ("a", "b", "c"))
+    rows = ScoredRows(targets, places, texts, names=("a", "b", "c"))
     entries = list_least_certain(predictive, rows)
     order = predictive.confidence.argsort(stable=True)[:MOST_ROWS].tolist()
     assert [entry["row"] for entry in entries] == [2 * i for i in order]

@@ -131,18 +131,19 @@ class Choice:
     def from_json(cls, stored: object) -> Choice:
         """Read what `to_json` wrote, refusing all else."""
         values = convert_json(stored, dict, "choice")
-        kinds = {"candidates": TriedCandidate, "left_out": LeftOutCandidate}
-        # Their parts are objects themselves, so each is read by its own kind.
-        lists = {
-            name: convert_json(values.pop(name, None), list, f"choice[{name}]")
-            for name in kinds
-        }
+        # Their entries are objects themselves, so each is read by its own kind.
+        tried, left_out = (
+            convert_json(values.pop(name, None), list, f"choice[{name}]")
+            for name in ("candidates", "left_out")
+        )
         plain = make_from_json(_Plain, values)
-        parts = {
-            name: tuple(make_from_json(kinds[name], each) for each in lists[name])
-            for name in kinds
-        }
-        return cls(**vars(plain), **parts)
+        return cls(
+            kept=plain.kept,
+            candidates=tuple(make_from_json(TriedCandidate, x) for x in tried),
+            left_out=tuple(make_from_json(LeftOutCandidate, x) for x in left_out),
+            rows=plain.rows,
+            folds=plain.folds,
+        )
 
     def __str__(self) -> str:
         first = _within(self.candidates[0].label)

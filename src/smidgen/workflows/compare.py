@@ -68,6 +68,8 @@ class Comparison(Record):
             for row in report.score_rows(self)
         ]
         lines = [*report.verdict(self), *list_sides(self), *self.results.get("notes", ())]
+        if "choice" in self.results:
+            lines.append(f"Chosen on held-out rows: {self.results['choice']['verdict']}")
         return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
 
 
@@ -269,9 +271,11 @@ def _describe(
     }
     if posterior.calibration is not None:
         results["data"]["validation"] = posterior.calibration.examples
-    if posterior.choice is not None:
-        sentence = posterior.choice.verdict()
-        results["choice"] = {**posterior.choice.to_json(), "verdict": sentence}
+    choices = [p.choice for p in posteriors.values() if p.choice is not None]
+    if choices:
+        # Of several the primary one's, else the first.
+        choice = posterior.choice or choices[0]
+        results["choice"] = {**choice.to_json(), "verdict": choice.verdict()}
     curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 

@@ -122,7 +122,7 @@ def bayesify(
         costs = time_predictions(
             {each.contender.name: each.posterior for each in fitted}, problem, work.first
         )
-    choice = _account(work.field, fitted, nlls, costs, kept, len(fitter.folds))
+    choice = _account(work.field, fitted, nlls, costs, kept, len(fitter.folds.rows))
     posterior: Posterior
     if kept == TEMPERATURE:
         posterior = _calibrate_point(problem, table, rows)

@@ -42,16 +42,13 @@ class BayesifySettings:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        given = self.candidates
-        if isinstance(given, str) or not set(given) <= set(KINDS):
+        if not set(self.candidates) <= set(KINDS):
             raise ArgumentError(
-                f"candidates must be some of {', '.join(KINDS)}, got {given!r}. Leave them "
-                "out to try all."
+                f"candidates must be some of {', '.join(KINDS)}, got {self.candidates!r}. "
+                "Leave them out to try all."
             )
-        object.__setattr__(self, "candidates", tuple(given))
-        if isinstance(self.percents, str) or not all(
-            is_number(percent) and 0 < percent <= 100 for percent in self.percents
-        ):
+        object.__setattr__(self, "candidates", tuple(self.candidates))
+        if not all(is_number(percent) and 0 < percent <= 100 for percent in self.percents):
             raise ArgumentError(
                 f"percents must be in (0, 100], got {self.percents!r}. Try (3, 10)."
             )

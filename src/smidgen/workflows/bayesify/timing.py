@@ -56,10 +56,8 @@ def find_too_slow(
     first: Batch,
     seconds: float,
 ) -> dict[str, str]:
-    """Find the contenders that training and held-out batches would take too long for.
-
-    Passes are shared, so a contender costs what it adds to those that are cheaper.
-    """
+    """Find the contenders for which both passes would take too long, by a first batch."""
+    # The passes are shared: a contender takes what it adds to those that are cheaper.
     counts = [count_batches(batches) for batches in loaders]
     if None in counts:
         raise ArgumentError(

@@ -112,7 +112,12 @@ def list_columns(record: Record) -> tuple[Column, ...]:
     """List the columns of the main table, those that a method has a number for."""
     columns = RAMP_COLUMNS if fields.read_part(record, "ramp") else COLUMNS
     methods = fields.list_methods(record)
-    return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
+    shown = (c for c in columns if any(_read(m, c) is not None for m in methods))
+    max_error = fields.read_max_error(record)
+    if max_error is None:
+        return tuple(shown)
+    heading = f"Automated at {format_share(1 - max_error)} accuracy"
+    return tuple(replace(c, heading=heading) if c is AUTOMATION else c for c in shown)
 
 
 def score_rows(record: Record, columns: Sequence[Column] | None = None) -> list[Row]:
@@ -203,7 +208,7 @@ def _read(method: MethodFields, column: Column) -> Estimate | float | None:
     """Read what a method has for a column: a score, or a cost beside the scores."""
     if column in SCORES:
         return fields.read_score(method, column.score)
-    if column is AUTOMATION:
+    if column.score == AUTOMATION.score:
         return next(iter(method.get("automation") or ()), None)
     cost: float | None = method.get(column.score)
     return cost

@@ -20,7 +20,7 @@ from smidgen.report.one_record.tables import Column, Row, TableCell, make_cell
 from smidgen.report.one_record.verdict import find_side
 from smidgen.runtime.record import Record
 
-LONGEST_TEXT = 240
+LONGEST_SHOWN = 240
 _LONGEST_NAME = 60
 SCORE_NAMES = {
     "confidence": "confidence",
@@ -84,7 +84,7 @@ def tabulate_automation(record: Record) -> Table | None:
 def tabulate_classes(record: Record) -> Table | None:
     """Make the table of the classes: how often each is right, and how much is automated."""
     primary = fields.find_primary(record)
-    contenders = [m for m in fields.list_contenders(record) if m.get("by_class")]
+    contenders = [m for m in fields.list_compared(record) if m.get("by_class")]
     if primary is None or not primary.get("by_class"):
         return None
     columns = [
@@ -146,7 +146,7 @@ def tabulate_scores(record: Record) -> Table | None:
     """Make the table of what each score of uncertainty finds: errors, and shifted data."""
     methods = [
         m
-        for m in fields.list_contenders(record)
+        for m in fields.list_compared(record)
         if m.get("error_detection") or m.get("score_detection")
     ]
     shifts = dict.fromkeys(name for m in methods for name in m.get("score_detection") or ())
@@ -198,7 +198,7 @@ def list_examples(record: Record, part: str) -> list[ExampleRow]:
     return [
         ExampleRow(
             number=format_count(entry["row"]),
-            text=shorten_text(str(entry.get("text") or ""), LONGEST_TEXT),
+            text=shorten_text(str(entry.get("text") or ""), LONGEST_SHOWN),
             label=_format_answer(entry["label"]),
             answer=_format_answer(entry["answer"]),
             score=_format_score(entry, part),

@@ -96,7 +96,7 @@ def _judge_automation(record: Record, method: MethodFields) -> str:
 
 
 def _advise_intervals(record: Record, method: MethodFields) -> str | None:
-    entry = find_interval(method)
+    entry = find_widest_intervals(method)
     if entry is None:
         return None
     goal, covered = entry["coverage"], entry["covered"]
@@ -111,7 +111,7 @@ def _advise_intervals(record: Record, method: MethodFields) -> str | None:
     others = [
         f"{name} {_describe_interval(other)}"
         for key, name in names.items()
-        if (other := find_interval(fields.find_method(record, key)))
+        if (other := find_widest_intervals(fields.find_method(record, key)))
     ]
     beside = f" Beside it: {'; '.join(others)}." if others else ""
     return (
@@ -120,7 +120,7 @@ def _advise_intervals(record: Record, method: MethodFields) -> str | None:
     )
 
 
-def find_interval(method: MethodFields | None) -> Mapping[str, Any] | None:
+def find_widest_intervals(method: MethodFields | None) -> Mapping[str, Any] | None:
     """Find the intervals of the largest coverage that a method has."""
     entries = (method or {}).get("intervals") or ()
     return max(entries, key=lambda entry: entry["coverage"], default=None)

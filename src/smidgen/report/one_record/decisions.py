@@ -9,7 +9,7 @@ from smidgen.report import fields
 from smidgen.report.drawing.palette import Styles
 from smidgen.report.formats import format_percent, format_share, format_significant
 from smidgen.report.one_record.choice import describe_choice
-from smidgen.report.one_record.decision_figures import draw_intervals
+from smidgen.report.one_record.decision_figures import draw_against_truth
 from smidgen.report.one_record.decision_tables import (
     SCORE_NAMES,
     list_examples,
@@ -19,8 +19,6 @@ from smidgen.report.one_record.decision_tables import (
     tabulate_scores,
 )
 from smidgen.runtime.record import Record
-
-Point = tuple[float, float]
 
 
 def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
@@ -48,14 +46,14 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
     }
 
 
-def mark_chosen(record: Record) -> dict[str, Point]:
+def mark_chosen(record: Record) -> dict[str, tuple[float, float]]:
     """Find the point of each method's risk–coverage curve up to which it may answer."""
     max_error = fields.read_max_error(record)
     if max_error is None:
         return {}
     shares = {
         method["name"]: fields.read_automation(method, max_error)
-        for method in fields.list_contenders(record)
+        for method in fields.list_compared(record)
     }
     return {
         name: (share["value"], share["error"])
@@ -79,7 +77,7 @@ def _draw_truth(
         "coverage": truth["coverage"],
         "by_rule": bool(truth.get("by_rule")),
         "rows": len(truth["outputs"][0]["truth"]),
-        "figures": draw_intervals(truth["outputs"], styles[primary["name"]]),
+        "figures": draw_against_truth(truth["outputs"], styles[primary["name"]]),
     }
 
 

@@ -22,7 +22,7 @@ from smidgen.outputs.predictive import (
 from smidgen.workflows.decisions.answers import name_class
 
 MOST_ROWS = 20
-LONGEST_TEXT = 400
+LONGEST_KEPT = 400
 MOST_DRAWN = 80
 MOST_OUTPUTS = 4
 _DRAWN_COVERAGE = 0.95
@@ -49,7 +49,7 @@ class ScoredRows:
         entry = {"row": number, **_describe_answer(predictive, self, row)}
         if self.texts is not None:
             text = " ".join(self.texts[place].split())
-            entry["text"] = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+            entry["text"] = text if len(text) <= LONGEST_KEPT else text[:LONGEST_KEPT] + "…"
         return entry
 
 
@@ -93,7 +93,7 @@ def central_interval(
     return predictive.mean.double() - half, predictive.mean.double() + half
 
 
-def draw_truth(
+def sample_truth(
     predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
     """Take some rows, evenly by their true value, with their intervals, for a picture."""

@@ -16,11 +16,11 @@ from smidgen.outputs.predictive import (
     Predictive,
 )
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.decisions.answers import Answers, list_automation, list_classes
+from smidgen.workflows.decisions.answers import GivenAnswers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
     ScoredRows,
     central_interval,
-    draw_truth,
+    sample_truth,
     list_least_certain,
     list_strangest,
 )
@@ -59,7 +59,7 @@ def add_decisions(
     answers = {
         method.name: None
         if isinstance(method.predictive, GaussianPredictive)
-        else Answers.of(method.predictive, rows.targets)
+        else GivenAnswers.of(method.predictive, rows.targets)
         for method in methods
     }
     parts = {
@@ -118,7 +118,10 @@ def _count_outputs(predictive: Predictive) -> int:
 
 
 def _decide(
-    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
+    method: Method,
+    answers: GivenAnswers | None,
+    rows: ScoredRows,
+    settings: CompareSettings,
 ) -> dict[str, Any]:
     """Describe one method's decisions, for its row of the record."""
     shifts = {"score_detection": score_shifts(method)} if method.shifted else {}
@@ -149,7 +152,7 @@ def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, 
 
 def _compare(
     methods: Sequence[Method],
-    answers: Mapping[str, Answers | None],
+    answers: Mapping[str, GivenAnswers | None],
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare every method with the baselines on the same rows, with intervals."""
@@ -169,8 +172,8 @@ def _compare(
 def _compare_answers(
     method: Method,
     baseline: Method,
-    ours: Answers,
-    theirs: Answers,
+    ours: GivenAnswers,
+    theirs: GivenAnswers,
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare how much may be automated, and the areas under the risk–coverage curves."""
@@ -186,7 +189,10 @@ def _compare_answers(
 
 
 def _describe(
-    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
+    method: Method,
+    answers: GivenAnswers | None,
+    rows: ScoredRows,
+    settings: CompareSettings,
 ) -> dict[str, Any]:
     """Describe the rows that a person should see, and what the rules did."""
     predictive = method.predictive
@@ -202,7 +208,7 @@ def _describe(
         _, left_out = list_classes(answers, rows.names, None)
         described["classes_left_out"] = left_out
     if isinstance(predictive, GaussianPredictive):
-        described["truth"] = draw_truth(predictive, rows, settings.rules)
+        described["truth"] = sample_truth(predictive, rows, settings.rules)
     if settings.rules is not None:
         described["rules"] = try_rules(settings.rules, method, rows)
     return described

@@ -11,7 +11,7 @@ import pytest
 
 from smidgen.report import render, score_rows, verdict
 from smidgen.report.formats import format_share
-from smidgen.report.one_record.decision_tables import LONGEST_TEXT
+from smidgen.report.one_record.decision_tables import LONGEST_SHOWN
 from smidgen.report.one_record.tables import list_columns
 from smidgen.runtime.record import Record
 from tests.support.decision_record import (
@@ -221,7 +221,7 @@ def test_texts_stay_texts() -> None:
     assert "&lt;/script&gt;&lt;script&gt;alert(1)" in text
     assert "49" not in re.findall(r"\{\{ (\S*)", text)
     shown = text[text.index('id="rows"') : text.index('id="scores"')]
-    assert "数" * (LONGEST_TEXT - len(HOSTILE) - 1) + "…" in shown
+    assert "数" * (LONGEST_SHOWN - len(HOSTILE) - 1) + "…" in shown
     assert "unbroken" not in shown
 
 

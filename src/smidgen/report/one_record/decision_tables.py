@@ -33,6 +33,16 @@ SCORE_NAMES = {
 """What each score of uncertainty is called; an unknown one is called by its key."""
 
 
+_SAME_RULES = (
+    Column("same_rules.abstain.answered", "Answered", "↑", format_percent),
+    Column("same_rules.abstain.error", "Wrong among them", "", format_percent),
+    Column("same_rules.sets.covered", "Sets with the truth", "", format_percent),
+    Column("same_rules.sets.size", "Classes in a set", "↓", format_significant),
+    Column("same_rules.intervals.covered", "Intervals with the truth", "", format_percent),
+    Column("same_rules.intervals.width", "Mean width", "↓", format_significant),
+)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table with its columns."""
@@ -138,6 +148,24 @@ def tabulate_intervals(record: Record) -> Table | None:
                 entry["width"]["value"],
             )
             cells.append(replace(make_cell(column, entry["covered"]), count=width))
+        rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))
+    return Table(tuple(columns), rows)
+
+
+def tabulate_same_rules(record: Record) -> Table | None:
+    """Make the table of what rules of the same kind do with each method."""
+    methods = [m for m in fields.list_compared(record) if m.get("same_rules")]
+    known = {rule for method in methods for rule in method["same_rules"]}
+    columns = [c for c in _SAME_RULES if c.score.split(".")[1] in known]
+    if len(methods) < 2 or not columns:
+        return None
+    rows = []
+    for method in methods:
+        cells = []
+        for column in columns:
+            _, rule, measure = column.score.split(".")
+            estimate = (method["same_rules"].get(rule) or {}).get(measure)
+            cells.append(make_cell(column, estimate))
         rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))
     return Table(tuple(columns), rows)
 

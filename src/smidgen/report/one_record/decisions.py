@@ -16,6 +16,7 @@ from smidgen.report.one_record.decision_tables import (
     tabulate_automation,
     tabulate_classes,
     tabulate_intervals,
+    tabulate_same_rules,
     tabulate_scores,
 )
 from smidgen.runtime.record import Record
@@ -34,6 +35,7 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
         "automation": tabulate_automation(record),
         "multilabel": bool(part.get("multilabel")),
         "rules": _list_rules(part.get("rules") or {}),
+        "same_rules": tabulate_same_rules(record),
         "classes": tabulate_classes(record),
         "classes_left_out": part.get("classes_left_out") or 0,
         **examples,

@@ -20,11 +20,12 @@ from smidgen.workflows.decisions.answers import GivenAnswers, list_automation, l
 from smidgen.workflows.decisions.rows import (
     ScoredRows,
     central_interval,
-    sample_truth,
     list_least_certain,
     list_strangest,
+    sample_truth,
 )
 from smidgen.workflows.decisions.rules_on_test import try_rules
+from smidgen.workflows.decisions.same_rules import try_same_rules
 from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.decisions.uncertainty_scores import (
     compare_scores,
@@ -124,14 +125,18 @@ def _decide(
     settings: CompareSettings,
 ) -> dict[str, Any]:
     """Describe one method's decisions, for its row of the record."""
-    shifts = {"score_detection": score_shifts(method)} if method.shifted else {}
+    more: dict[str, Any] = {}
+    if method.shifted:
+        more["score_detection"] = score_shifts(method)
+    if settings.rules is not None:
+        more["same_rules"] = try_same_rules(settings.rules, method.predictive, rows)
     if answers is None:
-        return {"intervals": _list_intervals(method.predictive, rows), **shifts}
+        return {"intervals": _list_intervals(method.predictive, rows), **more}
     automation = list_automation(answers, settings.max_errors)
     classes, _ = list_classes(answers, rows.names, automation[0]["threshold"])
     errors = score_errors(method, answers)
-    found = {"error_detection": errors} if errors else {}
-    return {"automation": automation, "by_class": classes, **found, **shifts}
+    more |= {"error_detection": errors} if errors else {}
+    return {"automation": automation, "by_class": classes, **more}
 
 
 def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:

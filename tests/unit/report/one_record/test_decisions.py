@@ -90,6 +90,14 @@ def test_every_number_of_the_decisions_is_on_the_page(text: str) -> None:
         assert numbers[name, "automation.threshold"] == "0.93"
         if name == "last-layer":
             continue  # neither a baseline nor what the verdict is about
+        same = method["same_rules"]
+        for rule, measure in (
+            ("abstain", "answered"),
+            ("sets", "covered"),
+            ("sets", "size"),
+        ):
+            value = repr(same[rule][measure]["value"])
+            assert numbers[name, f"same_rules.{rule}.{measure}"] == value
         for score, area in method["error_detection"].items():
             assert numbers[name, f"error_detection.{score}"] == repr(area["value"])
             assert numbers[name, f"detection.tweets.{score}.low"] == repr(area["low"])

@@ -122,9 +122,7 @@ def test_cross_fitted_scores_are_those_of_refitting_every_fold(kind):
     folds = split_rows(60, 3, 3)
     tried = {each.name: each for each in posterior.choice.candidates}
     assert list(tried) == NAMES
-    by_hand = {
-        name: score_by_hand(name, problem, train, held_out, folds) for name in NAMES
-    }
+    by_hand = {name: score_by_hand(name, problem, train, held_out, folds) for name in NAMES}
     for name, each in tried.items():
         assert each.nll == pytest.approx(float(by_hand[name].mean()), rel=SOLVER["rtol"])
         gap = evaluate.paired_difference(by_hand[name], by_hand["temperature"])
@@ -254,7 +252,9 @@ def test_too_few_rows_are_refused_and_few_make_fewer_folds():
     problem, train, held_out = make("classes", rows=30)
     assert run(problem, train, held_out, BayesifySettings()).choice.folds == 3
     few = tuple(part[:19] for part in held_out)
-    with pytest.raises(DataError, match="validation must have 20 labelled rows or more, got"):
+    with pytest.raises(
+        DataError, match="validation must have 20 labelled rows or more, got"
+    ):
         run(problem, train, few)
     x, _ = held_out
     with pytest.raises(DataError, match="labels"):

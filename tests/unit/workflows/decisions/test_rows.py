@@ -19,9 +19,9 @@ from smidgen.workflows.decisions.rows import (
     MOST_OUTPUTS,
     MOST_ROWS,
     ScoredRows,
-    sample_truth,
     list_least_certain,
     list_strangest,
+    sample_truth,
 )
 
 ROWS = 60

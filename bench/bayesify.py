@@ -44,7 +44,7 @@ def run() -> Record:
             times["call"], times["hand"]
         ),
         "seconds": {name: round(median(taken), 2) for name, taken in times.items()},
-        "choice": {**choice.to_json(), "verdict": choice.verdict()},
+        "choice": choice.describe(),
     }
     config = {
         "model": "all-MiniLM-L6-v2, fine-tuned on the demo's sentences",

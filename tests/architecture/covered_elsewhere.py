@@ -3,7 +3,8 @@
 _COVERING = {
     "conformance/test_adapters.py": "weights/adapters",
     "conformance/test_posteriors.py": """
-        posterior/base posterior/laplace posterior/registry posterior/sparse
+        fit/point posterior/base posterior/laplace posterior/point posterior/registry
+        posterior/sparse
     """,
     "conformance/test_predictives.py": """
         outputs/likelihood/bernoulli outputs/predictive
@@ -106,6 +107,10 @@ _COVERING = {
     """,
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
+    "unit/workflows/bayesify/test_one_call.py": """
+        workflows/bayesify/candidates workflows/bayesify/crossfit workflows/bayesify/sources
+        workflows/bayesify/timing
+    """,
     "unit/workflows/ramp/test_laplace.py": """
         workflows/ramp/levels workflows/ramp/points workflows/ramp/schemes workflows/ramp/scorer
     """,

@@ -274,8 +274,7 @@ def _describe(
     choices = [p.choice for p in posteriors.values() if p.choice is not None]
     if choices:
         # Of several the primary one's, else the first.
-        choice = posterior.choice or choices[0]
-        results["choice"] = {**choice.to_json(), "verdict": choice.verdict()}
+        results["choice"] = (posterior.choice or choices[0]).describe()
     curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smidgen.errors import ArgumentError
-from smidgen.workflows.bayesify.settings import KINDS, BayesifySettings
+from smidgen.workflows.bayesify.settings import CANDIDATE_KINDS, BayesifySettings
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,6 @@ def test_what_makes_no_sense_is_refused(options, message):
 
 
 def test_sizes_are_sorted_and_distinct_and_lists_will_do():
-    settings = BayesifySettings(percents=[10, 3, 10.0], candidates=list(KINDS))
+    settings = BayesifySettings(percents=[10, 3, 10.0], candidates=list(CANDIDATE_KINDS))
     assert settings.percents == (3.0, 10.0)
-    assert settings.candidates == KINDS
+    assert settings.candidates == CANDIDATE_KINDS

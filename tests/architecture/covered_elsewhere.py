@@ -46,6 +46,7 @@ _COVERING = {
         curvature/base curvature/grouped_jacobian curvature/operators curvature/sides
         posterior/output_covariance weights/blocks
     """,
+    "unit/decide/test_rules.py": "decide/rule runtime/writing/rules_note",
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection
         evaluate/intervals evaluate/summary

@@ -83,6 +83,10 @@ _COVERING = {
         report/fields report/many_records/figures report/many_records/findings
         report/many_records/page report/names
     """,
+    "unit/report/one_record/test_decisions.py": """
+        report/one_record/choice report/one_record/decision_figures
+        report/one_record/decision_tables report/one_record/decision_verdict
+    """,
     "unit/report/one_record/test_page.py": """
         report/drawing/axes report/drawing/palette report/drawing/svg report/formats
         report/one_record/figures report/one_record/subset_picture report/one_record/tables

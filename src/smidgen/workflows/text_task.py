@@ -23,6 +23,8 @@ from smidgen.runtime.record import Record
 from smidgen.workflows.bayesify.one_call import bayesify
 from smidgen.workflows.bayesify.settings import BayesifySettings
 from smidgen.workflows.compare import describe_subset
+from smidgen.workflows.decisions.score import add_decisions, find_rows
+from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.method import (
     predict_point,
     predict_posterior,
@@ -202,7 +204,14 @@ def _evaluate(
     disagreement = task.disagreement and [task.disagreement[i] for i in order]
     sizes = {name: len(getattr(task, name)) for name in ("train", "validation", "test")}
     shifted = {name: len(table) for name, table in task.shifted.items()}
+    results = score_methods(methods, targets, disagreement=disagreement)
+    settings = CompareSettings(
+        texts=task.test.take(order).join_pairs(),
+        row_numbers=order,
+        class_names=task.train.label_names,
+    )
+    rows = find_rows(settings, problem.model, test, methods[0].predictive)
     return {
-        **score_methods(methods, targets, disagreement=disagreement),
+        **add_decisions(results, methods, rows, settings, _KEPT),
         "data": {**sizes, **shifted},
     }

@@ -18,13 +18,13 @@ from smidgen.decide.uncertainty import list_scores
 from smidgen.evaluate.intervals import Interval
 from smidgen.outputs.predictive import ClassPredictive, Predictive
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.decisions.answers import Answers
+from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.method import Method
 
 _DRAWS = 300
 
 
-def score_errors(method: Method, answers: Answers) -> dict[str, dict[str, float]]:
+def score_errors(method: Method, answers: GivenAnswers) -> dict[str, dict[str, float]]:
     """Compute the AUROC of telling wrong rows from right ones, for each score."""
     wrong = answers.is_wrong
     if wrong.all() or not wrong.any():
@@ -53,7 +53,10 @@ def score_shifts(method: Method) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def compare_scores(
-    method: Method, baseline: Method, answers: Answers | None, others: Answers | None
+    method: Method,
+    baseline: Method,
+    answers: GivenAnswers | None,
+    others: GivenAnswers | None,
 ) -> list[dict[str, Any]]:
     """Compare each score of a method with a baseline's own, on the same rows."""
     gaps: dict[str, Interval] = {}

@@ -150,8 +150,17 @@ def test_rows_without_a_label_are_skipped_but_counted(made):
     labels = targets.clone()
     labels[:40] = -100
     batches = [(inputs, labels)]
-    settings = CompareSettings(texts=[f"row {i}" for i in range(90)])
+    texts, numbers = [f"row {i}" for i in range(90)], list(range(1000, 1090))
+    settings = CompareSettings(texts=texts)
     record = smidgen.compare(problem, posterior, batches, settings=settings, **QUIET)
+    counted = smidgen.compare(
+        problem, posterior, batches, settings=CompareSettings(row_numbers=numbers), **QUIET
+    )
+    places = [
+        [entry["row"] for entry in each.results["decisions"]["least_certain"]]
+        for each in (record, counted)
+    ]
+    assert places[1] == [1000 + place for place in places[0]]
     entries = record.results["decisions"]["least_certain"]
     assert all(
         entry["row"] >= 40 and entry["text"] == f"row {entry['row']}" for entry in entries
@@ -178,6 +187,10 @@ def test_several_errors_may_be_named(made):
         (
             {"texts": ["one"]},
             "texts must be one for each of 90 test rows, got 1. Pass them in",
+        ),
+        (
+            {"row_numbers": [1, 2]},
+            "row_numbers must be one for each of 90 test rows, got 2",
         ),
         ({"class_names": ["one"]}, "class_names must be one for each of 3 outputs, got 1"),
     ],

@@ -13,7 +13,7 @@ from smidgen.outputs.predictive import (
     GaussianPredictive,
 )
 from smidgen.report.wording import name_side
-from smidgen.workflows.decisions.answers import Answers
+from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.decisions.uncertainty_scores import (
     compare_scores,
     score_errors,
@@ -53,7 +53,7 @@ def posterior(variance, other=3.0, logits=LOGITS):
 
 
 def answers(method):
-    return Answers.of(method.predictive, TARGETS)
+    return GivenAnswers.of(method.predictive, TARGETS)
 
 
 def test_each_score_is_judged_by_how_it_ranks_wrong_rows():
@@ -78,7 +78,7 @@ def test_scores_of_the_model_alone_stand_with_the_model():
 
 def test_without_errors_nothing_can_be_told():
     sure = Method("map", CategoricalPredictive.from_logits(LOGITS))
-    right = Answers.of(sure.predictive, sure.predictive.predicted)
+    right = GivenAnswers.of(sure.predictive, sure.predictive.predicted)
     assert score_errors(sure, right) == {}
     gaps = compare_scores(posterior(draw(ROWS).abs()), sure, right, right)
     assert gaps == []
@@ -139,7 +139,7 @@ def test_a_row_of_labels_is_wrong_as_a_whole():
     logits = draw(ROWS, 4)
     targets = (logits + draw(ROWS, 4, seed=6) > 0).double()
     method = Method("map", BernoulliPredictive.from_logits(logits))
-    found = score_errors(method, Answers.of(method.predictive, targets))
+    found = score_errors(method, GivenAnswers.of(method.predictive, targets))
     wrong = ((logits > 0) != (targets == 1)).any(-1)
     assert set(found) == {"entropy", "energy"}
     area = roc_auc_score(wrong, method.predictive.entropy)

@@ -62,6 +62,7 @@ _COVERING = {
     "unit/fit/test_laplace_many.py": "posterior/variance_table",
     "unit/fit/test_ssvi.py": "sparse/build sparse/flops sparse/network",
     "unit/fit/test_swag.py": "fit/calibration/samples fit/sgd posterior/swag",
+    "unit/integrations/test_text.py": "integrations/reading/columns",
     "unit/integrations/test_answers.py": """
         integrations/answers/answer_model integrations/answers/asking
         integrations/answers/causal_parts integrations/answers/choice_tokens

@@ -20,7 +20,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import format_label
 from smidgen.runtime.reading import make_from_json
 
-TableCell = float | str | None
+FeatureCell = float | str | None
 """A number, a category, or nothing."""
 _MOST_CATEGORIES = 100
 
@@ -40,7 +40,7 @@ class NumberColumn:
         """How many inputs it makes."""
         return 1 + self.marked
 
-    def encode(self, cells: Sequence[TableCell]) -> Tensor:
+    def encode(self, cells: Sequence[FeatureCell]) -> Tensor:
         """Standardise, (N, width)."""
         for row, cell in enumerate(cells, 1):
             if isinstance(cell, str):
@@ -67,7 +67,7 @@ class CategoryColumn:
         """How many inputs it makes."""
         return len(self.values) + 1
 
-    def encode(self, cells: Sequence[TableCell]) -> Tensor:
+    def encode(self, cells: Sequence[FeatureCell]) -> Tensor:
         """Put a one in each row's place, (N, width)."""
         places = {value: place for place, value in enumerate(self.values)}
         rows = [places.get(name_category(cell), len(self.values)) for cell in cells]
@@ -90,7 +90,7 @@ class Scaling:
         """How many inputs a row has."""
         return sum(column.width for column in self.columns)
 
-    def encode(self, cells: Mapping[str, Sequence[TableCell]]) -> Tensor:
+    def encode(self, cells: Mapping[str, Sequence[FeatureCell]]) -> Tensor:
         """Turn the columns of a table into inputs, (N, width), in fp32."""
         parts = [column.encode(cells[column.name]) for column in self.columns]
         return torch.cat(parts, 1).float()
@@ -114,7 +114,7 @@ class Scaling:
         )
 
 
-def measure_scaling(cells: Mapping[str, Sequence[TableCell]]) -> Scaling:
+def measure_scaling(cells: Mapping[str, Sequence[FeatureCell]]) -> Scaling:
     """Measure how columns become numbers, on the cells of training rows.
 
     Args:
@@ -151,6 +151,6 @@ def measure_scaling(cells: Mapping[str, Sequence[TableCell]]) -> Scaling:
     return Scaling(tuple(columns))
 
 
-def name_category(cell: TableCell) -> str:
+def name_category(cell: FeatureCell) -> str:
     """Write a cell as the name of a category; a number as people write it."""
     return f"{cell:.12g}" if isinstance(cell, float) else str(cell)

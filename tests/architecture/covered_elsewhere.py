@@ -72,8 +72,8 @@ _COVERING = {
         outputs/likelihood/base outputs/likelihood/description
     """,
     "unit/planning/test_plan.py": """
-        curvature/dry_run planning/settings planning/timing posterior/cost
-        posterior/cost_laplace posterior/cost_swag runtime/memory
+        curvature/dry_run planning/settings planning/timing posterior/cost/model
+        posterior/cost/laplace posterior/cost/swag runtime/memory
     """,
     "unit/runtime/test_shadow.py": "runtime/keeping/swap",
     "unit/posterior/test_store.py": "posterior/operator_store runtime/record sparse/store",

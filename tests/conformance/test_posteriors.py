@@ -38,8 +38,8 @@ def test_it_is_of_its_kind(fitted):
     posterior, problem, _ = fitted
     assert type(posterior) is POSTERIORS[posterior.method].posterior
     assert isinstance(posterior, smidgen.Posterior)
-    assert posterior.subset.size > 0
-    assert posterior.floats > 0
+    assert (posterior.subset.size > 0) == posterior.stochastic
+    assert (posterior.floats > 0) == posterior.stochastic
     assert posterior.likelihood.outputs == problem.likelihood.outputs
 
 

@@ -15,6 +15,7 @@ from smidgen.fit.finetune import FinetuneResult, FinetuneSettings, finetune
 from smidgen.fit.isotropic import isotropic
 from smidgen.fit.laplace import LaplaceSettings, laplace
 from smidgen.fit.laplace_many import laplace_many
+from smidgen.fit.point import point
 from smidgen.fit.sgd import SwagSettings
 from smidgen.fit.ssvi import ssvi
 from smidgen.fit.subset_adamw import SubsetAdamW
@@ -42,6 +43,7 @@ __all__ = [
     "laplace",
     "laplace_many",
     "log_evidence",
+    "point",
     "swag",
     "ssvi",
     "temperature",

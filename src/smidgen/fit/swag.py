@@ -25,8 +25,8 @@ from smidgen.fit.training_run import TrainingRun
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import sum_squared_residuals
-from smidgen.posterior.cost import Setting, refuse_too_large
-from smidgen.posterior.cost_swag import SWAG_COSTS
+from smidgen.posterior.cost.model import Setting, refuse_too_large
+from smidgen.posterior.cost.swag import SWAG_COSTS
 from smidgen.posterior.swag import SwagPosterior
 from smidgen.runtime.checkpoint import of_prefix, with_prefix
 from smidgen.runtime.guard import fingerprint, preserve_random_state, quick_fingerprint

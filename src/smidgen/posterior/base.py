@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from smidgen.errors import ArgumentError, StructureError, is_number
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.problem import Problem
+from smidgen.posterior.choice import Choice
 from smidgen.posterior.output_covariance import CovarianceTerm
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.keeping.structure import unwrap
@@ -82,6 +83,7 @@ class Posterior(ABC):
         fingerprint: Hash of the weights of the model it belongs to.
         temperature: Divides the mean of the logits, and not how they vary.
         calibration: How `calibrate` chose the temperature and more, if it did.
+        choice: What `bayesify` tried beside it, if that made it.
     """
 
     subset: Subset
@@ -90,6 +92,7 @@ class Posterior(ABC):
     fingerprint: str
     temperature: float = 1.0
     calibration: Calibration | SampleCalibration | None = field(default=None, repr=False)
+    choice: Choice | None = field(default=None, repr=False)
     method: ClassVar[str]
     """The name of its fit, its row in the registry and what a folder calls it."""
     linearised: ClassVar[bool] = False
@@ -189,6 +192,7 @@ class Posterior(ABC):
             "floats": self.floats,
             "temperature": self.temperature,
             "tuning": None if self.calibration is None else asdict(self.calibration),
+            **({} if self.choice is None else {"choice": self.choice.to_json()}),
         }
 
     def record_config(self) -> dict[str, Any]:

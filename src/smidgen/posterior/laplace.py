@@ -381,4 +381,5 @@ def join_posteriors(left: LaplacePosterior, right: LaplacePosterior) -> LaplaceP
         operators={**left.operators, **right.operators},
         precision=common.pop() if len(common) == 1 else precisions,
         calibration=None,
+        choice=None,
     )

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.cost import CostModel
-from smidgen.posterior.cost_laplace import LAPLACE_COSTS
-from smidgen.posterior.cost_swag import SWAG_COSTS
+from smidgen.posterior.cost.model import CostModel
+from smidgen.posterior.cost.laplace import LAPLACE_COSTS
+from smidgen.posterior.cost.swag import SWAG_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.point import PointPosterior
 from smidgen.posterior.sparse import SparsePosterior
 from smidgen.posterior.swag import SwagPosterior
 
@@ -28,6 +29,7 @@ POSTERIORS: Mapping[str, PosteriorKind] = {
         PosteriorKind(LaplacePosterior, LAPLACE_COSTS),
         PosteriorKind(SwagPosterior, SWAG_COSTS),
         PosteriorKind(SparsePosterior),
+        PosteriorKind(PointPosterior),
     )
 }
 """The kinds by method; the fit of method "x" is `smidgen.fit.x`."""

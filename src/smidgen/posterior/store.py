@@ -20,6 +20,7 @@ from smidgen.errors import ArgumentError, SmidgenError, StoreError, as_path
 from smidgen.outputs.likelihood import describe, from_description
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
+from smidgen.posterior.choice import Choice
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.artifact import (
     MALFORMED,
@@ -52,6 +53,8 @@ _TYPES: dict[str, Any] = {
     "subset": dict,
     "tuning": dict | None,
 }
+# Those that a folder may lack.
+_OPTIONAL: dict[str, Any] = {"choice": dict}
 _ADVICE = "Save the posterior again."
 # What the header of a file says is in it.
 _FILES: dict[str, type[Delta] | type[Subset]] = {
@@ -174,6 +177,8 @@ def _write(posterior: Posterior, folder: Path) -> None:
         "tuning": None if calibration is None else asdict(calibration),
         **settings,
     }
+    if posterior.choice is not None:
+        config["choice"] = posterior.choice.to_json()
     fill_folder(folder / _CONFIG, folder / _TENSORS, config, tensors)
     (folder / _CARD).write_text(posterior.card(), encoding="utf-8")
 
@@ -222,6 +227,7 @@ def _check_config(config: dict[str, Any]) -> type[Posterior]:
     derived = {"subset", "fingerprint"} - _stored_fields(kind)
     types = {n: t for n, t in _TYPES.items() if n not in derived}
     types |= kind.packed_types
+    types |= {name: wanted for name, wanted in _OPTIONAL.items() if name in config}
     for name in sorted(types.keys() ^ config.keys()):
         fault = "is missing" if name in types else "is unknown"
         raise StoreError(f"the setting {name[:80]!r} {fault}")
@@ -276,6 +282,8 @@ def _unpack_common(
         "temperature": config["temperature"],
         "calibration": _unpack_calibration(kind, config["tuning"]),
     }
+    if "choice" in config:
+        common["choice"] = Choice.from_json(config["choice"])
     stored = _stored_fields(kind)
     if "fingerprint" in stored:
         digest = fingerprint(problem.model)

@@ -57,6 +57,16 @@ class VarianceTable:
             total += scale * self.covariance[label][start + index].double()
         return total
 
+    def take(self, rows: Tensor) -> VarianceTable:
+        """Take some rows, by number."""
+        covariance = {label: c[:, rows] for label, c in self.covariance.items()}
+        return replace(
+            self,
+            outputs=self.outputs[rows],
+            targets=self.targets[rows],
+            covariance=covariance,
+        )
+
     def total(self, labels: Iterable[Hashable]) -> Tensor:
         """Sum over some labels, in fp64: (P, N, K, K)."""
         shape = next(iter(self.covariance.values())).shape

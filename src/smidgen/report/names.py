@@ -20,7 +20,12 @@ from smidgen.report.drawing.palette import Style
 Context = Literal["posterior", "tuning", "uci"]
 """Where a method is named: beside other posteriors, fine-tunes, or on the UCI tables."""
 
-FAMILIES = {"laplace": "Laplace", "swag": "SWAG", "ssvi": "SSVI"}
+FAMILIES = {
+    "laplace": "Laplace",
+    "swag": "SWAG",
+    "ssvi": "SSVI",
+    "point": "MAP, calibrated",
+}
 """What a fit is called, by the name of its method."""
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,6 +71,7 @@ class Subset:
     universe: Mapping[str, Shape]
     parts: Mapping[str, Part]
     origin: Origin | None = None
+    may_be_empty: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         universe = {name: tuple(shape) for name, shape in self.universe.items()}
@@ -86,7 +88,7 @@ class Subset:
                 f"{len(universe)} it may choose from. Names look like "
                 f"{next(iter(universe), 'none')!r}."
             )
-        if not parts:
+        if not parts and not self.may_be_empty:
             raise SubsetError(
                 "subset is empty: no weight is chosen. Raise percent, fraction or "
                 "count, or name at least one parameter."
@@ -357,14 +359,12 @@ def _canonical(name: str, part: Part, shape: Shape) -> Part:
 
 def _check_indices(indices: Tensor | Iterable[int], bound: int, what: str) -> Tensor:
     flat = torch.as_tensor(indices, dtype=torch.int64).detach().cpu().flatten()
-    ordered = flat.unique()
+    ordered, counts = flat.unique(return_counts=True)
     if not ordered.numel():
         raise SubsetError(f"{what} are empty. Leave the parameter out instead.")
     if ordered.numel() < flat.numel():
-        values, counts = flat.unique(return_counts=True)
-        raise SubsetError(
-            f"{what} must be distinct, got {int(values[counts > 1][0])} twice."
-        )
+        twice = int(ordered[counts > 1][0])
+        raise SubsetError(f"{what} must be distinct, got {twice} twice.")
     if ordered[0] < 0 or ordered[-1] >= bound:
         wrong = int(ordered[0] if ordered[0] < 0 else ordered[-1])
         raise SubsetError(f"{what} must be in [0, {bound}), got {wrong}. Count from 0.")

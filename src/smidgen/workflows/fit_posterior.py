@@ -19,7 +19,7 @@ from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.cost import Setting
+from smidgen.posterior.cost.model import Setting
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.posterior.store import save

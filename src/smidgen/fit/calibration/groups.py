@@ -10,7 +10,10 @@ from smidgen.errors import ArgumentError
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.weights.affine import Coverage
 
-Scope = Literal["auto", "scalar", "group", "layer"]
+Scope = Literal["auto", "scalar", "head", "group", "layer"]
+
+HEAD, BODY = "head", "body"
+"""The labels of the layers that make the outputs, and of all others."""
 
 
 def group_labels(
@@ -32,7 +35,9 @@ def group_labels(
         return {name: name for name in posterior.operators}
     seen = covered()
     groups = {layer.name: str(layer.group) for layer in seen.layers}
-    groups |= {layer.name: "head" for layer in seen.output_layers}
+    if scope == "head":
+        groups = dict.fromkeys(groups, BODY)
+    groups |= {layer.name: HEAD for layer in seen.output_layers}
     labels = {name: groups[name] for name in posterior.operators}
     # Beside a curvature and without any, a precision does not mean the same.
     kinds: dict[str, set[str]] = {}

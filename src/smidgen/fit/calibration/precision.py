@@ -49,10 +49,11 @@ class CalibrationSettings:
 
     Args:
         what: "joint" for both, or "precision" or "temperature" alone.
-        scope: One precision ("scalar"), one for each "group" (attention, MLPs, head; each
-            with curvature or without) or one for each "layer"; a prior keeps several near
-            the common one. "auto" chooses by group, or one precision where one matrix spans
-            all layers.
+        scope: One precision ("scalar"), one for the layers that make the outputs and one
+            for all others ("head"), one for each "group" (attention, MLPs, head; each with
+            curvature or without) or one for each "layer"; a prior keeps several near the
+            common one. "auto" chooses by group, or one precision where one matrix spans all
+            layers.
         precisions: The grid of prior precisions τ; of τσ² when a regression's noise σ²
             is chosen too.
         refine: Search between the neighbours of the best grid point, where there is one
@@ -95,7 +96,7 @@ def calibrate_precision(
         # Only regressions have a scale other than one.
         grid = checked_grid(settings.precisions)
         grid = grid * likelihood.scale if what == "precision" else grid
-        asked, grid = grid, _leave_out_unknown(posterior, grid)
+        asked, grid = grid, leave_out_unknown(posterior, grid)
         is_cut = len(grid) < len(asked)
     # Around the loader too, which may draw from torch's own generator.
     with preserve_random_state(problem.model):
@@ -127,7 +128,7 @@ def calibrate_precision(
         objective, table, jointly=jointly, refine=settings.refine, is_cut=is_cut
     )
     curve = replace(curve, scope=settings.scope)
-    return _apply_choice(posterior, curve, choice, labels, what)
+    return apply_choice(posterior, curve, choice, labels, what)
 
 
 def choose_precisions(
@@ -190,7 +191,7 @@ def checked_grid(precisions: Sequence[float]) -> Tensor:
     return grid.unique()
 
 
-def _leave_out_unknown(posterior: LaplacePosterior, grid: Tensor) -> Tensor:
+def leave_out_unknown(posterior: LaplacePosterior, grid: Tensor) -> Tensor:
     """Leave out precisions at which too few eigenvectors are there to tell the variances."""
     known = [tau for tau in grid.tolist() if posterior.bound_error(tau) <= _MOST_ERROR]
     if not known:
@@ -288,7 +289,7 @@ def _refine(
     )
 
 
-def _apply_choice(
+def apply_choice(
     posterior: LaplacePosterior,
     curve: Calibration,
     choice: ScaledPrecisions,

@@ -12,7 +12,7 @@ import smidgen
 from smidgen.errors import ArgumentError, ResourceError, SmidgenWarning
 from smidgen.outputs.likelihood.categorical import FISHER_DRAWS
 from smidgen.outputs.links import EXACT_CLASSES, FOLLOWED
-from smidgen.posterior.cost import Setting
+from smidgen.posterior.cost.model import Setting
 
 CLASSES = 60
 QUIET = pytest.mark.filterwarnings("ignore::smidgen.SmidgenWarning")

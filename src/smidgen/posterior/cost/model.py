@@ -1,6 +1,6 @@
 """What posteriors cost, whatever the method, and the refusal of one that is too large.
 
-`cost_laplace` and `cost_swag` count the cost of one method each.
+`laplace` and `swag` beside it count the cost of one method each.
 """
 
 from __future__ import annotations

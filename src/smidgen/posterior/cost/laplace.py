@@ -42,7 +42,7 @@ from smidgen.curvature.operators import (
     Eigenbasis,
     Isotropic,
 )
-from smidgen.posterior.cost import SLACK, Cost, CostModel, Setting
+from smidgen.posterior.cost.model import SLACK, Cost, CostModel, Setting
 from smidgen.posterior.output_covariance import KEPT_BYTES
 from smidgen.weights.blocks import LayerBlock, find_blocks
 from smidgen.weights.subset import Subset

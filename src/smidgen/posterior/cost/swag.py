@@ -1,4 +1,4 @@
-"""What a SWAG posterior costs, from shapes alone, in the terms of `cost_laplace`.
+"""What a SWAG posterior costs, from shapes alone, in the terms of `cost.laplace`.
 
 With S chosen weights, e bytes a number, K deviations and P the sizes of all parameters that
 the subset touches, a collection holds
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from smidgen.curvature.dry_run import ActivationTrace
-from smidgen.posterior.cost import SLACK, Cost, CostModel, Setting
+from smidgen.posterior.cost.model import SLACK, Cost, CostModel, Setting
 from smidgen.posterior.swag import COVARIANCE_KINDS
 from smidgen.weights.affine import AffineLayer, require_coverage
 from smidgen.weights.subset import Subset

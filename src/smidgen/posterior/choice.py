@@ -1,0 +1,183 @@
+"""`Choice`: what was tried beside a posterior, and why it was kept.
+
+`smidgen.bayesify` tries candidates in the order of their cost and keeps the cheapest that is
+not clearly worse than the best. The account of it stays with the posterior, in its folder too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from smidgen.errors import StoreError
+from smidgen.runtime.reading import convert_json, make_from_json
+from smidgen.runtime.text_table import format_table
+
+
+@dataclass(frozen=True)
+class TriedCandidate:
+    """One way to predict, and how it did on rows that did not calibrate it.
+
+    Args:
+        name: Its name in records, such as "last-layer".
+        label: Its name for readers.
+        floats: How many floats it keeps beside the model.
+        relative_seconds: What a prediction takes over a plain forward pass, if measured.
+        nll: The mean NLL of the held-out rows, each predicted with a precision and
+            temperature that were chosen on other folds.
+        difference: By how much that is above the first candidate's: below zero is better.
+        low: The lower end of its interval.
+        high: The upper end.
+        clearly_worse: Whether it is above the best candidate's by more than the choice of rows
+            explains.
+    """
+
+    name: str
+    label: str
+    floats: int
+    relative_seconds: float | None
+    nll: float
+    difference: float
+    low: float
+    high: float
+    clearly_worse: bool
+
+
+@dataclass(frozen=True)
+class LeftOutCandidate:
+    """One that was not tried, and the reason, which ends a sentence."""
+
+    name: str
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """The fields of a choice that JSON has as they are."""
+
+    kept: str
+    rows: int
+    folds: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidates in the order of their cost, and the one that was kept.
+
+    The first is temperature scaling; of a regression, the model with its noise refitted.
+    Print it for the account in words and a table.
+
+    Args:
+        kept: The name of the candidate that was kept.
+        candidates: Those that were tried, the cheapest first.
+        left_out: Those that were not.
+        rows: How many held-out rows scored them.
+        folds: In how many folds.
+    """
+
+    kept: str
+    candidates: tuple[TriedCandidate, ...]
+    left_out: tuple[LeftOutCandidate, ...]
+    rows: int
+    folds: int
+
+    def __post_init__(self) -> None:
+        if self.kept not in [candidate.name for candidate in self.candidates]:
+            raise StoreError(
+                f"the kept candidate {self.kept[:80]!r} is not among the tried"
+            )
+
+    @property
+    def kept_candidate(self) -> TriedCandidate:
+        """The candidate that was kept."""
+        return next(each for each in self.candidates if each.name == self.kept)
+
+    @property
+    def best_candidate(self) -> TriedCandidate:
+        """The candidate with the lowest NLL, whatever it costs."""
+        return min(self.candidates, key=lambda candidate: candidate.nll)
+
+    def verdict(self) -> str:
+        """Say what was kept and why, in a sentence."""
+        kept, best = self.kept_candidate, self.best_candidate
+        first, *others = self.candidates
+        if not others:
+            return f"{first.label}: nothing else was tried."
+        if kept is first:
+            if best is first:
+                return f"{first.label}: nothing that was tried has a lower NLL."
+            return (
+                f"{first.label}: nothing is clearly better. The best, {_within(best.label)}, "
+                f"has an NLL {_format_difference(best)} {_within(first.label)}."
+            )
+        sentence = f"{kept.label}: NLL {_format_difference(kept)} {_within(first.label)}; "
+        after = self.candidates[self.candidates.index(kept) + 1 :]
+        if not after:
+            return f"{sentence}nothing cheaper does as well."
+        if all("|" in each.label for each in after) and kept.name == "last-layer":
+            return f"{sentence}deeper layers add nothing that can be told."
+        return f"{sentence}what costs more adds nothing that can be told."
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values, for `from_json` and for records."""
+        values = asdict(self)
+        return {
+            **values,
+            **{name: list(values[name]) for name in ("candidates", "left_out")},
+        }
+
+    @classmethod
+    def from_json(cls, stored: object) -> Choice:
+        """Read what `to_json` wrote, refusing all else."""
+        values = convert_json(stored, dict, "choice")
+        kinds = {"candidates": TriedCandidate, "left_out": LeftOutCandidate}
+        # Their parts are objects themselves, so each is read by its own kind.
+        lists = {
+            name: convert_json(values.pop(name, None), list, f"choice[{name}]")
+            for name in kinds
+        }
+        plain = make_from_json(_Plain, values)
+        parts = {
+            name: tuple(make_from_json(kinds[name], each) for each in lists[name])
+            for name in kinds
+        }
+        return cls(**vars(plain), **parts)
+
+    def __str__(self) -> str:
+        first = _within(self.candidates[0].label)
+        rows = [("", "NLL", f"above {first}", "95 % interval", "floats", "cost", "")]
+        for each in self.candidates:
+            is_first = each is self.candidates[0]
+            rows.append(
+                (
+                    each.label,
+                    f"{each.nll:.4f}",
+                    "" if is_first else f"{each.difference:+.4f}",
+                    "" if is_first else f"{each.low:+.4f} to {each.high:+.4f}",
+                    f"{each.floats:,}",
+                    f"{each.relative_seconds:.2f} ×",
+                    "kept" if each.name == self.kept else "",
+                )
+            )
+        lines = [self.verdict(), "", format_table(rows, left=(0, 6))]
+        lines.append(
+            f"{self.rows:,} held-out rows in {self.folds} folds: each is scored with what the "
+            "others chose. Cost is a prediction's time over a plain forward pass's."
+        )
+        lines += [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
+        return "\n".join(lines)
+
+
+def _format_difference(candidate: TriedCandidate) -> str:
+    """Write how far a candidate is from the first: "0.019 below (0.011 to 0.027)"."""
+    value, low, high = candidate.difference, candidate.low, candidate.high
+    if value > 0:
+        return f"{value:.3f} ({low:.3f} to {high:.3f}) above"
+    return f"{-value:.3f} ({-high:.3f} to {-low:.3f}) below"
+
+
+def _within(label: str) -> str:
+    """Write a label inside a sentence, where only proper names keep their capitals."""
+    proper = label.startswith(("MAP", "Sparse-KFAC"))
+    return label if proper else label[0].lower() + label[1:]

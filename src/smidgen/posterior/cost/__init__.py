@@ -1,0 +1,1 @@
+"""What posteriors cost, counted from shapes alone."""

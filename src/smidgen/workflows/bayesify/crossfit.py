@@ -1,0 +1,138 @@
+"""Score candidates on held-out rows that did not calibrate them, from one variance table.
+
+The rows are split into folds. For each fold, precisions and temperature are chosen on all
+others, as `smidgen.calibrate` would, and its rows are scored with those. So every row has an
+NLL that nothing chose it for, and no model runs: folds are rows of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+import smidgen.evaluate as evaluate
+from smidgen.errors import DataError
+from smidgen.fit.calibration.objective import Objective
+from smidgen.fit.calibration.precision import (
+    ScaledPrecisions,
+    score_precisions,
+    search_precisions,
+)
+from smidgen.outputs.likelihood import Gaussian, Likelihood
+from smidgen.outputs.links import Link
+from smidgen.outputs.predictive import Predictive
+from smidgen.posterior.variance_table import VarianceTable
+from smidgen.workflows.bayesify.settings import LEAST_ROWS
+from smidgen.workflows.method import predict_from_outputs
+
+LabelledSums = Mapping[Hashable, Sequence[Hashable]]
+"""The sums of the table that share a precision, by its label."""
+
+
+def split_rows(rows: int, folds: int, seed: int) -> list[Tensor]:
+    """Split row numbers into folds at random; fewer where a fold would have too few rows."""
+    folds = min(folds, rows // LEAST_ROWS)
+    if folds < 2:
+        raise DataError(
+            f"validation must have {2 * LEAST_ROWS} labelled rows or more, got {rows}. Hold "
+            "out more, or fit one posterior with smidgen.fit and calibrate it."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(rows, generator=generator)
+    return [fold.sort().values for fold in order.tensor_split(folds)]
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFitter:
+    """Scores candidates in the same folds; `objectives` are those of all rows but a fold's."""
+
+    likelihood: Likelihood
+    table: VarianceTable
+    link: Link
+    folds: Sequence[Tensor]
+    others: Sequence[Tensor]
+    objectives: Sequence[Objective]
+
+    @classmethod
+    def make(
+        cls,
+        likelihood: Likelihood,
+        table: VarianceTable,
+        link: Link,
+        folds: Sequence[Tensor],
+    ) -> CrossFitter:
+        """Prepare the folds of a table."""
+        rows = torch.arange(len(table.outputs))
+        others = [rows[~torch.isin(rows, fold)] for fold in folds]
+        objectives = [make_objective(likelihood, table.take(r), link) for r in others]
+        return cls(likelihood, table, link, folds, others, objectives)
+
+    def score_point(self) -> Tensor:
+        """Score the model with its temperature or noise, (N,)."""
+        nll = torch.empty(len(self.table.outputs), dtype=torch.float64)
+        for fold, objective in zip(self.folds, self.objectives, strict=True):
+            scale = float(objective.best(None)[0])
+            outputs = self.table.outputs[fold]
+            predictive = predict_from_outputs(self.likelihood, outputs, scale)
+            nll[fold] = evaluate.nll(predictive, self.table.targets[fold])
+        return nll
+
+    def score(self, sums: LabelledSums, known: Tensor) -> Tensor:
+        """Score a candidate by some sums of the table, at the `known` precisions of it: (N,)."""
+        nll = torch.empty(len(self.table.outputs), dtype=torch.float64)
+        table = join_labels(self.table, sums, known)
+        for fold, rest, objective in zip(
+            self.folds, self.others, self.objectives, strict=True
+        ):
+            seen, held = table.take(rest), table.take(fold)
+            curve = score_precisions(objective, seen, seen.covariance)
+            choice = search_precisions(objective, seen, curve)
+            predictive = predict_rows(self.likelihood, held, choice, objective)
+            nll[fold] = evaluate.nll(predictive, held.targets)
+        return nll
+
+
+def make_objective(likelihood: Likelihood, table: VarianceTable, link: Link) -> Objective:
+    """Make what scores precisions on the rows of a table, as a calibration does."""
+    return Objective(
+        likelihood,
+        table.outputs,
+        table.targets,
+        link.name,
+        top=link.followed,
+        draws=link.draws,
+    )
+
+
+def join_labels(table: VarianceTable, sums: LabelledSums, known: Tensor) -> VarianceTable:
+    """Make the table of one candidate: its labels, at the precisions it can tell."""
+    places = torch.searchsorted(table.precisions, known)
+    covariance = {}
+    for label, keys in sums.items():
+        first, *others = (table.covariance[key][places] for key in keys)
+        covariance[label] = sum(others, start=first)
+    return replace(table, precisions=known, covariance=covariance)
+
+
+def predict_rows(
+    likelihood: Likelihood,
+    table: VarianceTable,
+    choice: ScaledPrecisions,
+    objective: Objective,
+) -> Predictive:
+    """Predict the rows of a table with chosen precisions and their scale."""
+    parts = [table.at(label, tau) for label, tau in choice.precisions.items()]
+    covariance, temperature = torch.stack(parts).sum(0), choice.scale
+    if isinstance(likelihood, Gaussian):
+        likelihood, temperature = replace(likelihood, noise=choice.scale), 1.0
+    return likelihood.predictive(
+        table.outputs,
+        covariance * likelihood.scale,
+        link=objective.link,
+        temperature=temperature,
+        normals=objective.normals,
+        top=objective.top,
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from smidgen.runtime.importing.first_use import import_on_first_use
 
 if TYPE_CHECKING:
-    from smidgen import evaluate, fit, select
+    from smidgen import decide, evaluate, fit, select
     from smidgen.errors import SmidgenError, SmidgenWarning
     from smidgen.fit.calibration.calibrate import calibrate
     from smidgen.outputs.likelihood import Bernoulli, Categorical, Gaussian
@@ -68,6 +68,7 @@ __all__ = [
     "calibrate",
     "compare",
     "coverage",
+    "decide",
     "evaluate",
     "fit",
     "load",

@@ -95,7 +95,7 @@ def public_names(path) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("room", ["", "fit", "select", "evaluate"])
+@pytest.mark.parametrize("room", ["", "fit", "select", "decide", "evaluate"])
 def test_public_functions_take_few_arguments(room):
     module = getattr(smidgen, room) if room else smidgen
     many = {

@@ -1,8 +1,9 @@
-"""What chance alone does: the gap between right answers and confidence of an honest model."""
+"""What chance alone does: the gap of an honest model's confidence, and exact bounds of a rate."""
 
 from __future__ import annotations
 
 import torch
+from scipy.special import betaincinv
 from torch import Tensor
 
 
@@ -30,3 +31,29 @@ def expected_gap(chances: Tensor) -> float:
         laws = torch.fft.irfft(waves[::2] * waves[1::2], length)
     right = torch.arange(laws.shape[1])
     return float(((right - chances.sum()).abs() * laws).sum())
+
+
+def binomial_upper_bound(count: int, rows: int, confidence: float) -> float:
+    """Bound a rate from above, exactly (Clopper and Pearson, 1934).
+
+    Whatever the rate, the bound of a binomial count is below it with a probability of
+    1 − confidence at most.
+
+    Args:
+        count: How many of the rows had it.
+        rows: Of how many.
+        confidence: The probability that the bound holds, in (0, 1).
+
+    Returns:
+        The bound, in (0, 1].
+    """
+    if count >= rows:
+        return 1.0
+    return float(betaincinv(count + 1, rows - count, confidence))
+
+
+def binomial_interval(count: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+    """Bound a rate from both sides, exactly, each end with half of 1 − level to fail."""
+    side = (1 + level) / 2
+    low = 1 - binomial_upper_bound(rows - count, rows, side)
+    return low, binomial_upper_bound(count, rows, side)

@@ -37,6 +37,7 @@ from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.runtime.reading import convert_json, make_from_json
 from smidgen.runtime.writing.claim import RUN_NOTE
+from smidgen.runtime.writing.rules_note import RULES_NOTE
 from smidgen.sparse.architectures import PlainNetwork
 from smidgen.weights.delta import Delta
 from smidgen.weights.subset import Subset
@@ -141,7 +142,7 @@ def refuse_taken_posterior(folder: Path, *, overwrite: bool) -> None:
         folder,
         overwrite=overwrite,
         needed="*.safetensors",
-        written=(_CONFIG, _TENSORS, _CARD, RUN_NOTE),
+        written=(_CONFIG, _TENSORS, _CARD, RUN_NOTE, RULES_NOTE),
         what="posterior",
     )
 

@@ -58,6 +58,7 @@ err = Terminal(stderr=True)
 _CALIBRATION = "ece_equal_mass"
 _HEADINGS = {
     "fraction": "weights",
+    "automation": "automated",
     "accuracy": "accuracy",
     "nll": "NLL",
     "rmse": "RMSE",
@@ -122,11 +123,25 @@ def show_record(record: Record) -> None:
         table.add_row(row.label, *[row.size] * sized, *texts)
     out.print()
     out.print(table)
-    for line in _describe_floors(rows, sized):
+    for line in (*_describe_automation(record), *_describe_floors(rows, sized)):
         out.print(Text(line, "dim"))
     out.print()
     for line in (*verdict(record), *list_sides(record)):
         out.print(f"• {line}")
+
+
+def _describe_automation(record: Record) -> list[str]:
+    """Say what the column of automated answers means, if there is one."""
+    from smidgen.report.fields import read_max_error
+    from smidgen.report.formats import format_share
+
+    max_error = read_max_error(record)
+    if max_error is None:
+        return []
+    return [
+        "Automated: the share of answers that may be given without a person, with at most "
+        f"{format_share(max_error)} errors among them."
+    ]
 
 
 def _describe_floors(rows: Sequence[Row], sized: bool) -> list[str]:

@@ -12,7 +12,12 @@ from smidgen.evaluate.calibration import (
     reliability_curve,
     risk_coverage,
 )
-from smidgen.evaluate.detection import auroc, bootstrap_auroc, paired_auroc_difference
+from smidgen.evaluate.detection import (
+    auroc,
+    auroc_interval,
+    bootstrap_auroc,
+    paired_auroc_difference,
+)
 from smidgen.evaluate.intervals import (
     Interval,
     bootstrap,
@@ -44,6 +49,7 @@ __all__ = [
     "RiskCoverage",
     "answered_error",
     "auroc",
+    "auroc_interval",
     "automation_rate",
     "bootstrap",
     "bootstrap_auroc",

@@ -43,8 +43,9 @@ def automation_rate(
     threshold would reach: a rule of `smidgen.decide.abstain` promises its error instead.
 
     Args:
-        predictive: Categorical.
-        targets: Class numbers, (B,). Examples labelled −100 are left out.
+        predictive: Categorical; or Bernoulli, where each yes or no is an answer.
+        targets: Class numbers, (B,), or labels 0 or 1, (B, C). Examples labelled −100 are
+            left out.
         max_error: The largest error rate among the answers.
         certainty: What orders the rows, (B,), higher is surer; by default the confidence.
         draws: How many times to redraw the examples.
@@ -60,7 +61,7 @@ def automation_rate(
     def rates(rows: Tensor) -> Tensor:
         return _find_rates(side, rows, max_error)
 
-    count = len(side[0])
+    count = _count_rows(side)
     value = float(rates(torch.arange(count)[None]))
     drawn = redraw(rates, count, draws=draws, seed=seed)
     return percentile_interval(value, drawn, level)
@@ -79,9 +80,9 @@ def paired_automation_difference(
     """Compute the difference of two `automation_rate` on the *same* examples.
 
     Args:
-        first: One prediction, categorical.
+        first: One prediction, categorical or Bernoulli.
         second: The other, of the same examples; its fraction is subtracted.
-        targets: Class numbers, (B,).
+        targets: Class numbers, (B,), or labels 0 or 1, (B, C).
         max_error: The largest error rate among the answers.
         draws: How many times to redraw the examples.
         level: The fraction of redraws inside the interval.
@@ -100,7 +101,7 @@ def paired_automation_difference(
         ours, theirs = (_find_rates(side, rows, max_error) for side in sides)
         return ours - theirs
 
-    count = len(sides[0][0])
+    count = _count_rows(sides[0])
     value = float(gaps(torch.arange(count)[None]))
     return percentile_interval(value, redraw(gaps, count, draws=draws, seed=seed), level)
 
@@ -121,9 +122,9 @@ def paired_area_difference(
     tells its errors apart better, or makes fewer.
 
     Args:
-        first: One prediction, categorical.
+        first: One prediction, categorical or Bernoulli.
         second: The other, of the same examples; its area is subtracted.
-        targets: Class numbers, (B,).
+        targets: Class numbers, (B,), or labels 0 or 1, (B, C).
         certainties: What orders the rows of each, (B,), higher is surer; by default the
             confidence.
         draws: How many times to redraw the examples.
@@ -144,7 +145,7 @@ def paired_area_difference(
         ours, theirs = (_find_areas(side, rows) for side in sides)
         return ours - theirs
 
-    count = len(sides[0][0])
+    count = _count_rows(sides[0])
     value = float(gaps(torch.arange(count)[None]))
     return percentile_interval(value, redraw(gaps, count, draws=draws, seed=seed), level)
 
@@ -308,13 +309,13 @@ _Ordered = tuple[Tensor, Tensor, Tensor]
 def _order(
     verb: str, predictive: Predictive, targets: Tensor, certainty: Tensor | None
 ) -> _Ordered:
-    """Order rows from the surest on: row numbers, errors, and where equals end, each (B,)."""
+    """Order answers from the surest on: their rows, errors, and where equals end, (A,) each."""
     confidence, right = scores.confidence_and_correct(verb, predictive, targets)
-    if right.dim() != 1:
-        raise DataError(
-            f"predictive must be categorical for {verb}, got {predictive.kind}. Pass the "
-            "prediction of one class for each example."
-        )
+    # With several labels each yes or no is an answer, and those of a row are redrawn together.
+    row_of = torch.arange(len(right))
+    if right.dim() == 2:
+        row_of = row_of.repeat_interleave(right.shape[1])
+        confidence, right = confidence.flatten(), right.flatten()
     if certainty is not None:
         confidence = checks.as_vector("certainty", certainty)
         checks.require_same_length("certainty", confidence, "targets", targets)
@@ -324,13 +325,17 @@ def _order(
     )
     is_last = torch.ones(len(order), dtype=torch.bool)
     is_last[:-1] = ordered[1:] != ordered[:-1]
-    return order, (1 - right)[order], is_last
+    return row_of[order], (1 - right)[order], is_last
+
+
+def _count_rows(side: _Ordered) -> int:
+    return int(side[0].max()) + 1
 
 
 def _count_along(side: _Ordered, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Count examples and errors among the surest of each redraw (K, n), (K, B) each."""
+    """Count answers and errors among the surest of each redraw (K, n), (K, A) each."""
     order, wrong, _ = side
-    times = torch.zeros(len(rows), len(order), dtype=torch.float64)
+    times = torch.zeros(len(rows), rows.shape[1], dtype=torch.float64)
     times.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.float64))
     times = times[:, order]
     return times.cumsum(1), (times * wrong).cumsum(1)
@@ -340,7 +345,7 @@ def _find_rates(side: _Ordered, rows: Tensor, max_error: float) -> Tensor:
     """The largest fraction answered at an error rate, of each redraw, (K,)."""
     seen, errors = _count_along(side, rows)
     allowed = side[2] & (errors <= max_error * seen + 1e-9)
-    return torch.where(allowed, seen, 0).amax(1) / rows.shape[1]
+    return torch.where(allowed, seen, 0).amax(1) / seen[:, -1]
 
 
 def _find_areas(side: _Ordered, rows: Tensor) -> Tensor:
@@ -349,4 +354,4 @@ def _find_areas(side: _Ordered, rows: Tensor) -> Tensor:
     # Before the surest of a redraw nothing is answered, and nothing is added either.
     risk = errors / seen.clamp_min(1)
     added = seen.diff(dim=1, prepend=torch.zeros(len(seen), 1, dtype=torch.float64))
-    return (risk * added).sum(1) / rows.shape[1]
+    return (risk * added).sum(1) / seen[:, -1]

@@ -144,3 +144,22 @@ def has_bounds(estimate: Estimate) -> bool:
 def collect_part(record: Record, part: str) -> dict[str, Any]:
     """Collect one part of every method that has it, by method name."""
     return {m["name"]: m[part] for m in list_methods(record) if m.get(part)}
+
+
+def read_max_error(record: Record) -> float | None:
+    """Read the share of errors that answers may have in the first place, if it was named."""
+    error: float | None = (read_part(record, "decisions") or {}).get("max_error")
+    return error
+
+
+def read_automation(method: MethodFields | None, max_error: float) -> Estimate | None:
+    """Read which share of the answers a method may give with so few errors among them."""
+    entries = (method or {}).get("automation") or ()
+    return next((e for e in entries if e["max_error"] == max_error), None)
+
+
+def list_contenders(record: Record) -> list[MethodFields]:
+    """List the point estimate, its rescaling and the method that the verdict is about."""
+    names = (MAP, TEMPERATURE, (find_primary(record) or {}).get("name"))
+    methods = (find_method(record, str(name)) for name in names)
+    return [method for method in methods if method is not None]

@@ -14,6 +14,13 @@ def format_percent(value: float) -> str:
     return f"{format_decimals(100 * value, 1)}{THIN}%"
 
 
+def format_share(value: float) -> str:
+    """Format a share in whole percent: `71 %`; what is not all or none never looks so."""
+    whole = round(100 * value)
+    misleads = (whole == 100 and value < 1) or (whole == 0 and value > 0)
+    return format_percent(value) if misleads else f"{whole}{THIN}%"
+
+
 def format_fraction(value: float) -> str:
     """Format a fraction of any size as a percentage: `0.0119 %`, `100 %`."""
     return f"{format_significant(100 * value)}{THIN}%"

@@ -10,7 +10,14 @@ from typing import Any
 from torch import nn
 
 from smidgen import report
-from smidgen.errors import ArgumentError, DataError, as_path, require_kind, warn
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    as_path,
+    fill_settings,
+    require_kind,
+    warn,
+)
 from smidgen.fit.calibration.samples import HeldOut
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -24,6 +31,8 @@ from smidgen.types import Batch
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
 from smidgen.weights.subset import Subset
+from smidgen.workflows.decisions.score import add_decisions, find_rows
+from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.method import (
     predict_point,
     predict_posterior,
@@ -70,12 +79,15 @@ def compare(
     validation: Iterable[Batch] | None = None,
     shifted: Mapping[str, Iterable[Batch]] | None = None,
     config: Mapping[str, Any] | None = None,
+    settings: CompareSettings | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Score posteriors, the point estimate and temperature scaling on test data.
 
     Works for classification, multi-label classification and regression; a regression's
-    noise variance takes the place of the temperature. The test data choose nothing.
+    noise variance takes the place of the temperature. The test data choose nothing. Beside
+    the scores it says what to do: how many answers each method may give with few errors,
+    what intervals hold, and which rows a person should look at.
 
     Args:
         model: The model, or its `Problem`: the MAP. It is not changed.
@@ -87,6 +99,8 @@ def compare(
         shifted: Shifted data by name, with or without labels. Their uncertainty should
             tell them apart from the test data.
         config: What else to note in the record.
+        settings: Rules to try on the test rows, texts to show of them, names of the classes
+            and the errors that automated answers may have.
         progress: Show progress bars.
 
     Returns:
@@ -95,6 +109,7 @@ def compare(
     network = as_problem(model).model
     if shifted is not None:
         require_kind("shifted", shifted, Mapping, "Give them a name: {'news': loader}")
+    settings = fill_settings(settings, CompareSettings)
     named = _name_posteriors(posteriors)
     likelihood = next(iter(named.values())).likelihood
     problem = as_problem(model).with_likelihood(likelihood)
@@ -102,6 +117,7 @@ def compare(
     problem = problem.with_likelihood(_point_likelihood(named, scale))
     examples = read_examples(problem, test, progress=progress)
     methods, targets = predict_point(problem.likelihood, examples, scale)
+    rows = find_rows(settings, network, examples, methods[0].predictive)
     for name, posterior in named.items():
         label = label_posterior(posterior) if not isinstance(posteriors, Mapping) else None
         methods.append(
@@ -117,6 +133,7 @@ def compare(
             "calibrated, and no validation data were given."
         ]
     results |= _describe(network, named, len(targets))
+    results = add_decisions(results, methods, rows, settings, results["primary"])
     record = Comparison("evaluate", {**(config or {}), **_settings(named)}, results)
     _warn_if_worse(record)
     return record

@@ -100,8 +100,23 @@ def _draw_reliability_panel(
         return inline(figure, name, "Reliability: accuracy against confidence")
 
 
-def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> Markup:
-    """Draw the error rate among the answers kept, a line per method."""
+def draw_risk_coverage(
+    curves: Mapping[str, Columns],
+    styles: Styles,
+    chosen: Mapping[str, tuple[float, float]] | None = None,
+    max_error: float | None = None,
+) -> Markup:
+    """Draw the error rate among the answers kept, a line per method.
+
+    Args:
+        curves: Coverage and risk of each method.
+        styles: How each is drawn.
+        chosen: The share that each method may answer and its error there, to be marked.
+        max_error: The error that those are chosen for, drawn as a level line.
+
+    Returns:
+        The figure.
+    """
     with drawing():
         figure = sheet(_WIDTH, _HEIGHT)
         axes = place_axes(figure, left=52, top=8, width=290, height=194)
@@ -110,6 +125,12 @@ def draw_risk_coverage(curves: Mapping[str, Columns], styles: Styles) -> Markup:
             points = _thin_out(curve)
             highest = max([highest, *(risk for _, risk in points)])
             draw_line(axes, [x for x, _ in points], [y for _, y in points], styles[name])
+        if max_error is not None:
+            highest = max(highest, max_error)
+            draw_reference(axes, [0, 1], [max_error, max_error])
+        for name, (share, error) in (chosen or {}).items():
+            axes.vlines(share, 0, error, styles[name].colour, linewidth=0.8, alpha=0.7)
+            draw_markers(axes, [share], [error], styles[name], size=8.5, edge=1.2)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.08 * highest or 1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.0f} %")

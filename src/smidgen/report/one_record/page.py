@@ -29,6 +29,8 @@ from smidgen.report.formats import (
 from smidgen.report.many_records.chains import describe_chains
 from smidgen.report.names import assign_styles, explain_methods
 from smidgen.report.one_record import figures, tables
+from smidgen.report.one_record.decision_verdict import RULES, WHAT_TO_DO
+from smidgen.report.one_record.decisions import describe_decisions, mark_chosen
 from smidgen.report.one_record.subset_picture import subset_picture
 from smidgen.report.one_record.tuned import describe_tuned
 from smidgen.report.one_record.verdict import LEADS, list_sides, verdict
@@ -74,15 +76,18 @@ def refuse_unknown_layout(problem: str, advice: str) -> Iterator[None]:
 def _render(record: Record) -> str:
     template = environment().get_template("page.html.j2")
     styles = assign_styles([method["name"] for method in fields.list_methods(record)])
+    # What may be automated has a table of its own.
+    columns = [c for c in tables.list_columns(record) if c is not tables.AUTOMATION]
     return template.render(
         record=record,
         title=record.config.get("title")
         or record.config.get("model")
         or "A smidgen of Bayes",
         verdict=[_split_claim(line) for line in verdict(record)],
+        firsts=(WHAT_TO_DO, RULES),
         keys={name: legend_marker(style) for name, style in styles.items()},
-        columns=tables.list_columns(record),
-        rows=tables.score_rows(record),
+        columns=columns,
+        rows=tables.score_rows(record, columns),
         best=tables.find_best(record),
         scaling=fields.name_scaling(record),
         regression=fields.is_regression(record),
@@ -91,6 +96,7 @@ def _render(record: Record) -> str:
         notes=fields.read_part(record, "notes") or (),
         reliability=_draw_reliability(record, styles),
         risk_coverage=_draw_risk_coverage(record, styles),
+        decisions=describe_decisions(record, styles),
         detection_rows=tables.detection_rows(record),
         detection_figures=figures.draw_shift_detection(
             fields.collect_part(record, "detection"), styles
@@ -159,8 +165,10 @@ def _draw_risk_coverage(record: Record, styles: Styles) -> dict[str, Any] | None
         # The curves of all schemes lie on top of each other; the table has them all.
         names = (fields.MAP, fields.TEMPERATURE, method["name"])
         curves = {name: curve for name, curve in curves.items() if name in names}
-    svg = figures.draw_risk_coverage(curves, styles)
-    return {"svg": svg, "rows": tables.area_rows(record)}
+    chosen = {k: point for k, point in mark_chosen(record).items() if k in curves}
+    max_error = fields.read_max_error(record) if chosen else None
+    svg = figures.draw_risk_coverage(curves, styles, chosen, max_error)
+    return {"svg": svg, "rows": tables.area_rows(record), "marked": bool(chosen)}
 
 
 def _draw_disagreement(record: Record, styles: Styles) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from smidgen.report.formats import (
     format_percent,
     format_rate,
     format_ratio,
+    format_share,
     format_significant,
 )
 from smidgen.runtime.record import Record
@@ -48,6 +49,7 @@ class TableCell:
     best: bool = False
     count: TableCell | None = None  # a count that is shown beneath it
     floor: TableCell | None = None  # what chance alone gives
+    side: str = ""  # of the same score of the plain model, by the paired difference
 
     @property
     def plain_text(self) -> str:
@@ -83,7 +85,14 @@ SCORES = (
     Column("ece", "ECE", "↓", format_rate),
     Column("brier", "Brier", "↓", format_nll),
 )
-COLUMNS = (*SCORES, FLOATS, Column("relative_seconds", "Time / forward", "↓", format_ratio))
+AUTOMATION = Column("automation", "Automated", "↑", format_share)
+"""The share of answers that may be given at the first named error, for tables of one line."""
+COLUMNS = (
+    AUTOMATION,
+    *SCORES,
+    FLOATS,
+    Column("relative_seconds", "Time / forward", "↓", format_ratio),
+)
 RAMP_COLUMNS = (
     FRACTION,
     FLOATS,
@@ -105,18 +114,19 @@ def list_columns(record: Record) -> tuple[Column, ...]:
     return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
 
 
-def score_rows(record: Record) -> list[Row]:
-    """Make the main table, a row for each method in the order of `list_columns`.
+def score_rows(record: Record, columns: Sequence[Column] | None = None) -> list[Row]:
+    """Make the main table, a row for each method.
 
     Args:
         record: The record.
+        columns: What to show; by default all of `list_columns`.
 
     Returns:
         The rows. The lowest NLL is marked best only if its paired difference to
         temperature scaling lies wholly below zero.
     """
     best = find_best(record)
-    columns = list_columns(record)
+    columns = list_columns(record) if columns is None else columns
     return [_make_row(method, best, columns) for method in fields.list_methods(record)]
 
 
@@ -186,6 +196,8 @@ def _read(method: MethodFields, column: Column) -> Estimate | float | None:
     """Read what a method has for a column: a score, or a cost beside the scores."""
     if column in SCORES:
         return fields.read_score(method, column.score)
+    if column is AUTOMATION:
+        return next(iter(method.get("automation") or ()), None)
     cost: float | None = method.get(column.score)
     return cost
 

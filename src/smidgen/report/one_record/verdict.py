@@ -18,11 +18,14 @@ from smidgen.report.formats import (
     format_ratio,
     format_signed,
 )
+from smidgen.report.one_record.decision_verdict import RULES, WHAT_TO_DO, list_decisions
 from smidgen.report.one_record.tuned import KIND, TUNED, tuned_verdict
 from smidgen.report.wording import ALIKE, HIGHER, LOWER, name_side
 from smidgen.runtime.record import Record
 
 LEADS = (
+    WHAT_TO_DO,
+    RULES,
     "Against the MAP",
     "Against temperature scaling",
     "Against fitted noise",
@@ -38,8 +41,9 @@ def verdict(record: Record) -> list[str]:
         record: The record.
 
     Returns:
-        Three lines: against the MAP, against temperature scaling (for a regression, against
-        fitted noise), and the cost. For `smidgen bayestune`, what was tuned and the first
+        What to do, where that was measured: how much may be automated and what saved rules
+        did. Then three lines: against the MAP, against temperature scaling (for a regression,
+        against fitted noise), and the cost. For `smidgen bayestune`, what was tuned and the first
         two. Or one line that says why there is nothing to compare.
     """
     if record.kind == KIND:
@@ -51,6 +55,7 @@ def verdict(record: Record) -> list[str]:
             "nothing to judge. 'smidgen evaluate' makes one that does."
         ]
     return [
+        *list_decisions(record),
         f"Against the MAP: {_judge(record, method, fields.MAP)}",
         f"Against {fields.name_scaling(record)}: {_judge(record, method, fields.TEMPERATURE)}",
         f"Cost: {_describe_cost(record, method)}",

@@ -11,8 +11,9 @@ import smidgen
 from smidgen.cli.console import out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import refuse_missing, require_files
+from smidgen.cli.options.lists import refuse_missing, require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
+from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
 
 
@@ -20,11 +21,14 @@ from smidgen.errors import ArgumentError
 def evaluate(
     context: Context,
     source: Source,
-    posterior: texts.PosteriorFolder,
     test: Annotated[
         Path,
-        Option(callback=require_files, help="Labelled test data, which are only scored."),
+        Option(
+            callback=require_files_or_folders,
+            help="Labelled test data, which are only scored.",
+        ),
     ],
+    posterior: texts.PosteriorFolder = None,
     shift: Annotated[
         list[str] | None,
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
@@ -49,6 +53,12 @@ def evaluate(
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     run = outputs.open_run(context, *outputs.files(report=page))
     items = [_split_item(item) for item in shift or []]
+    if posterior is None:
+        parts = ready.require_ready(source.model)
+        shifted = dict(items)
+        ready.evaluate_ready(context, parts, source.device, shifted)
+        run.finish()
+        return
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, (text, text_pair, label))

@@ -13,9 +13,15 @@ import smidgen
 from smidgen.cli.console import out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
+from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
+from smidgen.integrations.reading.answers_file import (
+    add_columns,
+    check_answers_file,
+    write_answers,
+)
 
 _SHOWN, _TEXT_WIDTH = 10, 36
 
@@ -24,11 +30,21 @@ _SHOWN, _TEXT_WIDTH = 10, 36
 def predict(
     context: Context,
     source: Source,
-    posterior: texts.PosteriorFolder,
     data: Annotated[
         Path,
-        Option(callback=require_files, help="Texts to predict; labels are not needed."),
+        Option(
+            callback=require_files_or_folders,
+            help="Rows to predict; labels are not needed.",
+        ),
     ],
+    posterior: texts.PosteriorFolder = None,
+    answers: Annotated[
+        Path | None,
+        Option(
+            "--out",
+            help="Write the rows with their answers: CSV, TSV or JSONL by its name.",
+        ),
+    ] = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
@@ -43,8 +59,15 @@ def predict(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Predict texts: calibrated probabilities, and how uncertain each one is."""
-    run = outputs.open_run(context)
+    """Predict new rows: answers, how certain they are, and when to ask a person."""
+    if answers is not None:
+        check_answers_file(answers, "--out")
+    run = outputs.open_run(context, *outputs.files(out=answers))
+    if posterior is None:
+        parts = ready.require_ready(source.model)
+        ready.predict_ready(context, parts, data, device=source.device, answers=answers)
+        run.finish()
+        return
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
@@ -67,6 +90,13 @@ def predict(
         for i, words in enumerate(table.texts)
     ]
     _show_predictions(rows)
+    if answers is not None:
+        added = {
+            "answer": [row["label"] for row in rows],
+            "confidence": columns["confidence"],
+        }
+        kept = {name: list(column) for name, column in network.read_all(data, text).items()}
+        out.print(f"wrote {write_answers(answers, add_columns(kept, added))}")
     write_json(json_file, {"predictions": rows})
     run.finish()
 

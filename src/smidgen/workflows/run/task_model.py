@@ -23,6 +23,7 @@ from smidgen.posterior.base import Posterior
 from smidgen.prediction.predict import predict_batches
 from smidgen.types import Batch
 from smidgen.workflows.run.dividing import TaskRows
+from smidgen.workflows.run.text_base import batch_texts, load_text_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,7 +62,10 @@ class TaskModel:
         size = size or BATCH_SIZES[self.note.kind]
         labels = self._scale(rows.labels)
         if isinstance(rows, TextTable):
-            return self._batch_texts(replace(rows, labels=labels), size, shuffle, seed)
+            table = replace(rows, labels=labels)
+            return batch_texts(
+                table, self.tokenizer, self.note, size, shuffle=shuffle, seed=seed
+            )
         inputs = self._find_inputs(rows)
         if labels is None:
             return list(inputs.split(size))
@@ -109,22 +113,6 @@ class TaskModel:
         assert self.note.scaling is not None
         return self.note.scaling.encode(rows.cells)
 
-    def _batch_texts(
-        self, table: TextTable, size: int, shuffle: bool, seed: int
-    ) -> Iterable[Batch]:
-        from smidgen.integrations.huggingface import make_text_loader
-
-        assert self.tokenizer is not None
-        assert self.note.max_length is not None
-        return make_text_loader(
-            table,
-            self.tokenizer,
-            batch_size=size,
-            max_length=self.note.max_length,
-            shuffle=shuffle,
-            seed=seed,
-        )
-
 
 def load_task_model(folder: Path, note: TaskNote, *, device: str = "cpu") -> TaskModel:
     """Load a trained model to go with the note of its task.
@@ -139,9 +127,7 @@ def load_task_model(folder: Path, note: TaskNote, *, device: str = "cpu") -> Tas
     """
     if note.kind != "text":
         return TaskModel(Problem(load_plain_model(folder).to(device)), note)
-    from smidgen.integrations.huggingface import load_classifier
-
-    network, tokenizer = load_classifier(folder, device=device)
+    network, tokenizer = load_text_model(folder, device=device)
     return TaskModel(Problem(network), note, tokenizer)
 
 

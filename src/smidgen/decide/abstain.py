@@ -45,7 +45,7 @@ from torch import Tensor
 from smidgen.decide.calibration_rows import read_classes, require_open_fraction
 from smidgen.decide.rule import Rule, as_percent
 from smidgen.decide.uncertainty import WORDS, uncertainty
-from smidgen.errors import DataError
+from smidgen.errors import TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
@@ -200,7 +200,7 @@ def _test_sequence(
     rows, least = len(values), rows_needed(max_error, confidence)
     if rows < least:
         possible = 1 - (1 - confidence) ** (1 / rows)
-        raise DataError(
+        raise TooFewRowsError(
             f"targets must be of {least:,} labelled rows or more for max_error={max_error:g} "
             f"with confidence={confidence:g}, got {rows:,}. Pass more rows, or ask for "
             f"max_error={_round_up(possible)} or more."
@@ -219,7 +219,7 @@ def _test_sequence(
         binomial_upper_bound(_errors(wrong, count), count, confidence)
         for count in range(max(answered, 1), rows + 1)
     ]
-    raise DataError(
+    raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "
         f"{answered:,} most certain rows {_errors(wrong, answered):,} are wrong. Ask for "
         f"max_error={_round_up(min(bounds))} or more, or use a better model; more rows help "

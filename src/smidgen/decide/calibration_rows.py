@@ -9,7 +9,13 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError, DataError, is_number, require_kind
+from smidgen.errors import (
+    ArgumentError,
+    DataError,
+    TooFewRowsError,
+    is_number,
+    require_kind,
+)
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive, Predictive
 
@@ -140,12 +146,12 @@ def conformal_quantile(scores: Tensor, coverage: Fraction, what: str, asked: str
         The quantile, of shape () or (C,).
 
     Raises:
-        DataError: If k is above n: no finite score would do.
+        TooFewRowsError: If k is above n: no finite score would do.
     """
     rows, rank = len(scores), ceil((len(scores) + 1) * coverage)
     if rank > rows:
         needed = ceil(coverage / (1 - coverage))
-        raise DataError(
+        raise TooFewRowsError(
             f"{what} must be {needed:,} or more for {asked}, got {rows:,}. Pass more rows, "
             "or ask for less."
         )

@@ -100,7 +100,7 @@ class FeatureDistance:
 
 
 def _as_features(features: Tensor) -> Tensor:
-    require_kind("features", features, Tensor, "Use smidgen.prediction.features_of")
+    require_kind("features", features, Tensor, "Use smidgen.prediction.point_features")
     features = features.detach().cpu().double()
     if features.dim() != 2:
         raise DataError(

@@ -30,7 +30,7 @@ from smidgen.decide.calibration_rows import (
     require_open_fraction,
 )
 from smidgen.decide.rule import Rule, as_percent
-from smidgen.errors import ArgumentError, DataError, require_kind
+from smidgen.errors import ArgumentError, TooFewRowsError, require_kind
 from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.predictive import CategoricalPredictive, Predictive
 
@@ -109,7 +109,7 @@ def sets(
 
     Raises:
         ArgumentError: If kind is none of these.
-        DataError: If there are too few rows, of a class too.
+        TooFewRowsError: If there are none of a class, for by_class.
     """
     require_open_fraction("coverage", coverage, 0.9)
     if kind not in _KINDS:
@@ -123,7 +123,7 @@ def sets(
         for number in range(categorical.class_count):
             mine = scores[labels == number]
             if not len(mine):
-                raise DataError(
+                raise TooFewRowsError(
                     f"targets must have rows of every class for by_class=True, got none of "
                     f"class {number}. Pass rows of it, or leave by_class out."
                 )
@@ -164,7 +164,11 @@ def _score_classes(predictive: CategoricalPredictive, kind: SetKind) -> Tensor:
     if kind == "lac":
         return 1 - probs
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-    return torch.empty_like(probs).scatter(-1, order, ordered.cumsum(-1))
+    together = ordered.cumsum(-1).clamp_max(1)
+    # All classes together have a probability of one, whatever rounding says: else the rows of
+    # which the least likely class is true would differ in the last digit, and so would sets.
+    together[:, -1] = 1
+    return torch.empty_like(probs).scatter(-1, order, together)
 
 
 def _find_members(

@@ -55,8 +55,7 @@ def evaluate(
     items = [_split_item(item) for item in shift or []]
     if posterior is None:
         parts = ready.require_ready(source.model)
-        shifted = dict(items)
-        ready.evaluate_ready(context, parts, source.device, shifted)
+        ready.evaluate_ready(context, parts, source.device, dict(items))
         run.finish()
         return
     network = source.load()

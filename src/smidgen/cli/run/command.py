@@ -150,6 +150,8 @@ def run(
         result.record.save(json_file)
     claim.finish()
     show_record(result.record)
+    if "units" in result.record.config:
+        out.print(f"Numbers above are of {result.record.config['units']}.")
     out.print(f"\nReady: {folder}. The whole story: {ready.page}")
     out.print(f"New rows: smidgen predict {folder} --data NEW --out answers.csv")
 

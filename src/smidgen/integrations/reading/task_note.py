@@ -63,8 +63,8 @@ class TaskNote:
         max_length: Longer texts are cut to this many tokens.
         base: The model that was fine-tuned.
         scaling: How a table's columns become numbers.
-        target: Mean and standard deviation of a regression's labels in the training rows,
-            by which the model's targets are standardised.
+        target: Of a regression, the number a label is reduced by and the unit it is then
+            counted in, which make the target of the model.
         shape: The shape of an image.
         files: Where the rows came from.
         split: Which rows went where.

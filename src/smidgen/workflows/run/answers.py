@@ -71,7 +71,7 @@ def _list_numbers(
         low, high = predictive.mean - half, predictive.mean + half
     else:
         low, high = rule.apply(predictive)
-    # (B, 1) each, of standardised labels.
+    # (B, 1) each, in the model's unit.
     ends = {"answer": predictive.mean, "low": low, "high": high}
     unscale = predictor.task.unscale
     return {name: _round(unscale(values)[:, 0]) for name, values in ends.items()}

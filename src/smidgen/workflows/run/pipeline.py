@@ -36,7 +36,6 @@ from smidgen.workflows.run.text_base import (
 from smidgen.workflows.run.training import make_untrained, measure_task, train_model
 
 _CHECKPOINT = "training"
-_UNITS = "in standard deviations of {}: one is {:.4g}"
 
 
 @dataclass
@@ -140,8 +139,10 @@ def score_rows_of(
     """
     task = predictor.task
     note = task.note
-    if note.target is not None:
-        config["units"] = _UNITS.format(note.label, note.target[1])
+    if note.target not in (None, (0.0, 1.0)):
+        assert note.target is not None
+        offset, unit = note.target
+        config["units"] = f"({note.label} - {offset:.6g}) / {unit:.6g}"
     return compare(
         task.problem,
         predictor.posterior if name is None else {name: predictor.posterior},
@@ -170,7 +171,7 @@ def _train(
         note = _take_trained(data, settings, parts)
     else:
         start = make_untrained(data, data.note, settings)
-        note = start.task.note
+        note = start.note
         if parts.model.is_dir():
             say("  trained already")
         else:

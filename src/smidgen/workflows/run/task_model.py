@@ -85,7 +85,7 @@ class TaskModel:
             size: Rows of a batch.
 
         Returns:
-            The predictive; that of a regression is of standardised labels.
+            The predictive; that of a regression is in the model's unit.
         """
         if not isinstance(rows, TextTable):
             return predict_batches(posterior, self.problem, self.batch(rows, size=size))
@@ -96,12 +96,12 @@ class TaskModel:
         return predictive.take(torch.tensor(order).argsort())
 
     def unscale(self, values: Tensor) -> Tensor:
-        """Turn standardised labels of a regression into those of the data."""
+        """Turn targets of a regression into labels."""
         mean, spread = self.note.target or (0.0, 1.0)
         return values.double() * spread + mean
 
     def _scale(self, labels: Labels | None) -> Any:
-        """Standardise the labels of a regression."""
+        """Turn the labels of a regression into targets."""
         if labels is None or self.note.target is None:
             return labels
         mean, spread = self.note.target

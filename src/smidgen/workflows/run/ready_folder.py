@@ -164,7 +164,7 @@ def write_card(folder: Path, note: TaskNote, record: Record, rules: Rules) -> st
         "",
         "## What was found on test rows that chose nothing",
         "",
-        *(f"- {line}" for line in verdict(record)),
+        verdict(record)[0],
         "",
         "## Rules",
         "",

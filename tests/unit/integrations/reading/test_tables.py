@@ -42,7 +42,7 @@ def test_json_lines_keep_their_types(tmp_path):
 def test_arrays_are_numbered_columns(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, x=np.array([[1.0, 2.0], [3.0, 4.0]]), y=np.array([0, 1]))
-    columns = read_table_columns(path, {"label": "y"})
+    columns = read_table_columns(path, {"label": "y", "text": (), "group": None})
     assert columns == {"0": [1.0, 3.0], "1": [2.0, 4.0], "y": [0, 1]}
     with pytest.raises(ArgumentError, match="label must be one of the columns"):
         read_table_columns(path, {"label": "z"})

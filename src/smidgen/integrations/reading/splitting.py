@@ -126,11 +126,11 @@ def _find_neediest(
     overall: Mapping[str, int],
     size: int,
 ) -> str:
-    """Find the part that lacks most: rows of a class, and rows of any.
+    """Find the part that lacks most: rows of a class, and rows of any; training comes first."""
+    if own.get("train") == 0:
+        return "train"
 
-    Of the class alone, classes of a few rows each would all starve the same part.
-    """
-
+    # Of the class alone, classes of a few rows each would all starve the same part.
     def lack(counts: Mapping[str, int], part: str) -> float:
         return quotas[part] * (sum(counts.values()) + size) - counts[part]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import (
     approximation,
+    bayesify,
     bayestune,
     peers,
     ramp,
@@ -28,6 +29,7 @@ BENCHES = {
     "startup": startup.run,
     "warm": warm.run,
     "approximation": approximation.run,
+    "bayesify": bayesify.run,
     "bayestune": bayestune.run,
     "ramp": ramp.run,
     "peers": peers.run,

@@ -1,5 +1,6 @@
 """A smidgen of Bayes: calibrated uncertainty from a small, well-chosen subset of weights.
 
+posterior = smidgen.bayesify(model, train_loader, val_loader)  # or by hand:
 subset = smidgen.select.sparse_kfac(model, percent=10)
 posterior = smidgen.fit.laplace(model, train_loader, subset)
 posterior = smidgen.calibrate(posterior, model, val_loader)

@@ -3,7 +3,8 @@
 _COVERING = {
     "conformance/test_adapters.py": "weights/adapters",
     "conformance/test_posteriors.py": """
-        posterior/base posterior/laplace posterior/registry posterior/sparse
+        fit/point posterior/base posterior/laplace posterior/point posterior/registry
+        posterior/sparse
     """,
     "conformance/test_predictives.py": """
         outputs/likelihood/bernoulli outputs/predictive
@@ -45,6 +46,7 @@ _COVERING = {
         curvature/base curvature/grouped_jacobian curvature/operators curvature/sides
         posterior/output_covariance weights/blocks
     """,
+    "unit/decide/test_rules.py": "decide/rule runtime/writing/rules_note",
     "unit/evaluate/test_scores.py": """
         evaluate/association evaluate/calibration evaluate/checks evaluate/detection
         evaluate/intervals evaluate/summary
@@ -82,6 +84,10 @@ _COVERING = {
         report/fields report/many_records/figures report/many_records/findings
         report/many_records/page report/names
     """,
+    "unit/report/one_record/test_decisions.py": """
+        report/one_record/choice report/one_record/decision_figures
+        report/one_record/decision_tables report/one_record/decision_verdict
+    """,
     "unit/report/one_record/test_page.py": """
         report/drawing/axes report/drawing/palette report/drawing/svg report/formats
         report/one_record/figures report/one_record/subset_picture report/one_record/tables
@@ -103,6 +109,10 @@ _COVERING = {
     """,
     "unit/weights/test_subset.py": "weights/origin",
     "unit/weights/test_vector.py": "runtime/checkpoint runtime/loader",
+    "unit/workflows/bayesify/test_one_call.py": """
+        workflows/bayesify/candidates workflows/bayesify/crossfit workflows/bayesify/sources
+        workflows/bayesify/timing
+    """,
     "unit/workflows/ramp/test_laplace.py": """
         workflows/ramp/levels workflows/ramp/points workflows/ramp/schemes workflows/ramp/scorer
     """,

@@ -97,6 +97,7 @@ def posterior_said(posterior):
         "data": posterior.num_data,
         "fingerprint": posterior.fingerprint,
         "calibration": None if calibration is None else asdict(calibration),
+        "choice": None if posterior.choice is None else posterior.choice.to_json(),
     }
     return header, {**tensors, **{f"index {n}": t for n, t in indices.items()}}
 
@@ -187,6 +188,22 @@ def laplace(structure):
         if structure in ("kron", "diag"):
             found = smidgen.calibrate(found, problem, batches(), progress=False)
         smidgen.save(found.with_temperature(1.3), folder / "saved")
+
+    return posterior_kind(make)
+
+
+def bayesified(*candidates):
+    def make(folder):
+        problem = smidgen.Problem(network(), smidgen.Categorical(2))
+        settings = smidgen.BayesifySettings(candidates, percents=(60,), folds=2, memory=1)
+        found = smidgen.bayesify(
+            problem, batches(), batches(), settings=settings, progress=False
+        )
+        # What a prediction took is another number each time.
+        choice = found.choice
+        timeless = [replace(each, relative_seconds=1.0) for each in choice.candidates]
+        choice = replace(choice, candidates=tuple(timeless))
+        smidgen.save(replace(found, choice=choice), folder / "saved")
 
     return posterior_kind(make)
 
@@ -375,6 +392,8 @@ def run_ssvi(data, path):
 KINDS = {
     **{f"laplace {name}": laplace(name) for name in ("kron", "ekfac", "diag", "full")},
     **{f"swag {name}": swag(name) for name in ("low-rank", "diagonal", "none")},
+    "point": bayesified("temperature"),
+    "bayesified": bayesified("isotropic", "last-layer", "sparse-kfac"),
     "sparse": sparse(deterministic=False),
     "sparse points": sparse(deterministic=True),
     "delta": single(

@@ -315,6 +315,35 @@ def fit_with(world, target, **changes):
     return run("fit", model, *(w for k, v in options.items() for w in (f"--{k}", v)))
 
 
+def test_without_a_choice_fit_tries_several_and_tells(world, tmp_path, capsys):
+    folder, numbers = tmp_path / "kept", tmp_path / "kept.json"
+    assert fit_with(world, folder, json=numbers) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(numbers.read_text())
+    assert found["verdict"] in shown
+    names = [each["name"] for each in found["choice"]["candidates"]]
+    assert names[:3] == ["temperature", "isotropic", "last-layer"]
+    assert found["kept"] in names
+    assert found["choice"]["rows"] == 64
+    network, _ = load_classifier(world / "map")
+    posterior = smidgen.load(folder, network)
+    assert posterior.choice.to_json() == found["choice"]
+    record = tmp_path / "record.json"
+    assert evaluate(world, folder, "map", "--json", record) == 0
+    assert Record.load(record).results["choice"]["kept"] == found["kept"]
+
+
+def test_without_training_data_nothing_is_tried(world, tmp_path, capsys):
+    names = ["--text", "sentence", "--label", "verdict", "--max-length", 12]
+    code = run(
+        "fit", world / "map", "--val", world / "val.tsv", *names, "--out", tmp_path / "p"
+    )
+    assert code == 1
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "--train must be given for the choice among posteriors" in shown
+    assert not (tmp_path / "p").exists()
+
+
 def test_the_other_layers_join_without_curvature(world, tmp_path, capsys):
     folder, alone = tmp_path / "joined", tmp_path / "alone"
     last = {"select": "last-layer"}
@@ -742,7 +771,7 @@ def test_an_interrupted_fit_leaves_nothing(world, tmp_path, capsys, monkeypatch)
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smidgen.posterior.laplace.LaplacePosterior.card", interrupted)
+    monkeypatch.setattr("smidgen.posterior.base.Posterior.card", interrupted)
     assert fit_with(world, tmp_path / "new") == 130
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ import pytest
 from smidgen.report import render
 from smidgen.runtime.record import Record
 from tests.support.browser_page import WIDTHS, opened
+from tests.support.decision_record import make_decided, make_regression
 from tests.support.ramp_record import make_ramp_record
 from tests.support.tuned_record import make_tuned_record
 
@@ -171,3 +172,42 @@ def test_the_page_of_a_tuned_model_is_whole(
         assert len(found["figures"]) == 4
         numbers = {m: float(v) for m, s, v, _ in found["numbers"] if s == "validation_nll"}
         assert numbers == {"map": 0.5606, "temperature": 0.5438, "posterior": 0.5353}
+
+
+def check(found: dict[str, Any], width: int) -> None:
+    assert found["wrong"] == []
+    assert found["loads"] == []
+    assert found["scroll"] <= width
+    assert found["clashes"] == []
+    assert found["outside"] == []
+    assert found["smallest"] >= SMALLEST_TEXT
+
+
+def test_the_page_of_decisions_is_whole(browser: str, tmp_path: Path) -> None:
+    record = make_decided()
+    for width, found in look(browser, tmp_path, record).items():
+        check(found, width)
+        first = ["automation", "risk-coverage", "rules", "classes", "rows", "scores"]
+        assert found["sections"][: len(first)] == first
+        numbers = {(m, s): (float(v), shown) for m, s, v, shown in found["numbers"]}
+        value, shown = numbers["sparse-kfac", "automation.0.05"]
+        assert value == record.results["methods"][-1]["automation"][0]["value"]
+        assert shown > 0
+
+
+def test_the_page_of_a_regression_has_its_intervals(browser: str, tmp_path: Path) -> None:
+    for width, found in look(browser, tmp_path, make_regression()).items():
+        check(found, width)
+        assert found["sections"] == ["intervals", "rows", "scores", "measured"]
+        assert len(found["figures"]) == 1
+
+
+def test_hostile_texts_of_rows_do_not_break_the_page(browser: str, tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=console.error(1)></td><script>console.error(2)</script>"
+    words = hostile + "unbroken_" * 200 + "\u202e\u0645\u0631\u062d\u0628\u0627" + "𝔘" * 300
+    row = {"row": 5, "label": words, "answer": words, "confidence": 0.4, "text": words}
+    record = make_decided(least_certain=[row], strangest=[{**row, "score": 1.0}])
+    for width, found in look(browser, tmp_path, record).items():
+        assert found["wrong"] == []
+        assert found["loads"] == []
+        assert found["scroll"] <= width

@@ -119,7 +119,12 @@ CALLS = {
         "",
         "noclass",
     ),
-    "no training data for curvature": ((*BARE,), "--train", "--structure kron"),
+    "no training data for a choice": ((*BARE,), "--train", "the choice among posteriors"),
+    "no training data for curvature": (
+        (*BARE, "--percent", 10),
+        "--train",
+        "--structure kron",
+    ),
     "no training data for SGD": ((*BARE, "--method", "swag"), "--train", "--method swag"),
     "no training data for scores": (
         (*BARE, "--structure", "isotropic", "--select", "squared-gradient"),

@@ -157,6 +157,10 @@ def _decided(name: str) -> dict[str, Any]:
             }
             for i, label in enumerate(CLASSES)
         ],
+        "same_rules": {
+            "abstain": {"answered": interval(share - 0.02), "error": interval(0.04, 0.01)},
+            "sets": {"covered": interval(0.9), "size": interval(1.9 - share)},
+        },
         "error_detection": scores,
         "score_detection": dict.fromkeys(SETS, scores),
     }

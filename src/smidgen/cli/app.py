@@ -62,8 +62,8 @@ _COMMANDS = {
         "smidgen verify finetuned --data dev.tsv --text sentence",
     ),
     "fit": _Row(
-        "Fit a posterior over a subset of the weights and calibrate it on held-out data.",
-        f"smidgen fit finetuned {_DATA} --percent 10 --out posterior",
+        "Make a trained model Bayesian: try the cheap things first, and keep what pays.",
+        f"smidgen fit finetuned {_DATA} --out posterior",
     ),
     "predict": _Row(
         "Predict new rows: answers, how certain they are, and when to ask a person.",

@@ -126,7 +126,9 @@ def show_record(record: Record) -> None:
     for line in (*_describe_automation(record), *_describe_floors(rows, sized)):
         out.print(Text(line, "dim"))
     out.print()
-    for line in (*verdict(record), *list_sides(record)):
+    choice = record.results.get("choice")
+    account = [f"Chosen on held-out rows: {choice['verdict']}"] if choice else []
+    for line in (*verdict(record), *list_sides(record), *account):
         out.print(f"• {line}")
 
 

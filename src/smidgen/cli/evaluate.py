@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Option
 
@@ -15,6 +15,12 @@ from smidgen.cli.options.lists import refuse_missing, require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
 from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
+from smidgen.runtime.writing.rules_note import RULES_NOTE
+
+if TYPE_CHECKING:
+    from smidgen.cli.options.source import TextModel
+    from smidgen.integrations.text import TextTable
+    from smidgen.workflows.decisions.settings import CompareSettings
 
 
 @reads_model
@@ -75,6 +81,7 @@ def evaluate(
             "model": source.model,
             "test": str(test),
         },
+        settings=_make_settings(posterior, table, network),
     )
     show_record(record)
     if json_file is not None:
@@ -82,6 +89,18 @@ def evaluate(
     if page is not None:
         out.print(f"wrote {record.report(page)}")
     run.finish()
+
+
+def _make_settings(
+    posterior: Path, table: TextTable, network: TextModel
+) -> CompareSettings:
+    """Take the rules that were saved with the posterior, the texts and the class names."""
+    from smidgen.decide import Rules
+    from smidgen.workflows.decisions.settings import CompareSettings
+
+    rules = Rules.load(posterior) if (posterior / RULES_NOTE).is_file() else None
+    texts = table.join_pairs()
+    return CompareSettings(rules=rules, texts=texts, class_names=network.names)
 
 
 def _split_item(item: str) -> tuple[str, Path]:

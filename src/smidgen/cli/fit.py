@@ -14,7 +14,7 @@ from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.lists import require_files, require_one_of
 from smidgen.cli.options.source import Source, reads_model
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.factors.operator import Kronecker
@@ -28,7 +28,9 @@ from smidgen.outputs.problem import declared_likelihood
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.store import refuse_taken_posterior
+from smidgen.runtime.writing.claim import Claim
 from smidgen.runtime.writing.writable import require_space
+from smidgen.select import SELECTORS
 from smidgen.weights.blocks import find_body
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
@@ -52,6 +54,18 @@ TrainedOn = Annotated[
         "isotropic.",
     ),
 ]
+ByHand = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        callback=require_one_of(SELECTORS),
+        show_default=False,
+        help="Fit one posterior over these weights, by default sparse-kfac. Without --select, "
+        "--method, --structure and a size, several are tried, temperature scaling first, and "
+        "the cheapest that is not clearly worse than the best on --val is kept. One of "
+        f"{', '.join(SELECTORS)}.",
+    ),
+]
 Calibrate = Annotated[What, Option(help="Laplace: what to choose on the held-out data.")]
 PrecisionScope = Annotated[
     Scope, Option(help="Laplace: choose one prior precision, or one per group or layer.")
@@ -68,7 +82,7 @@ def fit(
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
-    select: selecting.SelectorName = "sparse-kfac",
+    select: ByHand = "sparse-kfac",
     size: selecting.Size = None,
     percent: selecting.Percent = None,
     fraction: selecting.Fraction = None,
@@ -93,18 +107,20 @@ def fit(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Fit a posterior over a subset of the weights and calibrate it on held-out data."""
+    """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
+    rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
+    if not _is_by_hand(context):
+        _bayesify_text(source, rows, folder, exact, json_file, run)
+        return
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
     structure = selection.choose_structure(structure, isotropic_body)
     _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
-    arguments = {
-        "laplace": _laplace_arguments(structure, approximation, calibrate, scope),
-        "swag": _swag_arguments(swag, seed),
-    }.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
+    laplace = _laplace_arguments(structure, approximation, calibrate, scope)
+    arguments = _find_arguments(method, laplace, swag, seed)
     choices = FitChoices(
         method,
         folder,
@@ -114,9 +130,55 @@ def fit(
         overwrite=run.overwrite,
         isotropic_body=isotropic_body,
     )
-    rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
     posterior = _fit_text(source, rows, selection, choices)
     about = {"posterior": str(folder), "selector": select, "method": method}
+    write_json(json_file, {**about, **posterior.summary()})
+    run.finish()
+
+
+# What chooses a posterior by hand, by the names in Python.
+_BY_HAND = (
+    *("select", "size", "percent", "fraction", "count", "pattern", "method"),
+    *("structure", "isotropic_body", "calibrate", "scope", "approximation"),
+    *("steps", "every", "rank", "rates", "trial_steps", "samples"),
+)
+
+
+def _is_by_hand(context: typer.Context) -> bool:
+    """Whether an option says which posterior to fit, or how."""
+    sources = (context.get_parameter_source(name) for name in _BY_HAND)
+    return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+
+def _bayesify_text(
+    source: Source,
+    rows: _Rows,
+    folder: Path,
+    exact: bool,
+    json_file: Path | None,
+    run: Claim,
+) -> None:
+    """Try several posteriors, keep one, save it and print the account."""
+    say = Steps()
+    if rows.files[0] is None:
+        raise _missing_training_data("the choice among posteriors, which fits them to it")
+    loaded = source.load()
+    tables = [loaded.read(path, rows.columns) for path in rows.files if path is not None]
+    seen, held_out = (
+        loaded.batch(table, rows.batch_size, rows.max_length) for table in tables
+    )
+    say("Trying temperature scaling, the last layer and deeper ones")
+    posterior = smidgen.bayesify(loaded.problem, seen, held_out, seed=rows.seed)
+    if isinstance(posterior, LaplacePosterior) and not exact:
+        # At the precision just chosen, few eigenvectors matter.
+        posterior = posterior.compress(TOLERANCE)
+    smidgen.save(posterior, folder, overwrite=run.overwrite)
+    say(f"Saved the posterior to {folder}")
+    choice = posterior.choice
+    assert choice is not None
+    out.print(f"\n{choice}", soft_wrap=True)
+    about = {"posterior": str(folder), "method": posterior.method, "kept": choice.kept}
+    about["verdict"] = choice.verdict()
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
 
@@ -196,6 +258,14 @@ def _fit_text(
     posterior = fit_posterior(loaded.problem, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     return posterior
+
+
+def _find_arguments(
+    method: str, laplace: _Arguments, swag: SwagOptions, seed: int
+) -> _Arguments:
+    """Find what a method's fit takes, and its calibration; of others the seed alone."""
+    known = {"laplace": laplace, "swag": _swag_arguments(swag, seed)}
+    return known.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
 
 
 def _laplace_arguments(

@@ -26,9 +26,10 @@ are equally uncertain are answered together or not at all, and tests count those
 
 The numbers m are those at which one more error may be among the rows: between two of them a test
 would only be harder to pass. The sequence starts at the largest that is at most a quarter of the
-rows and passes with at most eight errors. At the first number that could pass, without any
-error, a single unlucky label would end it all; far later the most certain rows would no longer
-be tried by themselves.
+rows and passes with at most 14 errors. At the first number that could pass, without any error, a
+single unlucky label would end it all; far later the most certain rows would no longer be tried
+by themselves. Any start that looks at no label keeps the promise; this one was chosen for how many
+rows it answers, in simulated worlds and on SST-2 and AG News.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
 # Where the sequence starts: with so many errors allowed at most, and such a part of the rows.
-_FIRST_ERRORS, _FIRST_PART = 8, 4
+_FIRST_ERRORS, _FIRST_PART = 14, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +217,7 @@ def _test_sequence(
         return passed
     answered, _ = _cut(values, counts[0])
     bounds = [
-        binomial_upper_bound(_errors(wrong, count), count, confidence)
-        for count in range(max(answered, 1), rows + 1)
+        binomial_upper_bound(_errors(wrong, count), count, confidence) for count in counts
     ]
     raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "

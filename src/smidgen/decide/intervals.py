@@ -54,7 +54,9 @@ class IntervalRule(Rule):
             The lower and the upper ends, each (B, C).
         """
         gaussian = _require_outputs(predictive, len(self.factors), "intervals")
-        half = _scale(gaussian, self.scaled) * torch.tensor(self.factors).double()
+        half = _scale(gaussian, self.scaled) * torch.tensor(
+            self.factors, dtype=torch.float64
+        )
         mean = gaussian.mean.double()
         return mean - half, mean + half
 
@@ -88,7 +90,7 @@ class QuantileRule(Rule):
             The quantiles, (B, C, levels).
         """
         gaussian = _require_outputs(predictive, len(self.factors[0]), "quantiles")
-        factors = torch.tensor(self.factors).double().T  # (C, levels)
+        factors = torch.tensor(self.factors, dtype=torch.float64).T  # (C, levels)
         scale = _scale(gaussian, self.scaled)
         return gaussian.mean.double()[..., None] + scale[..., None] * factors
 

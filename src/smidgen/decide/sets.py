@@ -177,7 +177,9 @@ def _find_members(
     thresholds: tuple[float, ...],
     allow_empty: bool,
 ) -> Tensor:
-    members = _score_classes(predictive, kind) <= torch.tensor(thresholds).double()
+    members = _score_classes(predictive, kind) <= torch.tensor(
+        thresholds, dtype=torch.float64
+    )
     if not allow_empty:
         empty = ~members.any(-1, keepdim=True)
         members |= empty & torch.zeros_like(members).scatter(

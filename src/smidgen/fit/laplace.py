@@ -56,8 +56,8 @@ from smidgen.outputs.batches import check_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import fit_relative_noise
-from smidgen.posterior.cost.model import Setting, refuse_too_large
 from smidgen.posterior.cost.laplace import LAPLACE_COSTS
+from smidgen.posterior.cost.model import Setting, refuse_too_large
 from smidgen.posterior.laplace import LaplacePosterior, make_isotropic
 from smidgen.runtime.guard import fingerprint, preserve_random_state
 from smidgen.runtime.memory import available_bytes

@@ -81,6 +81,11 @@ class TextTable:
             )
         return max(seen) + 1
 
+    def join_pairs(self) -> list[str]:
+        """List the texts for people to read; the two of a pair one after the other."""
+        pairs = self.pairs or ("",) * len(self)
+        return [f"{a} · {b}" if b else a for a, b in zip(self.texts, pairs, strict=True)]
+
     def by_length(self) -> list[int]:
         """List the rows from short to long, so that batches need little padding."""
         pairs = self.pairs or ("",) * len(self)

@@ -29,6 +29,7 @@ from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.planning.settings import PlanSettings
 from smidgen.planning.timing import explain_no_time, measure_rate
+from smidgen.posterior.cost.laplace import LAPLACE_COSTS
 from smidgen.posterior.cost.model import (
     LAST_LAYER,
     Candidate,
@@ -38,7 +39,6 @@ from smidgen.posterior.cost.model import (
     list_candidates,
     name_sparse_kfac,
 )
-from smidgen.posterior.cost.laplace import LAPLACE_COSTS
 from smidgen.posterior.cost.swag import touched_layers
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.memory import available_bytes, format_bytes

@@ -104,77 +104,88 @@ class Choice:
         first, *others = self.candidates
         if not others:
             return f"{first.label}: nothing else was tried."
+        if best is first:
+            return f"{first.label}: nothing that was tried has a lower NLL."
         if kept is first:
-            if best is first:
-                return f"{first.label}: nothing that was tried has a lower NLL."
             return (
                 f"{first.label}: nothing is clearly better. The best, {_within(best.label)}, "
-                f"has an NLL {_format_difference(best)} {_within(first.label)}."
+                f"has an NLL {_compare(best, first)}."
             )
-        sentence = f"{kept.label}: NLL {_format_difference(kept)} {_within(first.label)}; "
         after = self.candidates[self.candidates.index(kept) + 1 :]
         if not after:
-            return f"{sentence}nothing cheaper does as well."
-        if all("|" in each.label for each in after) and kept.name == "last-layer":
-            return f"{sentence}deeper layers add nothing that can be told."
-        return f"{sentence}what costs more adds nothing that can be told."
+            rest = "nothing cheaper does as well"
+        elif kept.name == "last-layer":
+            rest = "deeper layers add nothing that can be told"
+        else:
+            rest = "what costs more adds nothing that can be told"
+        return f"{kept.label}: NLL {_compare(kept, first)}; {rest}."
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as JSON values, for `from_json` and for records."""
+        """Write it as JSON values, for `from_json`."""
         values = asdict(self)
         return {
             **values,
             **{name: list(values[name]) for name in ("candidates", "left_out")},
         }
 
+    def describe(self) -> dict[str, Any]:
+        """List the same for a record, with the verdict in words."""
+        return {**self.to_json(), "verdict": self.verdict()}
+
     @classmethod
     def from_json(cls, stored: object) -> Choice:
         """Read what `to_json` wrote, refusing all else."""
         values = convert_json(stored, dict, "choice")
-        kinds = {"candidates": TriedCandidate, "left_out": LeftOutCandidate}
-        # Their parts are objects themselves, so each is read by its own kind.
-        lists = {
-            name: convert_json(values.pop(name, None), list, f"choice[{name}]")
-            for name in kinds
-        }
+        # Their entries are objects themselves, so each is read by its own kind.
+        tried, left_out = (
+            convert_json(values.pop(name, None), list, f"choice[{name}]")
+            for name in ("candidates", "left_out")
+        )
         plain = make_from_json(_Plain, values)
-        parts = {
-            name: tuple(make_from_json(kinds[name], each) for each in lists[name])
-            for name in kinds
-        }
-        return cls(**vars(plain), **parts)
+        return cls(
+            kept=plain.kept,
+            candidates=tuple(make_from_json(TriedCandidate, x) for x in tried),
+            left_out=tuple(make_from_json(LeftOutCandidate, x) for x in left_out),
+            rows=plain.rows,
+            folds=plain.folds,
+        )
 
     def __str__(self) -> str:
-        first = _within(self.candidates[0].label)
-        rows = [("", "NLL", f"above {first}", "95 % interval", "floats", "cost", "")]
+        first, *_ = self.candidates
+        heading = f"against {_within(first.label)}"
+        rows = [("", "NLL", heading, "95 % interval", "floats", "cost", "")]
         for each in self.candidates:
-            is_first = each is self.candidates[0]
+            cost, gap, interval = each.relative_seconds, "", ""
+            if each is not first:
+                gap = f"{each.difference:+.4f}"
+                interval = f"{each.low:+.4f} to {each.high:+.4f}"
             rows.append(
                 (
                     each.label,
                     f"{each.nll:.4f}",
-                    "" if is_first else f"{each.difference:+.4f}",
-                    "" if is_first else f"{each.low:+.4f} to {each.high:+.4f}",
+                    gap,
+                    interval,
                     f"{each.floats:,}",
-                    f"{each.relative_seconds:.2f} ×",
+                    "–" if cost is None else f"{cost:.2f} ×",
                     "kept" if each.name == self.kept else "",
                 )
             )
-        lines = [self.verdict(), "", format_table(rows, left=(0, 6))]
+        lines = [self.verdict(), "", format_table(rows, left=(0, 6)), ""]
         lines.append(
-            f"{self.rows:,} held-out rows in {self.folds} folds: each is scored with what the "
-            "others chose. Cost is a prediction's time over a plain forward pass's."
+            f"{self.rows:,} held-out rows in {self.folds} folds, each scored with what the others "
+            "chose. Cost: a prediction's time over a plain forward pass's."
         )
         lines += [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
         return "\n".join(lines)
 
 
-def _format_difference(candidate: TriedCandidate) -> str:
-    """Write how far a candidate is from the first: "0.019 below (0.011 to 0.027)"."""
+def _compare(candidate: TriedCandidate, first: TriedCandidate) -> str:
+    """Write how far a candidate is from the first: "0.019 below temperature scaling (…)"."""
     value, low, high = candidate.difference, candidate.low, candidate.high
-    if value > 0:
-        return f"{value:.3f} ({low:.3f} to {high:.3f}) above"
-    return f"{-value:.3f} ({-high:.3f} to {-low:.3f}) below"
+    side = "above"
+    if value <= 0:
+        value, low, high, side = -value, -high, -low, "below"
+    return f"{value:.3f} {side} {_within(first.label)} ({low:.3f} to {high:.3f})"
 
 
 def _within(label: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.cost.model import CostModel
 from smidgen.posterior.cost.laplace import LAPLACE_COSTS
+from smidgen.posterior.cost.model import CostModel
 from smidgen.posterior.cost.swag import SWAG_COSTS
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.point import PointPosterior

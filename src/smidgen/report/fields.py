@@ -158,7 +158,7 @@ def read_automation(method: MethodFields | None, max_error: float) -> Estimate |
     return next((e for e in entries if e["max_error"] == max_error), None)
 
 
-def list_contenders(record: Record) -> list[MethodFields]:
+def list_compared(record: Record) -> list[MethodFields]:
     """List the point estimate, its rescaling and the method that the verdict is about."""
     names = (MAP, TEMPERATURE, (find_primary(record) or {}).get("name"))
     methods = (find_method(record, str(name)) for name in names)

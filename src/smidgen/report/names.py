@@ -80,6 +80,13 @@ METHODS: Mapping[str, KnownMethod] = {
         "Last | isotropic",
         "curvature of the last layer; every other layer whole and without curvature",
     ),
+    "sparse-kfac-last-layer": KnownMethod(
+        "Sparse-KFAC | last layer",
+        Style("#0072b2", "^"),
+        "KFAC | last",
+    ),
+    "bayesify": KnownMethod("bayesify", Style("#882255", "D")),
+    "point": KnownMethod("MAP, calibrated", Style("#d55e00", "o", (4.5, 1.8))),
     "magnitude": KnownMethod(
         "Largest weights", meaning="single weights of the largest magnitude"
     ),

@@ -68,6 +68,8 @@ class Comparison(Record):
             for row in report.score_rows(self)
         ]
         lines = [*report.verdict(self), *list_sides(self), *self.results.get("notes", ())]
+        if "choice" in self.results:
+            lines.append(f"Chosen on held-out rows: {self.results['choice']['verdict']}")
         return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
 
 
@@ -269,6 +271,10 @@ def _describe(
     }
     if posterior.calibration is not None:
         results["data"]["validation"] = posterior.calibration.examples
+    choices = [p.choice for p in posteriors.values() if p.choice is not None]
+    if choices:
+        # Of several the primary one's, else the first.
+        results["choice"] = (posterior.choice or choices[0]).describe()
     curve = posterior.precision_curve()
     return results if curve is None else {**results, "precision_curve": curve}
 

@@ -33,7 +33,8 @@ def name_posterior(posterior: Posterior, beside: Sequence[Posterior]) -> str:
         head = "head" if curved == [LAST_LAYER_ORIGIN] else "-".join(curved)
         return f"{head or method}-{_ISOTROPIC}"
     if method == _UNNAMED:
-        return origin.selector
+        # Of a union the selectors that chose it: "sparse-kfac-last-layer".
+        return "-".join(part.selector for part in origin.parts())
     alone = sum(other.method == method for other in beside) == 1
     return method if alone else f"{method}-{origin.selector}"
 
@@ -55,7 +56,9 @@ def label_posterior(posterior: Posterior) -> str:
             labels.append(f"{_ISOTROPIC} {rest}")
         return " | ".join(labels)
     family = None if method == _UNNAMED else method
-    return _label_curved(origin, structure, family)
+    first, *others = origin.parts()
+    labels = [_label_curved(first, structure, family)]
+    return " | ".join(labels + [_label_selector(x.selector, within=True) for x in others])
 
 
 def _list_parts(origin: Origin) -> list[tuple[Origin, str | None]]:

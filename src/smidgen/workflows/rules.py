@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -107,10 +108,8 @@ def _make_strange(predictive: Predictive, rate: float) -> StrangeRule | None:
         if score in list_scores(predictive):
             values = uncertainty(predictive, score)
             if (values != values[0]).any():
-                return _try(
-                    "to call rows strange",
-                    lambda: strange(predictive, rate=rate, score=score),  # noqa: B023
-                )
+                make = partial(strange, predictive, rate=rate, score=score)
+                return _try("to call rows strange", make)
     warn(
         "there is no rule to call rows strange: the posterior is as certain of every row. "
         "Give it stochastic weights, or measure a FeatureDistance."

@@ -17,9 +17,14 @@ from smidgen.fit.calibration.calibrate import calibrate
 from smidgen.integrations.huggingface import load_classifier, make_text_loader
 from smidgen.integrations.text import TextTable
 from smidgen.outputs.problem import Problem
-from smidgen.posterior.laplace import LaplacePosterior
+from smidgen.posterior.base import Posterior
+from smidgen.posterior.choice import Choice
 from smidgen.runtime.record import Record
+from smidgen.workflows.bayesify.one_call import bayesify
+from smidgen.workflows.bayesify.settings import BayesifySettings
 from smidgen.workflows.compare import describe_subset
+from smidgen.workflows.decisions.score import add_decisions, find_rows
+from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.method import (
     predict_point,
     predict_posterior,
@@ -30,6 +35,8 @@ from smidgen.workflows.method import (
 
 Say = Callable[[str], None]
 """Takes the description of each step as it begins."""
+# What the one call keeps, as a method of the record; and the smaller size that it tries.
+_KEPT, _SMALLER = "bayesify", 3.0
 TextLoader = DataLoader[dict[str, Tensor]]
 
 
@@ -112,16 +119,38 @@ def run_task(
         posteriors[name] = calibrate(
             posterior, problem, loaders.validation, progress=progress
         )
+    kept, choice = _bayesify(problem, loaders, settings, say, progress)
     say("Evaluating on test texts" + (" and shifted ones" if loaders.shifted else ""))
     results = {
-        **_evaluate(problem, posteriors, loaders, task, progress),
+        **_evaluate(problem, {**posteriors, _KEPT: kept}, loaders, task, progress),
+        "primary": _KEPT,
+        "choice": choice.describe(),
         "subset": describe_subset(tuned.model, subsets["sparse-kfac"]),
+        "precision_curve": posteriors["sparse-kfac"].precision_curve(),
         "finetuning": [asdict(epoch) for epoch in tuned.history],
     }
     chosen = posteriors["sparse-kfac"]
     curvature = {"structure": chosen.structure, "approximation": chosen.approximation}
     configuration = {"title": task.title, **config, **asdict(settings), **curvature}
     return Record(kind, configuration, results, seed=settings.seed)
+
+
+def _bayesify(
+    problem: Problem, loaders: _Loaders, settings: TaskSettings, say: Say, progress: bool
+) -> tuple[Posterior, Choice]:
+    """Let the one call choose, and say what it kept."""
+    say("Trying several, to keep the cheapest that is not clearly worse than the best")
+    kept = bayesify(
+        problem,
+        loaders.train,
+        loaders.validation,
+        settings=BayesifySettings(percents=(_SMALLER, settings.percent)),
+        seed=settings.seed,
+        progress=progress,
+    )
+    assert kept.choice is not None
+    say(kept.choice.verdict())
+    return kept, kept.choice
 
 
 def _loaders(
@@ -148,19 +177,24 @@ def _loaders(
 
 def _evaluate(
     problem: Problem,
-    posteriors: Mapping[str, LaplacePosterior],
+    posteriors: Mapping[str, Posterior],
     loaders: _Loaders,
     task: TextTask,
     progress: bool,
 ) -> dict[str, Any]:
     """Score the baselines and the posteriors on the test texts."""
-    chosen = posteriors["sparse-kfac"]
-    assert chosen.calibration is not None
-    problem = problem.with_likelihood(chosen.likelihood)
+    kept = posteriors[_KEPT]
+    assert kept.calibration is not None
+    assert kept.choice is not None
+    # What the one call gave is said in its name.
+    labels = {_KEPT: f"{_KEPT}: {kept.choice.kept_candidate.label}"}
+    problem = problem.with_likelihood(kept.likelihood)
     test = read_examples(problem, loaders.test, progress=progress)
-    methods, targets = predict_point(problem.likelihood, test, chosen.calibration.map_scale)
+    methods, targets = predict_point(problem.likelihood, test, kept.calibration.map_scale)
     methods += [
-        predict_posterior(name, posterior, problem, test, progress=progress)
+        predict_posterior(
+            name, posterior, problem, test, label=labels.get(name), progress=progress
+        )
         for name, posterior in posteriors.items()
     ]
     methods = predict_shifted(
@@ -170,8 +204,14 @@ def _evaluate(
     disagreement = task.disagreement and [task.disagreement[i] for i in order]
     sizes = {name: len(getattr(task, name)) for name in ("train", "validation", "test")}
     shifted = {name: len(table) for name, table in task.shifted.items()}
+    results = score_methods(methods, targets, disagreement=disagreement)
+    settings = CompareSettings(
+        texts=task.test.take(order).join_pairs(),
+        row_numbers=order,
+        class_names=task.train.label_names,
+    )
+    rows = find_rows(settings, problem.model, test, methods[0].predictive)
     return {
-        **score_methods(methods, targets, disagreement=disagreement),
-        "precision_curve": chosen.precision_curve(),
+        **add_decisions(results, methods, rows, settings, _KEPT),
         "data": {**sizes, **shifted},
     }

@@ -4,9 +4,13 @@ from itertools import product
 
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, binomtest
 
-from smidgen.outputs.chance import expected_gap
+from smidgen.outputs.chance import (
+    binomial_interval,
+    binomial_upper_bound,
+    expected_gap,
+)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
@@ -33,3 +37,18 @@ def test_what_is_certain_has_no_gap():
     # In fp32 a probability may exceed one by rounding.
     assert expected_gap(torch.tensor([1.0 + 1e-7])) == 0
     assert expected_gap(torch.empty(0)) == 0
+
+
+@pytest.mark.parametrize(("count", "rows"), [(0, 5), (3, 40), (39, 40), (40, 40)])
+def test_the_upper_bound_is_where_so_few_become_unlikely(count, rows):
+    bound = binomial_upper_bound(count, rows, 0.9)
+    if count == rows:
+        assert bound == 1
+    else:
+        assert binom.cdf(count, rows, bound) == pytest.approx(0.1, rel=1e-9)
+
+
+def test_the_interval_is_that_of_scipy():
+    for count in (0, 7, 30):
+        expected = binomtest(count, 30).proportion_ci(0.95, method="exact")
+        assert binomial_interval(count, 30) == pytest.approx((expected.low, expected.high))

@@ -20,8 +20,8 @@ from smidgen.curvature.dry_run import ActivationTrace, dry_run
 from smidgen.curvature.operators import STRUCTURES
 from smidgen.errors import ArgumentError, ResourceError, StructureError
 from smidgen.planning.settings import PlanSettings
-from smidgen.posterior.cost.model import Setting
 from smidgen.posterior.cost.laplace import LAPLACE_COSTS
+from smidgen.posterior.cost.model import Setting
 from smidgen.posterior.swag import COVARIANCE_KINDS
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.weights.blocks import find_blocks

@@ -210,7 +210,15 @@ def test_a_comparison_holds_every_difference_and_what_chance_gives(beside):
     scores = {gap["score"] for gap in record.results["differences"]}
     classes = kind != "gaussian"
     wanted = {"nll", "detection.far", *["squared_calibration"] * classes}
-    assert scores == wanted
+    decisions = {"automation", "risk_coverage"} if classes else set()
+    weights = ["mutual_information", "logit_variance"]
+    answers = {"categorical": ["confidence", "entropy"], "bernoulli": ["entropy"]}.get(
+        kind, []
+    )
+    finds = {"error_detection": [*answers, *weights] if classes else []}
+    finds["detection.far"] = [*(answers or ["entropy"]), *weights]
+    by_score = {f"{what}.{score}" for what, scores in finds.items() for score in scores}
+    assert scores == wanted | decisions | by_score
     assert ("(by chance)" in str(record)) is classes
     for row in record.results["methods"] if classes else ():
         assert 0 < row["scores"]["ece_equal_mass"]["floor"] < 0.5

@@ -22,6 +22,7 @@ def made():
         "body": smidgen.select.named(model, ["0.*"]),
         "single": smidgen.select.choose("magnitude", model, size=0.2),
     }
+    subsets["union"] = subsets["some"] | subsets["head"]
     bare = {
         name: smidgen.fit.isotropic(problem, subset) for name, subset in subsets.items()
     }
@@ -96,3 +97,15 @@ def test_a_comparison_tells_curvature_from_none(made):
         "isotropic-2": "Isotropic, all layers",
         "head-isotropic": "Last layer | isotropic body",
     }
+
+
+def test_a_union_is_named_by_all_who_chose_it(made):
+    _, curved = made
+    wanted = ("sparse-kfac-last-layer", "Sparse-KFAC | last layer")
+    assert named(curved("union")) == wanted
+
+
+def test_a_point_estimate_is_named_as_one():
+    problem, batches = make_problem("classes")
+    posterior = smidgen.fit.point(problem, batches, progress=False)
+    assert named(posterior) == ("point", "MAP, calibrated")

@@ -33,6 +33,15 @@ _LEAST = 1e-300
 _FINALISTS = 4
 
 
+def sum_at_places(covariances: Sequence[Tensor], candidates: Sequence[Places]) -> Tensor:
+    """Add covariances of all labels up, (P, N, K, K) each, at the places of each candidate."""
+    places = torch.tensor(candidates)  # (candidates, labels)
+    return sum(
+        (c[at].double() for c, at in zip(covariances, places.T, strict=True)),
+        start=torch.zeros((), dtype=torch.float64),
+    )
+
+
 class GridSearch:
     """Finds the best place of each label, from that of a precision common to all.
 
@@ -61,6 +70,7 @@ class GridSearch:
         self.sizes = torch.stack(sizes)  # (labels, P)
         self.scales = torch.tensor(scales, dtype=torch.float64)
         self.known: dict[Places, float] = {}
+        self.known_scales: dict[Places, float] = {}
 
     def run(self) -> tuple[Places, Tensor, Tensor]:
         """Search, and return the best places with their scale and NLL."""
@@ -122,6 +132,7 @@ class GridSearch:
             if self.jointly:
                 scales, nlls = self.objective.best(covariance, near=self._guess(some))
                 nlls = nlls + self.objective.penalty(scales)
+                self.known_scales.update(zip(some, scales.tolist(), strict=True))
             else:
                 nlls = self.objective.nll(covariance)
             scores = (nlls + self._prior(some)).tolist()
@@ -136,11 +147,7 @@ class GridSearch:
         return torch.full_like(nlls, self.objective.own_scale), nlls
 
     def _covariance(self, candidates: list[Places]) -> Tensor:
-        places = torch.tensor(candidates)  # (candidates, labels)
-        return sum(
-            (c[at].double() for c, at in zip(self.covariances, places.T, strict=True)),
-            start=torch.zeros((), dtype=torch.float64),
-        )
+        return sum_at_places(self.covariances, candidates)
 
     def _prior(self, candidates: list[Places]) -> Tensor:
         return self.penalty[torch.tensor(candidates)].sum(-1)

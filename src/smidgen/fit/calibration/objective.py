@@ -74,6 +74,19 @@ class Objective:
             covariance, lambda curve, count: curve(_repeat(scale, count))
         )
 
+    def nll_at(self, covariance: Tensor, scales: Tensor) -> Tensor:
+        """Compute the mean NLL under each covariance at a scale of its own, (P,)."""
+        if isinstance(self.likelihood, Gaussian):
+            return self._gaussian(self._unit_variances(covariance), scales)
+        left = scales
+
+        def score(curve: NllCurve, count: int) -> Tensor:
+            nonlocal left
+            some, left = left[:count], left[count:]
+            return curve(some)
+
+        return self._by_pieces(covariance, score)
+
     def penalty(self, scales: Tensor) -> Tensor:
         """What the prior adds to the mean NLL at each scale, (P,): of a noise, nothing."""
         if isinstance(self.likelihood, Gaussian):

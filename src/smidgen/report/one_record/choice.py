@@ -40,7 +40,7 @@ def _tabulate_candidates(candidates: list[Mapping[str, Any]]) -> Table:
     signed = partial(format_signed, places=4)
     columns = (
         Column("choice.nll", "NLL, held-out", "↓", format_nll),
-        Column("choice.difference", f"Against {first['label'].lower()}", "↓", signed),
+        Column("choice.difference", "Against the first", "↓", signed),
         Column("choice.floats", "Floats stored", "↓", format_count),
         Column("choice.relative_seconds", "Time / forward", "↓", format_ratio),
     )

@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT = 360.0, 300.0
 _MISSED = "#d55e00"
 
 
-def draw_intervals(
+def draw_against_truth(
     outputs: Sequence[Mapping[str, Any]], style: Style
 ) -> list[tuple[str, Markup]]:
     """Draw each interval over its true value, a figure for each output, by its name."""

@@ -20,7 +20,7 @@ from smidgen.report.one_record.tables import Column, Row, TableCell, make_cell
 from smidgen.report.one_record.verdict import find_side
 from smidgen.runtime.record import Record
 
-LONGEST_TEXT = 240
+LONGEST_SHOWN = 240
 _LONGEST_NAME = 60
 SCORE_NAMES = {
     "confidence": "confidence",
@@ -31,6 +31,16 @@ SCORE_NAMES = {
     "energy": "energy of the logits",
 }
 """What each score of uncertainty is called; an unknown one is called by its key."""
+
+
+_SAME_RULES = (
+    Column("same_rules.abstain.answered", "Answered", "↑", format_percent),
+    Column("same_rules.abstain.error", "Wrong among them", "", format_percent),
+    Column("same_rules.sets.covered", "Sets with the truth", "", format_percent),
+    Column("same_rules.sets.size", "Classes in a set", "↓", format_significant),
+    Column("same_rules.intervals.covered", "Intervals with the truth", "", format_percent),
+    Column("same_rules.intervals.width", "Mean width", "↓", format_significant),
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +77,7 @@ def tabulate_automation(record: Record) -> Table | None:
         )
         for error in errors
     ]
-    accuracy = Column("accuracy", "Accuracy if all are answered", "↑", format_percent)
-    least = Column("automation.threshold", "Least confidence", "", format_rate)
+    least = Column("automation.threshold", "Confidence needed", "", _format_threshold)
     first = next(iter(errors))
     rows = []
     for method in methods:
@@ -77,19 +86,15 @@ def tabulate_automation(record: Record) -> Table | None:
             for column, error in zip(shares, errors, strict=True)
         ]
         chosen = fields.read_automation(method, first) or {}
-        everything = (fields.read_score(method, "accuracy") or {}).get("value")
-        cells += [
-            make_cell(least, chosen.get("threshold")),
-            make_cell(accuracy, everything),
-        ]
+        cells.append(make_cell(least, chosen.get("threshold")))
         rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))
-    return Table((*shares, least, accuracy), rows)
+    return Table((*shares, least), rows)
 
 
 def tabulate_classes(record: Record) -> Table | None:
     """Make the table of the classes: how often each is right, and how much is automated."""
     primary = fields.find_primary(record)
-    contenders = [m for m in fields.list_contenders(record) if m.get("by_class")]
+    contenders = [m for m in fields.list_compared(record) if m.get("by_class")]
     if primary is None or not primary.get("by_class"):
         return None
     columns = [
@@ -121,7 +126,8 @@ def tabulate_intervals(record: Record) -> Table | None:
     methods = [m for m in fields.list_methods(record) if m.get("intervals")]
     if not methods:
         return None
-    levels = [entry["coverage"] for entry in methods[0]["intervals"]]
+    # The widest come first: they are what people give.
+    levels = sorted((e["coverage"] for e in methods[0]["intervals"]), reverse=True)
     columns = [
         Column(
             f"intervals.{level:g}",
@@ -134,7 +140,8 @@ def tabulate_intervals(record: Record) -> Table | None:
     rows = []
     for method in methods:
         cells = []
-        for column, entry in zip(columns, method["intervals"], strict=True):
+        entries = {entry["coverage"]: entry for entry in method["intervals"]}
+        for column, entry in zip(columns, map(entries.__getitem__, levels), strict=True):
             width = TableCell(
                 f"{column.score}.width",
                 f"width {format_significant(entry['width']['value'])}",
@@ -145,11 +152,29 @@ def tabulate_intervals(record: Record) -> Table | None:
     return Table(tuple(columns), rows)
 
 
+def tabulate_same_rules(record: Record) -> Table | None:
+    """Make the table of what rules of the same kind do with each method."""
+    methods = [m for m in fields.list_compared(record) if m.get("same_rules")]
+    known = {rule for method in methods for rule in method["same_rules"]}
+    columns = [c for c in _SAME_RULES if c.score.split(".")[1] in known]
+    if len(methods) < 2 or not columns:
+        return None
+    rows = []
+    for method in methods:
+        cells = []
+        for column in columns:
+            _, rule, measure = column.score.split(".")
+            estimate = (method["same_rules"].get(rule) or {}).get(measure)
+            cells.append(make_cell(column, estimate))
+        rows.append(Row(method["name"], fields.read_label(method), tuple(cells)))
+    return Table(tuple(columns), rows)
+
+
 def tabulate_scores(record: Record) -> Table | None:
     """Make the table of what each score of uncertainty finds: errors, and shifted data."""
     methods = [
         m
-        for m in fields.list_contenders(record)
+        for m in fields.list_compared(record)
         if m.get("error_detection") or m.get("score_detection")
     ]
     shifts = dict.fromkeys(name for m in methods for name in m.get("score_detection") or ())
@@ -201,13 +226,19 @@ def list_examples(record: Record, part: str) -> list[ExampleRow]:
     return [
         ExampleRow(
             number=format_count(entry["row"]),
-            text=shorten_text(str(entry.get("text") or ""), LONGEST_TEXT),
+            text=shorten_text(str(entry.get("text") or ""), LONGEST_SHOWN),
             label=_format_answer(entry["label"]),
             answer=_format_answer(entry["answer"]),
             score=_format_score(entry, part),
         )
         for entry in entries
     ]
+
+
+def _format_threshold(value: float) -> str:
+    """Write a confidence that is not quite 1 as such."""
+    text = format_rate(value)
+    return f"> {format_rate(0.999)}" if value < 1 and text == format_rate(1.0) else text
 
 
 def _format_answer(value: Any) -> str:

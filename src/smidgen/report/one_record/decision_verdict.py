@@ -46,6 +46,8 @@ def _advise_answers(record: Record, method: MethodFields) -> str | None:
             "accuracy"
         )
     beside = "; " + ", ".join(f"{name} {text}" for name, text in others.items())
+    if list(others.values()) == [format_share(share["value"])]:
+        beside = f", and {next(iter(others))} as much"
     interval = ""
     if fields.has_bounds(share):
         ends = f"{format_share(share['low'])} to {format_share(share['high'])}"
@@ -82,18 +84,19 @@ def _judge_automation(record: Record, method: MethodFields) -> str:
     if set(sides.values()) == {HIGHER}:
         than = "either" if len(sides) > 1 else next(iter(sides))
         return f"{ours} automates clearly more than {than}."
-    enough = [name for name, side in sides.items() if side == ALIKE][-1]
+    # The plain model comes first: what it does as well needs no rescaling either.
+    enough = next(name for name, side in sides.items() if side == ALIKE)
     more = [name for name, side in sides.items() if side == HIGHER]
     if more:
         return (
             f"{ours} automates clearly more than {more[0]}, but no more that can be told "
-            f"than {enough}, which is enough."
+            f"than {enough}: for this, that is enough."
         )
-    return f"{ours} adds nothing here that can be told: {enough} is enough."
+    return f"{ours} automates no more that can be told: for this, {enough} is enough."
 
 
 def _advise_intervals(record: Record, method: MethodFields) -> str | None:
-    entry = find_interval(method)
+    entry = find_widest_intervals(method)
     if entry is None:
         return None
     goal, covered = entry["coverage"], entry["covered"]
@@ -108,7 +111,7 @@ def _advise_intervals(record: Record, method: MethodFields) -> str | None:
     others = [
         f"{name} {_describe_interval(other)}"
         for key, name in names.items()
-        if (other := find_interval(fields.find_method(record, key)))
+        if (other := find_widest_intervals(fields.find_method(record, key)))
     ]
     beside = f" Beside it: {'; '.join(others)}." if others else ""
     return (
@@ -117,7 +120,7 @@ def _advise_intervals(record: Record, method: MethodFields) -> str | None:
     )
 
 
-def find_interval(method: MethodFields | None) -> Mapping[str, Any] | None:
+def find_widest_intervals(method: MethodFields | None) -> Mapping[str, Any] | None:
     """Find the intervals of the largest coverage that a method has."""
     entries = (method or {}).get("intervals") or ()
     return max(entries, key=lambda entry: entry["coverage"], default=None)
@@ -164,7 +167,8 @@ def _advise_rules(record: Record) -> str | None:
         )
     strange = rules.get("strange")
     if strange:
-        part = f"{format_percent(strange['flagged']['value'])} are flagged as strange"
+        share = format_percent(strange["flagged"]["value"])
+        part = f"{share} of the test rows are flagged as strange"
         if strange.get("rate") is not None:
             part += f" (false alarms, {format_share(strange['rate'])} expected)"
         parts.append(part)

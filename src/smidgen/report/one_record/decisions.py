@@ -9,18 +9,17 @@ from smidgen.report import fields
 from smidgen.report.drawing.palette import Styles
 from smidgen.report.formats import format_percent, format_share, format_significant
 from smidgen.report.one_record.choice import describe_choice
-from smidgen.report.one_record.decision_figures import draw_intervals
+from smidgen.report.one_record.decision_figures import draw_against_truth
 from smidgen.report.one_record.decision_tables import (
     SCORE_NAMES,
     list_examples,
     tabulate_automation,
     tabulate_classes,
     tabulate_intervals,
+    tabulate_same_rules,
     tabulate_scores,
 )
 from smidgen.runtime.record import Record
-
-Point = tuple[float, float]
 
 
 def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
@@ -36,6 +35,7 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
         "automation": tabulate_automation(record),
         "multilabel": bool(part.get("multilabel")),
         "rules": _list_rules(part.get("rules") or {}),
+        "same_rules": tabulate_same_rules(record),
         "classes": tabulate_classes(record),
         "classes_left_out": part.get("classes_left_out") or 0,
         **examples,
@@ -48,14 +48,14 @@ def describe_decisions(record: Record, styles: Styles) -> dict[str, Any]:
     }
 
 
-def mark_chosen(record: Record) -> dict[str, Point]:
+def mark_chosen(record: Record) -> dict[str, tuple[float, float]]:
     """Find the point of each method's risk–coverage curve up to which it may answer."""
     max_error = fields.read_max_error(record)
     if max_error is None:
         return {}
     shares = {
         method["name"]: fields.read_automation(method, max_error)
-        for method in fields.list_contenders(record)
+        for method in fields.list_compared(record)
     }
     return {
         name: (share["value"], share["error"])
@@ -79,7 +79,7 @@ def _draw_truth(
         "coverage": truth["coverage"],
         "by_rule": bool(truth.get("by_rule")),
         "rows": len(truth["outputs"][0]["truth"]),
-        "figures": draw_intervals(truth["outputs"], styles[primary["name"]]),
+        "figures": draw_against_truth(truth["outputs"], styles[primary["name"]]),
     }
 
 
@@ -104,7 +104,7 @@ def _list_rules(rules: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _describe_abstain(rule: Mapping[str, Any]) -> tuple[str, str]:
     asked, wrong = rule.get("max_error"), _format_estimate(rule.get("error"))
-    promise = "" if asked is None else f"At most {format_share(asked)} wrong"
+    promise = "" if asked is None else f"at most {format_share(asked)} wrong"
     done = f"It answers {_format_estimate(rule['answered'])} of the test rows"
     return promise, f"{done}, {wrong} of those wrongly" if wrong else done
 
@@ -114,20 +114,20 @@ def _describe_sets(rule: Mapping[str, Any]) -> tuple[str, str]:
     done += f"; they have {rule['size']['value']:.2f} classes on average"
     if rule.get("single") is not None:
         done += f", and {format_percent(rule['single'])} of them have just one"
-    return f"The truth in {format_share(rule['coverage'])} of the sets", done
+    return f"the truth in {format_share(rule['coverage'])} of the sets", done
 
 
 def _describe_intervals(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"The intervals hold {_format_estimate(rule['covered'])}"
     done += f"; their mean width is {format_significant(rule['width']['value'])}"
-    return f"The truth in {format_share(rule['coverage'])} of the intervals", done
+    return f"the truth in {format_share(rule['coverage'])} of the intervals", done
 
 
 def _describe_strange(rule: Mapping[str, Any]) -> tuple[str, str]:
     done = f"It flags {_format_estimate(rule['flagged'])} of the test rows"
     for name, flagged in (rule.get("shifted") or {}).items():
         done += f"; {_format_estimate(flagged)} of {name}"
-    return f"At most {format_share(rule['rate'])} false alarms", done
+    return f"at most {format_share(rule['rate'])} false alarms", done
 
 
 def _format_estimate(estimate: fields.Estimate | None) -> str:

@@ -77,7 +77,7 @@ def _render(record: Record) -> str:
     template = environment().get_template("page.html.j2")
     styles = assign_styles([method["name"] for method in fields.list_methods(record)])
     # What may be automated has a table of its own.
-    columns = [c for c in tables.list_columns(record) if c is not tables.AUTOMATION]
+    columns = [c for c in tables.list_columns(record) if c.score != "automation"]
     return template.render(
         record=record,
         title=record.config.get("title")

@@ -19,6 +19,7 @@ from smidgen.report.formats import (
     format_share,
     format_significant,
 )
+from smidgen.report.wording import name_side
 from smidgen.runtime.record import Record
 
 
@@ -49,7 +50,7 @@ class TableCell:
     best: bool = False
     count: TableCell | None = None  # a count that is shown beneath it
     floor: TableCell | None = None  # what chance alone gives
-    side: str = ""  # of the same score of the plain model, by the paired difference
+    side: str = ""  # of a baseline's number, by the paired difference
 
     @property
     def plain_text(self) -> str:
@@ -111,7 +112,12 @@ def list_columns(record: Record) -> tuple[Column, ...]:
     """List the columns of the main table, those that a method has a number for."""
     columns = RAMP_COLUMNS if fields.read_part(record, "ramp") else COLUMNS
     methods = fields.list_methods(record)
-    return tuple(c for c in columns if any(_read(m, c) is not None for m in methods))
+    shown = (c for c in columns if any(_read(m, c) is not None for m in methods))
+    max_error = fields.read_max_error(record)
+    if max_error is None:
+        return tuple(shown)
+    heading = f"Automated at {format_share(1 - max_error)} accuracy"
+    return tuple(replace(c, heading=heading) if c is AUTOMATION else c for c in shown)
 
 
 def score_rows(record: Record, columns: Sequence[Column] | None = None) -> list[Row]:
@@ -179,9 +185,15 @@ def area_rows(record: Record) -> list[Row]:
     """Make the table of areas under the risk–coverage curves."""
     column = Column("risk_coverage.area", "Area", "↓", format_nll)
     return [
-        Row(name, label, (make_cell(column, curve.get("area")),))
+        Row(name, label, (_judge_area(record, name, make_cell(column, curve.get("area"))),))
         for name, label, curve in _list_parts(record, "risk_coverage")
     ]
+
+
+def _judge_area(record: Record, method: str, cell: TableCell) -> TableCell:
+    """Say on which side of temperature scaling an area lies, if that was measured."""
+    gap = fields.read_difference(record, method, fields.TEMPERATURE, "risk_coverage")
+    return replace(cell, side=name_side(gap["low"], gap["high"])) if gap else cell
 
 
 def _list_parts(record: Record, part: str) -> list[tuple[str, str, Any]]:
@@ -196,7 +208,7 @@ def _read(method: MethodFields, column: Column) -> Estimate | float | None:
     """Read what a method has for a column: a score, or a cost beside the scores."""
     if column in SCORES:
         return fields.read_score(method, column.score)
-    if column is AUTOMATION:
+    if column.score == AUTOMATION.score:
         return next(iter(method.get("automation") or ()), None)
     cost: float | None = method.get(column.score)
     return cost

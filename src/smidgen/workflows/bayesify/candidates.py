@@ -85,10 +85,8 @@ def list_contenders(
     last: Subset | None,
     settings: BayesifySettings,
 ) -> Field:
-    """List what can be tried, the cheapest first, and the subsets that it takes.
-
-    `whole` are all layers that can be treated, and `last` those of them that make the outputs.
-    """
+    """List what can be tried, the cheapest first, and the subsets that it takes."""
+    # `whole` are all layers that can be treated, `last` those of them that make the outputs.
     wanted = settings.candidates
     contenders = [Contender(TEMPERATURE, label_temperature(problem.likelihood))]
     subsets: dict[Source, Subset] = {}
@@ -111,8 +109,8 @@ def list_contenders(
         contenders.append(Contender("head-isotropic", label, top, ISOTROPIC_SOURCE))
     if "sparse-kfac" in wanted and has_body:
         blocks = _choose_sizes(problem.model, whole, last, settings.percents)
-        subsets |= blocks
-        for percent in blocks:
+        for percent, subset in blocks.items():
+            subsets[percent] = subset
             label = f"Sparse-KFAC {percent:g} %" + (" | last layer" if top else "")
             contenders.append(Contender(f"sparse-kfac-{percent:g}", label, top, percent))
     return Field(tuple(contenders), subsets).without({})

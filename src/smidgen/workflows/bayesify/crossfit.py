@@ -15,12 +15,9 @@ from torch import Tensor
 
 import smidgen.evaluate as evaluate
 from smidgen.errors import DataError
+from smidgen.fit.calibration.folds import Folds, choose_in_folds
 from smidgen.fit.calibration.objective import Objective
-from smidgen.fit.calibration.precision import (
-    ScaledPrecisions,
-    score_precisions,
-    search_precisions,
-)
+from smidgen.fit.calibration.precision import ScaledPrecisions
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.links import Link
 from smidgen.outputs.predictive import Predictive
@@ -28,6 +25,8 @@ from smidgen.posterior.variance_table import VarianceTable
 from smidgen.workflows.bayesify.settings import LEAST_ROWS
 from smidgen.workflows.method import predict_from_outputs
 
+STRIDE = 2
+"""Of the grid of precisions every second is tried in the folds: two to a decade."""
 LabelledSums = Mapping[Hashable, Sequence[Hashable]]
 """The sums of the table that share a precision, by its label."""
 
@@ -47,14 +46,11 @@ def split_rows(rows: int, folds: int, seed: int) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class CrossFitter:
-    """Scores candidates in the same folds; `objectives` are those of all rows but a fold's."""
+    """Scores candidates on the rows of one table, in the same folds."""
 
     likelihood: Likelihood
     table: VarianceTable
-    link: Link
-    folds: Sequence[Tensor]
-    others: Sequence[Tensor]
-    objectives: Sequence[Objective]
+    folds: Folds
 
     @classmethod
     def make(
@@ -62,36 +58,37 @@ class CrossFitter:
         likelihood: Likelihood,
         table: VarianceTable,
         link: Link,
-        folds: Sequence[Tensor],
+        rows: Sequence[Tensor],
     ) -> CrossFitter:
-        """Prepare the folds of a table."""
-        rows = torch.arange(len(table.outputs))
-        others = [rows[~torch.isin(rows, fold)] for fold in folds]
-        objectives = [make_objective(likelihood, table.take(r), link) for r in others]
-        return cls(likelihood, table, link, folds, others, objectives)
+        """Prepare the folds of a table, by their row numbers."""
+        every = torch.arange(len(table.outputs))
+        plain = replace(table, covariance={})
+        objectives = [
+            [make_objective(likelihood, plain.take(some), link) for some in taken]
+            for taken in (rows, [every[~torch.isin(every, fold)] for fold in rows])
+        ]
+        everything = make_objective(likelihood, plain, link)
+        return cls(likelihood, table, Folds(rows, everything, *objectives))
 
     def score_point(self) -> Tensor:
         """Score the model with its temperature or noise, (N,)."""
         nll = torch.empty(len(self.table.outputs), dtype=torch.float64)
-        for fold, objective in zip(self.folds, self.objectives, strict=True):
+        for rows, objective in zip(self.folds.rows, self.folds.outside, strict=True):
             scale = float(objective.best(None)[0])
-            outputs = self.table.outputs[fold]
+            outputs = self.table.outputs[rows]
             predictive = predict_from_outputs(self.likelihood, outputs, scale)
-            nll[fold] = evaluate.nll(predictive, self.table.targets[fold])
+            nll[rows] = evaluate.nll(predictive, self.table.targets[rows])
         return nll
 
     def score(self, sums: LabelledSums, known: Tensor) -> Tensor:
         """Score a candidate by some sums of the table, at the `known` precisions of it: (N,)."""
         nll = torch.empty(len(self.table.outputs), dtype=torch.float64)
-        table = join_labels(self.table, sums, known)
-        for fold, rest, objective in zip(
-            self.folds, self.others, self.objectives, strict=True
-        ):
-            seen, held = table.take(rest), table.take(fold)
-            curve = score_precisions(objective, seen, seen.covariance)
-            choice = search_precisions(objective, seen, curve)
-            predictive = predict_rows(self.likelihood, held, choice, objective)
-            nll[fold] = evaluate.nll(predictive, held.targets)
+        table = join_labels(self.table, sums, known[::STRIDE])
+        choices = choose_in_folds(table, self.folds)
+        for rows, choice in zip(self.folds.rows, choices, strict=True):
+            held = table.take(rows)
+            predictive = predict_rows(self.likelihood, held, choice, self.folds.everything)
+            nll[rows] = evaluate.nll(predictive, held.targets)
         return nll
 
 
@@ -109,7 +106,7 @@ def make_objective(likelihood: Likelihood, table: VarianceTable, link: Link) -> 
 
 def join_labels(table: VarianceTable, sums: LabelledSums, known: Tensor) -> VarianceTable:
     """Make the table of one candidate: its labels, at the precisions it can tell."""
-    places = torch.searchsorted(table.precisions, known)
+    places = torch.searchsorted(table.precisions, known.contiguous())
     covariance = {}
     for label, keys in sums.items():
         first, *others = (table.covariance[key][places] for key in keys)

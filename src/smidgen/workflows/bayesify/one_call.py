@@ -1,8 +1,8 @@
 """`bayesify`: from a trained model to a calibrated posterior, and an account of the choice.
 
-Candidates are tried in the order of cost: temperature scaling, all layers without curvature,
-the last layer, that with all others without curvature, and Sparse-KFAC with the last layer at
-a few sizes. One pass over the training data fits them all; one over the held-out data makes
+Candidates are tried in the order of cost, that of fitting and storing them: temperature
+scaling, all layers without curvature, the last layer, that with all others without curvature,
+and Sparse-KFAC with the last layer at a few sizes. One pass over the training data fits them all; one over the held-out data makes
 the variance table, from which every candidate is calibrated and scored in folds. The cheapest
 that is not clearly worse than the best is kept, and calibrated on all held-out rows.
 """
@@ -29,11 +29,12 @@ from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.choice import Choice, TriedCandidate
+from smidgen.posterior.choice import Choice, LeftOutCandidate, TriedCandidate
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.point import PointPosterior
 from smidgen.posterior.variance_table import VarianceTable
 from smidgen.runtime.guard import fingerprint, preserve_random_state
+from smidgen.runtime.processes.sharded_rows import refuse_shard
 from smidgen.runtime.progress import track
 from smidgen.types import Batch
 from smidgen.weights.affine import Coverage, coverage
@@ -93,6 +94,7 @@ def bayesify(
     settings = fill_settings(settings, BayesifySettings)
     for batches in (train, validation):
         check_batches(batches)
+    refuse_shard(validation)
     # Around the loaders too, which may draw from torch's own generator.
     with preserve_random_state(as_problem(model).model):
         work = _prepare(as_problem(model), train, validation, settings)
@@ -122,7 +124,7 @@ def bayesify(
         costs = time_predictions(
             {each.contender.name: each.posterior for each in fitted}, problem, work.first
         )
-    choice = _account(work.field, fitted, nlls, costs, kept, len(fitter.folds))
+    choice = _account(work.field, fitted, nlls, costs, kept, len(fitter.folds.rows))
     posterior: Posterior
     if kept == TEMPERATURE:
         posterior = _calibrate_point(problem, table, rows)
@@ -156,7 +158,8 @@ def _prepare(
     settled.require_labels(first, "validation")
     whole = fit_whole(settled, first)
     if isinstance(whole, str):
-        field = list_contenders(settled, None, None, settings)
+        nothing = LeftOutCandidate("others", "All other candidates", whole)
+        field = replace(list_contenders(settled, None, None, settings), left_out=(nothing,))
         return _Work(settled, held_out, first, None, coverage(problem.model), field)
     covered = see_output_layers(settled, first)
     last = restrict_last(covered, whole.subset)

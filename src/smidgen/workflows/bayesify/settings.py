@@ -12,7 +12,7 @@ CandidateKind = Literal[
 ]
 """Temperature scaling; all layers without curvature; the last layer; that with all others
 without curvature; a part of every layer, and the last layer whole. In the order of cost."""
-KINDS: tuple[CandidateKind, ...] = get_args(CandidateKind)
+CANDIDATE_KINDS: tuple[CandidateKind, ...] = get_args(CandidateKind)
 LEAST_ROWS = 10
 """How many held-out rows a fold has at least."""
 
@@ -35,23 +35,20 @@ class BayesifySettings:
         ArgumentError: If one of them is not what it may be.
     """
 
-    candidates: tuple[CandidateKind, ...] = KINDS
+    candidates: tuple[CandidateKind, ...] = CANDIDATE_KINDS
     percents: tuple[float, ...] = (3.0, 10.0)
     folds: int = 5
     memory: int | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        given = self.candidates
-        if isinstance(given, str) or not set(given) <= set(KINDS):
+        if not set(self.candidates) <= set(CANDIDATE_KINDS):
             raise ArgumentError(
-                f"candidates must be some of {', '.join(KINDS)}, got {given!r}. Leave them "
-                "out to try all."
+                f"candidates must be some of {', '.join(CANDIDATE_KINDS)}, got "
+                f"{self.candidates!r}. Leave them out to try all."
             )
-        object.__setattr__(self, "candidates", tuple(given))
-        if isinstance(self.percents, str) or not all(
-            is_number(percent) and 0 < percent <= 100 for percent in self.percents
-        ):
+        object.__setattr__(self, "candidates", tuple(self.candidates))
+        if not all(is_number(percent) and 0 < percent <= 100 for percent in self.percents):
             raise ArgumentError(
                 f"percents must be in (0, 100], got {self.percents!r}. Try (3, 10)."
             )

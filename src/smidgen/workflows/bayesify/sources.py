@@ -53,10 +53,7 @@ class Fitted:
 
 
 def fit_whole(problem: SettledProblem, first: Batch) -> LaplacePosterior | str:
-    """Take all layers that keep the examples of a batch apart, without curvature.
-
-    Or say why there is none.
-    """
+    """Take all layers that keep examples apart, without curvature, or say why there is none."""
     try:
         whole = select.sparse_kfac(problem.model, percent=100)
         return fit.laplace(

@@ -17,7 +17,7 @@ MOST_CLASSES = 40
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class GivenAnswers:
     """The likeliest class of each row, or yes or no for each label.
 
     How sure each answer is and whether it is right: (B,), of labels (B, C).
@@ -29,7 +29,7 @@ class Answers:
     correct: Tensor
 
     @classmethod
-    def of(cls, predictive: Predictive, targets: Tensor) -> Answers:
+    def of(cls, predictive: Predictive, targets: Tensor) -> GivenAnswers:
         """Take the answers of a categorical or Bernoulli predictive."""
         sure, right = confidence_and_correct("compare", predictive, targets)
         return cls(predictive, targets.detach().cpu(), sure.double(), right)
@@ -41,7 +41,9 @@ class Answers:
         return ~(right if right.dim() == 1 else right.all(-1))
 
 
-def list_automation(answers: Answers, max_errors: Sequence[float]) -> list[dict[str, Any]]:
+def list_automation(
+    answers: GivenAnswers, max_errors: Sequence[float]
+) -> list[dict[str, Any]]:
     """List the largest share that may be answered with so few errors, for each named error."""
     entries = []
     for max_error in max_errors:
@@ -58,7 +60,7 @@ def list_automation(answers: Answers, max_errors: Sequence[float]) -> list[dict[
     return entries
 
 
-def _find_threshold(answers: Answers, share: float) -> dict[str, float | None]:
+def _find_threshold(answers: GivenAnswers, share: float) -> dict[str, float | None]:
     """Find the least confidence among the surest answers, and their error."""
     confidence, order = answers.confidence.flatten().sort(descending=True, stable=True)
     count = round(share * len(order))
@@ -69,7 +71,7 @@ def _find_threshold(answers: Answers, share: float) -> dict[str, float | None]:
 
 
 def list_classes(
-    answers: Answers, names: Sequence[str] | None, threshold: float | None
+    answers: GivenAnswers, names: Sequence[str] | None, threshold: float | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Describe the answers class by class, or label by label; the most frequent classes.
 

@@ -22,8 +22,8 @@ from smidgen.outputs.predictive import (
 from smidgen.workflows.decisions.answers import name_class
 
 MOST_ROWS = 20
-LONGEST_TEXT = 400
-MOST_DRAWN = 150
+LONGEST_KEPT = 400
+MOST_DRAWN = 80
 MOST_OUTPUTS = 4
 _DRAWN_COVERAGE = 0.95
 # The first that a predictive has tells how unlike the training data a row is.
@@ -37,15 +37,19 @@ class ScoredRows:
     targets: Tensor
     places: Tensor  # (B,): which rows of the test data they are, from 0
     texts: Sequence[str] | None = None  # of all rows of the test data
+    numbers: Sequence[int] | None = (
+        None  # of all rows of the test data, as the caller counts
+    )
     names: Sequence[str] | None = None  # of classes, labels or outputs
 
     def describe(self, predictive: Predictive, row: int) -> dict[str, Any]:
         """Describe a row: which it is, its label, the answer and how sure that is."""
         place = int(self.places[row])
-        entry = {"row": place, **_describe_answer(predictive, self, row)}
+        number = place if self.numbers is None else int(self.numbers[place])
+        entry = {"row": number, **_describe_answer(predictive, self, row)}
         if self.texts is not None:
             text = " ".join(self.texts[place].split())
-            entry["text"] = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+            entry["text"] = text if len(text) <= LONGEST_KEPT else text[:LONGEST_KEPT] + "…"
         return entry
 
 
@@ -56,22 +60,28 @@ def list_least_certain(predictive: Predictive, rows: ScoredRows) -> list[dict[st
         order = -predictive.confidence.double()
     elif isinstance(predictive, BernoulliPredictive):
         order = -_sure_of_all(predictive)
+    if not _differ(order):
+        return []
     return [rows.describe(predictive, row) for row in _largest(order)]
 
 
 def list_strangest(
     predictive: Predictive, rows: ScoredRows, rules: Rules | None
-) -> tuple[str, list[dict[str, Any]]]:
+) -> tuple[str | None, list[dict[str, Any]]]:
     """Name the score of strangeness and describe the rows where it is largest."""
     known = list_scores(predictive)
     asked = getattr(getattr(rules, "strange", None), "score", None)
-    score = asked if asked in known else next(s for s in _STRANGE if s in known)
-    values = uncertainty(predictive, score)
-    entries = [
-        {**rows.describe(predictive, row), "score": float(values[row])}
-        for row in _largest(values)
-    ]
-    return score, entries
+    for score in (asked, *_STRANGE):
+        if score not in known:
+            continue
+        values = uncertainty(predictive, score)
+        # Where all rows are alike, as those of a point prediction, none is strange.
+        if _differ(values):
+            return score, [
+                {**rows.describe(predictive, row), "score": float(values[row])}
+                for row in _largest(values)
+            ]
+    return None, []
 
 
 def central_interval(
@@ -83,7 +93,7 @@ def central_interval(
     return predictive.mean.double() - half, predictive.mean.double() + half
 
 
-def draw_truth(
+def sample_truth(
     predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
     """Take some rows, evenly by their true value, with their intervals, for a picture."""
@@ -108,6 +118,10 @@ def draw_truth(
             }
         )
     return {"coverage": coverage, "by_rule": rule is not None, "outputs": outputs}
+
+
+def _differ(values: Tensor) -> bool:
+    return bool((values != values[0]).any())
 
 
 def _largest(values: Tensor) -> list[int]:

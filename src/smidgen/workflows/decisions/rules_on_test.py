@@ -8,7 +8,7 @@ import smidgen.evaluate as evaluate
 from smidgen.decide import Rules
 from smidgen.decide.uncertainty import list_scores
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive
-from smidgen.workflows.decisions.answers import Answers
+from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.method import Method
 
@@ -19,7 +19,7 @@ def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:
     tried: dict[str, Any] = {}
     if rules.abstain is not None:
         answered = rules.abstain.apply(predictive)
-        right = Answers.of(predictive, rows.targets).correct
+        right = GivenAnswers.of(predictive, rows.targets).correct
         tried["abstain"] = {
             "sentence": str(rules.abstain),
             "max_error": rules.abstain.max_error,

@@ -16,15 +16,16 @@ from smidgen.outputs.predictive import (
     Predictive,
 )
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.decisions.answers import Answers, list_automation, list_classes
+from smidgen.workflows.decisions.answers import GivenAnswers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
     ScoredRows,
     central_interval,
-    draw_truth,
     list_least_certain,
     list_strangest,
+    sample_truth,
 )
 from smidgen.workflows.decisions.rules_on_test import try_rules
+from smidgen.workflows.decisions.same_rules import try_same_rules
 from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.decisions.uncertainty_scores import (
     compare_scores,
@@ -59,7 +60,7 @@ def add_decisions(
     answers = {
         method.name: None
         if isinstance(method.predictive, GaussianPredictive)
-        else Answers.of(method.predictive, rows.targets)
+        else GivenAnswers.of(method.predictive, rows.targets)
         for method in methods
     }
     parts = {
@@ -81,12 +82,13 @@ def find_rows(
 ) -> ScoredRows:
     """Put targets, texts and names of the test rows together; refuse those that do not fit."""
     assert test.targets is not None
-    texts, names = settings.texts, settings.class_names
-    if texts is not None and len(texts) != len(test.rows):
-        raise ArgumentError(
-            f"texts must be one for each of {len(test.rows):,} test rows, got {len(texts):,}. "
-            "Pass them in the order of the batches."
-        )
+    texts, numbers, names = settings.texts, settings.row_numbers, settings.class_names
+    for name, values in (("texts", texts), ("row_numbers", numbers)):
+        if values is not None and len(values) != len(test.rows):
+            raise ArgumentError(
+                f"{name} must be one for each of {len(test.rows):,} test rows, got "
+                f"{len(values):,}. Pass them in the order of the batches."
+            )
     outputs = _count_outputs(predictive)
     if names is not None and len(names) != outputs:
         raise ArgumentError(
@@ -95,7 +97,8 @@ def find_rows(
         )
     places = test.rows.nonzero().squeeze(-1)
     targets = test.targets.detach().cpu()
-    return ScoredRows(targets, places, texts, names or _find_names(model, outputs))
+    names = names or _find_names(model, outputs)
+    return ScoredRows(targets, places, texts, numbers, names)
 
 
 def _find_names(model: nn.Module, outputs: int) -> tuple[str, ...] | None:
@@ -116,17 +119,24 @@ def _count_outputs(predictive: Predictive) -> int:
 
 
 def _decide(
-    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
+    method: Method,
+    answers: GivenAnswers | None,
+    rows: ScoredRows,
+    settings: CompareSettings,
 ) -> dict[str, Any]:
     """Describe one method's decisions, for its row of the record."""
-    shifts = {"score_detection": score_shifts(method)} if method.shifted else {}
+    more: dict[str, Any] = {}
+    if method.shifted:
+        more["score_detection"] = score_shifts(method)
+    if settings.rules is not None:
+        more["same_rules"] = try_same_rules(settings.rules, method.predictive, rows)
     if answers is None:
-        return {"intervals": _list_intervals(method.predictive, rows), **shifts}
+        return {"intervals": _list_intervals(method.predictive, rows), **more}
     automation = list_automation(answers, settings.max_errors)
     classes, _ = list_classes(answers, rows.names, automation[0]["threshold"])
     errors = score_errors(method, answers)
-    found = {"error_detection": errors} if errors else {}
-    return {"automation": automation, "by_class": classes, **found, **shifts}
+    more |= {"error_detection": errors} if errors else {}
+    return {"automation": automation, "by_class": classes, **more}
 
 
 def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, Any]]:
@@ -147,7 +157,7 @@ def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, 
 
 def _compare(
     methods: Sequence[Method],
-    answers: Mapping[str, Answers | None],
+    answers: Mapping[str, GivenAnswers | None],
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare every method with the baselines on the same rows, with intervals."""
@@ -167,8 +177,8 @@ def _compare(
 def _compare_answers(
     method: Method,
     baseline: Method,
-    ours: Answers,
-    theirs: Answers,
+    ours: GivenAnswers,
+    theirs: GivenAnswers,
     settings: CompareSettings,
 ) -> list[dict[str, Any]]:
     """Compare how much may be automated, and the areas under the risk–coverage curves."""
@@ -184,7 +194,10 @@ def _compare_answers(
 
 
 def _describe(
-    method: Method, answers: Answers | None, rows: ScoredRows, settings: CompareSettings
+    method: Method,
+    answers: GivenAnswers | None,
+    rows: ScoredRows,
+    settings: CompareSettings,
 ) -> dict[str, Any]:
     """Describe the rows that a person should see, and what the rules did."""
     predictive = method.predictive
@@ -200,7 +213,7 @@ def _describe(
         _, left_out = list_classes(answers, rows.names, None)
         described["classes_left_out"] = left_out
     if isinstance(predictive, GaussianPredictive):
-        described["truth"] = draw_truth(predictive, rows, settings.rules)
+        described["truth"] = sample_truth(predictive, rows, settings.rules)
     if settings.rules is not None:
         described["rules"] = try_rules(settings.rules, method, rows)
     return described

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smidgen.decide import Rules
-from smidgen.errors import ArgumentError, is_number, require_kind
+from smidgen.errors import ArgumentError, is_number, is_whole, require_kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +19,8 @@ class CompareSettings:
             test rows.
         texts: A text for each test row, in the order of the batches. The record keeps those
             of the least certain and the strangest rows, shortened.
+        row_numbers: Which row of the caller's file each test row is, in the order of the
+            batches. By default they are counted from 0.
         class_names: The name of each class, label or output. By default those of a Hugging
             Face model, or numbers.
         max_errors: The shares of errors that automated answers may have; the verdict is
@@ -30,6 +32,7 @@ class CompareSettings:
 
     rules: Rules | None = None
     texts: Sequence[str] | None = None
+    row_numbers: Sequence[int] | None = None
     class_names: Sequence[str] | None = None
     max_errors: Sequence[float] = (0.05,)
 
@@ -38,6 +41,14 @@ class CompareSettings:
             require_kind("rules", self.rules, Rules, "Make them with smidgen.decide")
         for name in ("texts", "class_names"):
             _require_words(name, getattr(self, name))
+        numbers: Any = self.row_numbers
+        if numbers is not None and not (
+            isinstance(numbers, Sequence) and all(map(is_whole, numbers))
+        ):
+            raise ArgumentError(
+                f"row_numbers must be a list of whole numbers, got {type(numbers).__name__}. "
+                "Pass one for each test row."
+            )
         several: Any = self.max_errors
         listed = isinstance(several, Sequence) and not isinstance(several, str) and several
         if not listed or not all(is_number(error) and 0 < error < 1 for error in several):

@@ -18,13 +18,13 @@ from smidgen.decide.uncertainty import list_scores
 from smidgen.evaluate.intervals import Interval
 from smidgen.outputs.predictive import ClassPredictive, Predictive
 from smidgen.runtime.record import BASELINES
-from smidgen.workflows.decisions.answers import Answers
+from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.method import Method
 
 _DRAWS = 300
 
 
-def score_errors(method: Method, answers: Answers) -> dict[str, dict[str, float]]:
+def score_errors(method: Method, answers: GivenAnswers) -> dict[str, dict[str, float]]:
     """Compute the AUROC of telling wrong rows from right ones, for each score."""
     wrong = answers.is_wrong
     if wrong.all() or not wrong.any():
@@ -53,7 +53,10 @@ def score_shifts(method: Method) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def compare_scores(
-    method: Method, baseline: Method, answers: Answers | None, others: Answers | None
+    method: Method,
+    baseline: Method,
+    answers: GivenAnswers | None,
+    others: GivenAnswers | None,
 ) -> list[dict[str, Any]]:
     """Compare each score of a method with a baseline's own, on the same rows."""
     gaps: dict[str, Interval] = {}
@@ -115,13 +118,16 @@ def _area(side: tuple[Tensor, Tensor], rows: Tensor) -> float:
 
 def _list_scores(method: Method) -> Sequence[str]:
     """List the scores of a method; those of the model stand with the model."""
-    left_out = set()
-    if method.name != BASELINES[0]:
-        left_out |= {"energy"}
-    if method.name in BASELINES:
-        # A regression's point prediction has a variance of the function, but it is zero.
-        left_out |= {"mutual_information", "logit_variance"}
-    return [score for score in list_scores(method.predictive) if score not in left_out]
+    of_model = () if method.name == BASELINES[0] else ("energy",)
+    predictive = method.predictive
+    weights = ("mutual_information", "logit_variance")
+    # A regression's point prediction has a variance of the function, but it is zero.
+    return [
+        score
+        for score in list_scores(predictive)
+        if score not in of_model
+        and (score not in weights or bool(uncertainty(predictive, score).any()))
+    ]
 
 
 def _plain_score(predictive: Predictive) -> str:

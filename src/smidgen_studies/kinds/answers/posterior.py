@@ -34,7 +34,7 @@ from smidgen_studies.methods.answer_models import AnswerTask, load_task
 from smidgen_studies.methods.tfb import TfbSettings, bayesianise
 
 Data = AnswerData
-Choice = Literal[
+AnswerPosterior = Literal[
     "last-layer", "sparse-kfac", "adapter", "adapter-isotropic", "swag-adapter", "tfb"
 ]
 _DRAWN = ("swag-adapter", "tfb")
@@ -44,7 +44,7 @@ _DRAWN = ("swag-adapter", "tfb")
 class Settings:
     """Which posterior; `anchors` are the validation rows that choose TFB's noise."""
 
-    posterior: Choice
+    posterior: AnswerPosterior
     percent: Percent = 3.0
     steps: Count = 2000
     trial_steps: Count = 400

@@ -8,21 +8,23 @@ import torch
 from smidgen.outputs.predictive import BernoulliPredictive, CategoricalPredictive
 from smidgen.workflows.decisions.answers import (
     MOST_CLASSES,
-    Answers,
+    GivenAnswers,
     list_automation,
     list_classes,
 )
 
 
 def answers_of(confidence, right):
-    """Answers of two classes, the first always the likeliest."""
+    """GivenAnswers of two classes, the first always the likeliest."""
     sure = torch.tensor(confidence, dtype=torch.float64)
     log_probs = torch.stack([sure, 1 - sure], -1).log()
-    return Answers.of(CategoricalPredictive(log_probs, log_probs), 1 - torch.tensor(right))
+    return GivenAnswers.of(
+        CategoricalPredictive(log_probs, log_probs), 1 - torch.tensor(right)
+    )
 
 
 def classes(rows=300, count=4, seed=0):
-    """Answers that are right a little more often than by chance, and their classes."""
+    """GivenAnswers that are right a little more often than by chance, and their classes."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(rows, count, generator=generator, dtype=torch.float64)
     targets = torch.multinomial((logits / 2).softmax(-1), 1, generator=generator)
@@ -52,7 +54,7 @@ def share_by_trying(confidence, correct, max_error):
 @pytest.mark.parametrize("make", [classes, labels])
 @pytest.mark.parametrize("max_error", [0.02, 0.1, 0.3])
 def test_the_share_is_the_largest_of_all_thresholds(make, max_error):
-    answers = Answers.of(*make())
+    answers = GivenAnswers.of(*make())
     (entry,) = list_automation(answers, [max_error])
     wanted = share_by_trying(answers.confidence, answers.correct, max_error)
     assert 0 < wanted < 1
@@ -80,13 +82,13 @@ def test_everything_may_be_automated_where_all_is_right():
 
 def test_a_row_is_wrong_if_one_of_its_labels_is():
     predictive = BernoulliPredictive.from_logits(torch.ones(3, 2))
-    answers = Answers.of(predictive, torch.tensor([[1, 1], [1, 0], [0, 0]]))
+    answers = GivenAnswers.of(predictive, torch.tensor([[1, 1], [1, 0], [0, 0]]))
     assert answers.is_wrong.tolist() == [False, True, True]
 
 
 def test_classes_are_described_one_by_one():
     predictive, targets = classes()
-    answers = Answers.of(predictive, targets)
+    answers = GivenAnswers.of(predictive, targets)
     rows, left_out = list_classes(answers, list("abcd"), 0.6)
     assert left_out == 0
     assert [row["name"] for row in rows] == ["a", "b", "c", "d"]
@@ -105,7 +107,7 @@ def test_classes_are_described_one_by_one():
 
 def test_labels_are_described_one_by_one():
     predictive, targets = labels()
-    answers = Answers.of(predictive, targets)
+    answers = GivenAnswers.of(predictive, targets)
     rows, left_out = list_classes(answers, None, 0.7)
     assert left_out == 0
     for number, row in enumerate(rows):
@@ -118,7 +120,7 @@ def test_of_many_classes_the_most_frequent_are_described():
     predictive, targets = classes(rows=400, count=MOST_CLASSES + 20)
     # A class without test rows is no class of these data.
     targets[targets == 3] = 5
-    answers = Answers.of(predictive, targets)
+    answers = GivenAnswers.of(predictive, targets)
     rows, left_out = list_classes(answers, None, 0.5)
     counts = torch.bincount(targets, minlength=MOST_CLASSES + 20)
     assert len(rows) == MOST_CLASSES

@@ -14,14 +14,14 @@ from smidgen.outputs.predictive import (
     GaussianPredictive,
 )
 from smidgen.workflows.decisions.rows import (
-    LONGEST_TEXT,
+    LONGEST_KEPT,
     MOST_DRAWN,
     MOST_OUTPUTS,
     MOST_ROWS,
     ScoredRows,
-    draw_truth,
     list_least_certain,
     list_strangest,
+    sample_truth,
 )
 
 ROWS = 60
@@ -52,7 +52,7 @@ def test_the_least_certain_rows_come_first_with_their_place_in_the_data():
     # Every second row of the data has a label.
     places = torch.arange(ROWS) * 2
     texts = [f"text {i}" for i in range(2 * ROWS)]
-    rows = ScoredRows(targets, places, texts, ("a", "b", "c"))
+    rows = ScoredRows(targets, places, texts, names=("a", "b", "c"))
     entries = list_least_certain(predictive, rows)
     order = predictive.confidence.argsort(stable=True)[:MOST_ROWS].tolist()
     assert [entry["row"] for entry in entries] == [2 * i for i in order]
@@ -72,7 +72,7 @@ def test_texts_are_kept_only_if_given_and_shortened():
     assert all("text" not in entry for entry in list_least_certain(predictive, plain))
     long = ScoredRows(targets, torch.arange(ROWS), ["词 \n" * 10_000] * ROWS)
     for entry in list_least_certain(predictive, long):
-        assert len(entry["text"]) == LONGEST_TEXT + 1
+        assert len(entry["text"]) == LONGEST_KEPT + 1
         assert "\n" not in entry["text"]
 
 
@@ -126,7 +126,7 @@ def test_numbers_have_a_deviation():
 def test_the_picture_has_rows_from_the_smallest_to_the_largest_truth():
     rows = 1000
     predictive, targets = gaussian(rows, 6), draw(rows, 6, seed=3)
-    picture = draw_truth(predictive, ScoredRows(targets, torch.arange(rows)), None)
+    picture = sample_truth(predictive, ScoredRows(targets, torch.arange(rows)), None)
     assert (picture["coverage"], picture["by_rule"]) == (0.95, False)
     assert len(picture["outputs"]) == MOST_OUTPUTS
     reach = NormalDist().inv_cdf(0.975)
@@ -146,8 +146,15 @@ def test_the_picture_of_a_rule_has_its_intervals():
     predictive, targets = gaussian(), draw(ROWS, 1, seed=3)
     rule = decide.intervals(predictive, targets, coverage=0.8)
     rows = ScoredRows(targets, torch.arange(ROWS))
-    picture = draw_truth(predictive, rows, decide.Rules(intervals=rule))
+    picture = sample_truth(predictive, rows, decide.Rules(intervals=rule))
     (output,) = picture["outputs"]
     order = targets[:, 0].argsort()
     assert (picture["coverage"], picture["by_rule"]) == (0.8, True)
     assert output["low"] == rule.apply(predictive)[0][order, 0].tolist()
+
+
+def test_where_all_rows_are_alike_none_is_listed():
+    alike = GaussianPredictive(draw(ROWS, 1), torch.zeros(ROWS, 1), torch.ones(ROWS, 1))
+    rows = ScoredRows(draw(ROWS), torch.arange(ROWS))
+    assert list_least_certain(alike, rows) == []
+    assert list_strangest(alike, rows, None) == (None, [])

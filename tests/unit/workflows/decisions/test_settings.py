@@ -12,6 +12,8 @@ from smidgen.workflows.decisions.settings import CompareSettings
         ({"rules": {"abstain": 1}}, "rules must be a Rules, got dict. Make"),
         ({"texts": "one text"}, "texts must be a list of strings, got str. Pass a string"),
         ({"texts": [1, 2]}, "texts must be a list of strings, got list"),
+        ({"row_numbers": 3}, "row_numbers must be a list of whole numbers, got int. Pass"),
+        ({"row_numbers": [1.5]}, "row_numbers must be a list of whole numbers, got list"),
         ({"class_names": 3}, "class_names must be a list of strings, got int"),
         (
             {"max_errors": 0.05},

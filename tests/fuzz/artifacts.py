@@ -17,7 +17,8 @@ from safetensors.torch import save as serialise
 from torch import nn
 
 import smidgen
-from smidgen import fit
+from smidgen import decide, fit
+from smidgen.decide import Rules
 from smidgen.runtime.artifact import find_digest
 from smidgen.runtime.checkpoint import read_checkpoint, write_checkpoint
 from smidgen.runtime.packed_records import pack_records, unpack_records
@@ -32,6 +33,7 @@ from smidgen.workflows.ramp.swag import SwagPoint, _StoredPoints
 from smidgen_studies.data.uci import load_needed_problem, make_network, save_network
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.ledger import Ledger
+from tests.support.decisions import make_classes, make_numbers
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where files of a moment go."""
@@ -266,6 +268,17 @@ def a_record(seed=3):
     return Record("evaluate", {"percent": 10}, results, seed, **about)
 
 
+def some_rules():
+    predictive, targets = make_classes(100, with_variance=True)
+    numbers, values = make_numbers(60, outputs=2)
+    return Rules(
+        decide.abstain(predictive, targets, max_error=0.5),
+        decide.sets(predictive, targets, by_class=True),
+        decide.intervals(numbers, values),
+        decide.strange(predictive),
+    )
+
+
 def single(make, load, name, key=None):
     return Kind(make, load, name, name, name if key else None, key)
 
@@ -416,6 +429,11 @@ KINDS = {
     ),
     "record": single(
         lambda f: a_record().save(f / "record.json"), Record.load, "record.json"
+    ),
+    "rules": single(
+        lambda f: some_rules().save(f),
+        lambda path: Rules.load(path.parent).to_json(),
+        "rules.json",
     ),
     "packed records": single(
         lambda f: pack_records(

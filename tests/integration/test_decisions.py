@@ -155,6 +155,6 @@ def test_no_score_tells_two_halves_of_one_data_set_apart():
     """A check of the check."""
     predictive, _ = read_cached("agnews")
     halves = torch.arange(len(predictive)).chunk(2)
-    for score in decide.SCORES:
+    for score in decide.UNCERTAINTY_SCORES:
         inside, outside = (decide.uncertainty(predictive.take(h), score) for h in halves)
         assert abs(auroc(inside, outside) - 0.5) < 0.05

@@ -13,10 +13,10 @@ from smidgen.decide.intervals import IntervalRule, QuantileRule, intervals, quan
 from smidgen.decide.rules import Rules
 from smidgen.decide.sets import SetRule, sets
 from smidgen.decide.strange import StrangeRule, strange
-from smidgen.decide.uncertainty import SCORES, uncertainty
+from smidgen.decide.uncertainty import UNCERTAINTY_SCORES, uncertainty
 
 __all__ = [
-    "SCORES",
+    "UNCERTAINTY_SCORES",
     "AbstainRule",
     "FeatureDistance",
     "IntervalRule",

@@ -44,9 +44,14 @@ import torch
 from torch import Tensor
 
 from smidgen.decide.calibration_rows import read_classes, require_open_fraction
-from smidgen.decide.rule import Rule, as_percent
-from smidgen.decide.uncertainty import WORDS, uncertainty
-from smidgen.errors import TooFewRowsError
+from smidgen.decide.rule import DecisionRule, as_percent
+from smidgen.decide.uncertainty import (
+    SCORE_WORDS,
+    UNCERTAINTY_SCORES,
+    require_score,
+    uncertainty,
+)
+from smidgen.errors import ArgumentError, TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
@@ -55,7 +60,7 @@ _FIRST_ERRORS, _FIRST_PART = 14, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstainRule(Rule):
+class AbstainRule(DecisionRule):
     """Answers where the uncertainty is below `threshold`; everywhere if that is None.
 
     Of `rows` rows it answers `answered`, of which `errors` are wrong. `max_error` and
@@ -70,6 +75,15 @@ class AbstainRule(Rule):
     max_error: float | None = None
     confidence: float | None = None
     reject: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_score(self.score, UNCERTAINTY_SCORES)
+        if not 0 <= self.errors <= self.answered <= self.rows:
+            raise ArgumentError(
+                f"errors must be at most answered, and that at most rows, got {self.errors}, "
+                f"{self.answered} and {self.rows}. Make the rule again."
+            )
 
     def apply(self, predictive: Predictive) -> Tensor:
         """Decide which rows to answer.
@@ -111,7 +125,7 @@ class AbstainRule(Rule):
         if self.threshold is not None and self.score == "confidence":
             where = f"where the confidence is above {1 - self.threshold:.4g}"
         elif self.threshold is not None:
-            where = f"where the {WORDS[self.score]} is below {self.threshold:.4g}"
+            where = f"where the {SCORE_WORDS[self.score]} is below {self.threshold:.4g}"
         if self.max_error is not None and self.confidence is not None:
             promise = (
                 f"at most {as_percent(self.max_error)} of the answers are wrong, with "

@@ -26,13 +26,13 @@ from smidgen.decide.calibration_rows import (
     require_known,
     require_open_fraction,
 )
-from smidgen.decide.rule import Rule, as_percent
+from smidgen.decide.rule import DecisionRule, as_percent
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.predictive import GaussianPredictive, Predictive
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntervalRule(Rule):
+class IntervalRule(DecisionRule):
     """Intervals mean ± `factors` · s, one factor for each output; s is 1 unless `scaled`.
 
     `mean_widths` are those of the rows that made the rule, one for each output.
@@ -43,6 +43,14 @@ class IntervalRule(Rule):
     scaled: bool
     factors: tuple[float, ...]
     mean_widths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.factors or len(self.factors) != len(self.mean_widths):
+            raise ArgumentError(
+                f"factors must be one for each output, got {len(self.factors)} for "
+                f"{len(self.mean_widths)}. Make the rule again."
+            )
 
     def apply(self, predictive: Predictive) -> tuple[Tensor, Tensor]:
         """Find the interval of each output of each row.
@@ -72,13 +80,22 @@ class IntervalRule(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileRule(Rule):
+class QuantileRule(DecisionRule):
     """Quantiles mean + factor · s: `factors` has those of each level, one for each output."""
 
     name: ClassVar[str] = "quantiles"
     levels: tuple[float, ...]
     scaled: bool
     factors: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = {len(factors) for factors in self.factors}
+        if len(self.factors) != len(self.levels) or len(sizes) != 1 or 0 in sizes:
+            raise ArgumentError(
+                "factors must be one for each level and output, got "
+                f"{len(self.factors)} for {len(self.levels)} levels. Make the rule again."
+            )
 
     def apply(self, predictive: Predictive) -> Tensor:
         """Find the quantiles of each output of each row.

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, ClassVar, Self
 
-from smidgen.errors import StoreError
+from smidgen.decide.calibration_rows import require_open_fraction
+from smidgen.errors import ArgumentError, StoreError
 from smidgen.runtime.reading import make_from_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(ABC):
+class DecisionRule(ABC):
     """A decision on each row of a predictive, made from `rows` others.
 
     `left_out` counts the rows that had no label (−100) and so could not help.
@@ -26,6 +27,17 @@ class Rule(ABC):
     def to_json(self) -> dict[str, Any]:
         """List all that the rule is, ready for JSON."""
         return asdict(self)
+
+    def __post_init__(self) -> None:
+        for name in ("max_error", "confidence", "reject", "coverage", "rate"):
+            value = getattr(self, name, None)
+            if value is not None:
+                require_open_fraction(name, value, 0.1)
+        if self.rows < 1 or self.left_out < 0:
+            raise ArgumentError(
+                f"rows must be 1 or more and left_out 0 or more, got {self.rows} and "
+                f"{self.left_out}. Make the rule again."
+            )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -42,16 +54,20 @@ class Rule(ABC):
         """
         rule = make_from_json(cls, values)
         for name, value in asdict(rule).items():
-            numbers = value if isinstance(value, tuple) else (value,)
-            for number in numbers:
-                if isinstance(number, float) and not isfinite(number):
-                    raise StoreError(f"{name} must be finite, got {number}")
+            if not _is_finite(value):
+                raise StoreError(f"{name} must be finite, got {value}")
         return rule
 
     def _about_rows(self) -> str:
         """Say how many rows made the rule, and how many could not."""
         without = f"; {self.left_out:,} more had no label" if self.left_out else ""
         return f"{self.rows:,} rows{without}"
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def as_percent(fraction: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from smidgen.decide.abstain import AbstainRule
 from smidgen.decide.intervals import IntervalRule
-from smidgen.decide.rule import Rule
+from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import StrangeRule
 from smidgen.errors import StoreError, as_path, require_kind
@@ -22,7 +22,7 @@ from smidgen.runtime.artifact import (
 from smidgen.runtime.writing.rules_note import RULES_NOTE
 
 _SCHEMA = 1
-_KINDS: dict[str, type[Rule]] = {
+_KINDS: dict[str, type[DecisionRule]] = {
     kind.name: kind for kind in (AbstainRule, SetRule, IntervalRule, StrangeRule)
 }
 _ADVICE = "Make the rules again."
@@ -47,7 +47,7 @@ class Rules:
         made = [str(rule) for rule in self.by_name().values()]
         return "\n".join(made) if made else "No rules."
 
-    def by_name(self) -> dict[str, Rule]:
+    def by_name(self) -> dict[str, DecisionRule]:
         """List the rules that there are, by name."""
         named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: rule for name, rule in named.items() if rule is not None}

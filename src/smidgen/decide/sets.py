@@ -29,7 +29,7 @@ from smidgen.decide.calibration_rows import (
     refuse_kind,
     require_open_fraction,
 )
-from smidgen.decide.rule import Rule, as_percent
+from smidgen.decide.rule import DecisionRule, as_percent
 from smidgen.errors import ArgumentError, TooFewRowsError, require_kind
 from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.predictive import CategoricalPredictive, Predictive
@@ -39,7 +39,7 @@ _KINDS = ("lac", "aps")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetRule(Rule):
+class SetRule(DecisionRule):
     """Sets of the classes whose score is at most a threshold, one, or one for each class.
 
     `mean_size` is that of the sets of the rows that made the rule.
@@ -53,6 +53,14 @@ class SetRule(Rule):
     by_class: bool = False
     allow_empty: bool = False
     mean_size: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wanted = self.classes if self.by_class else 1
+        if len(self.thresholds) != wanted or self.classes < 1:
+            raise ArgumentError(
+                f"thresholds must be {wanted}, got {len(self.thresholds)}. Make the rule again."
+            )
 
     def apply(self, predictive: Predictive) -> Tensor:
         """Find the set of each row.

@@ -23,8 +23,14 @@ from smidgen.decide.calibration_rows import (
     require_known,
     require_open_fraction,
 )
-from smidgen.decide.rule import Rule, as_percent
-from smidgen.decide.uncertainty import SCORES, WORDS, list_scores, uncertainty
+from smidgen.decide.rule import DecisionRule, as_percent
+from smidgen.decide.uncertainty import (
+    SCORE_WORDS,
+    UNCERTAINTY_SCORES,
+    list_scores,
+    require_score,
+    uncertainty,
+)
 from smidgen.errors import ArgumentError, DataError, require_kind
 from smidgen.outputs.predictive import Predictive
 
@@ -32,7 +38,7 @@ DISTANCE = "distance"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrangeRule(Rule):
+class StrangeRule(DecisionRule):
     """Flags rows whose score is above `threshold`.
 
     `auroc` is that of the score on shifted rows which chose nothing, if such were given.
@@ -43,6 +49,10 @@ class StrangeRule(Rule):
     threshold: float
     rate: float
     auroc: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_score(self.score, (*UNCERTAINTY_SCORES, DISTANCE))
 
     def apply(self, predictive: Predictive, distances: Tensor | None = None) -> Tensor:
         """Decide which rows are strange.
@@ -71,7 +81,7 @@ class StrangeRule(Rule):
             )
         )
         return (
-            f"Calls a row strange where the {WORDS[self.score]} is above "
+            f"Calls a row strange where the {SCORE_WORDS[self.score]} is above "
             f"{self.threshold:.4g}: of rows like the {self._about_rows()} that made the rule, "
             f"at most {as_percent(self.rate)} are, on average.{found}"
         )
@@ -143,11 +153,7 @@ def _find_values(
     score: str, predictive: Predictive, distances: Tensor | None, name: str
 ) -> Tensor:
     if score != DISTANCE:
-        if score not in SCORES:
-            raise ArgumentError(
-                f"score must be one of {', '.join((*SCORES, DISTANCE))}, got {score!r}. "
-                "Choose one."
-            )
+        require_score(score, (*UNCERTAINTY_SCORES, DISTANCE))
         return uncertainty(predictive, score)
     if distances is None:
         raise ArgumentError(

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,9 +29,15 @@ from smidgen.outputs.predictive import (
     Predictive,
 )
 
-SCORES = ("confidence", "entropy", "mutual_information", "logit_variance", "energy")
+UNCERTAINTY_SCORES = (
+    "confidence",
+    "entropy",
+    "mutual_information",
+    "logit_variance",
+    "energy",
+)
 """The scores that a predictive alone can give."""
-WORDS = {
+SCORE_WORDS = {
     "confidence": "1 − confidence",
     "entropy": "entropy",
     "mutual_information": "mutual information",
@@ -46,7 +54,7 @@ def uncertainty(predictive: Predictive, score: str) -> Tensor:
 
     Args:
         predictive: Of any kind.
-        score: One of `SCORES`.
+        score: One of `UNCERTAINTY_SCORES`.
 
     Returns:
         The scores, (B,), in fp64; higher is less certain.
@@ -55,7 +63,8 @@ def uncertainty(predictive: Predictive, score: str) -> Tensor:
         ArgumentError: If there is no such score, or the predictive cannot have it.
     """
     require_kind("predictive", predictive, Predictive, "Use smidgen.predict_batches")
-    values: Tensor | None = None
+    require_score(score, UNCERTAINTY_SCORES)
+    values: Tensor | None
     if score == "confidence":
         if not isinstance(predictive, ClassPredictive):
             refuse_kind("the score 'confidence'", predictive, "categorical")
@@ -66,28 +75,36 @@ def uncertainty(predictive: Predictive, score: str) -> Tensor:
         values = predictive.mutual_information
     elif score == "logit_variance":
         values = _sum_variances(predictive)
-    elif score == "energy":
-        values = _find_energy(predictive)
     else:
-        raise ArgumentError(
-            f"score must be one of {', '.join(SCORES)}, got {score!r}."
-            f"{did_you_mean(str(score), SCORES) or ' Choose one.'}"
-        )
+        values = _find_energy(predictive)
     if values is None:
         raise ArgumentError(
             f"score {score!r} needs uncertain weights, and this is a point prediction. Use a "
             "posterior's prediction, or score='entropy'."
         )
     values = values.detach().cpu().double()
-    require_known(WORDS[score], values, finite=True)
+    require_known(SCORE_WORDS[score], values, finite=True)
     return values
+
+
+def require_score(score: str, known: Sequence[str]) -> None:
+    """Refuse a score that is not known."""
+    if score not in known:
+        raise ArgumentError(
+            f"score must be one of {', '.join(known)}, got {score!r}."
+            f"{did_you_mean(str(score), known) or ' Choose one.'}"
+        )
 
 
 def list_scores(predictive: Predictive) -> tuple[str, ...]:
     """List the scores that a predictive can have."""
     if isinstance(predictive, GaussianPredictive):
         return ("entropy", "mutual_information", "logit_variance")
-    known = SCORES if isinstance(predictive, ClassPredictive) else SCORES[1:]
+    known = (
+        UNCERTAINTY_SCORES
+        if isinstance(predictive, ClassPredictive)
+        else UNCERTAINTY_SCORES[1:]
+    )
     if predictive.mutual_information is not None and _sum_variances(predictive) is not None:
         return known
     return tuple(

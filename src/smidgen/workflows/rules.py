@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from smidgen.decide import Rules, abstain, intervals, sets, strange
 from smidgen.decide.calibration_rows import require_open_fraction
-from smidgen.decide.rule import Rule
+from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
@@ -25,7 +25,7 @@ from smidgen.posterior.base import Posterior
 from smidgen.prediction import predict_batches
 from smidgen.types import Batch
 
-_Made = TypeVar("_Made", bound=Rule)
+_Made = TypeVar("_Made", bound=DecisionRule)
 _SET_COVERAGE, _INTERVAL_COVERAGE = 0.9, 0.95
 # The first that a predictive has; a point prediction has neither of the first two.
 _STRANGE_SCORES = ("logit_variance", "mutual_information", "energy")

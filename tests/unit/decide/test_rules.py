@@ -113,3 +113,32 @@ def test_a_posterior_with_rules_may_be_replaced(rules, tmp_path):
     assert smidgen.load(folder, model).num_data == 20
     smidgen.save(posterior, folder, overwrite=True)
     assert not (folder / "rules.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "abstain",
+            {"answered": 500},
+            "errors must be at most answered, and that at most rows",
+        ),
+        ("abstain", {"score": "luck"}, "score must be one of confidence, .* got 'luck'"),
+        ("sets", {"thresholds": [0.5]}, "thresholds must be 3, got 1"),
+        ("sets", {"coverage": 1.5}, "coverage must be between 0 and 1, got 1.5"),
+        (
+            "intervals",
+            {"factors": [1.0]},
+            "factors must be one for each output, got 1 for 2",
+        ),
+        ("strange", {"rows": 0}, "rows must be 1 or more"),
+        ("strange", {"score": "luck"}, "score must be one of .*distance, got 'luck'"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(rules, tmp_path, name, change, message):
+    """Also with a right seal: nobody made it with these functions."""
+    stored = json.loads(json.dumps(rules.to_json()))
+    stored[name] |= change
+    write_sealed_json(tmp_path / "rules.json", {"schema": 1, "rules": stored})
+    with pytest.raises(StoreError, match=message):
+        Rules.load(tmp_path)

@@ -69,7 +69,7 @@ def test_confidence_and_entropy_grow_with_doubt():
 def test_scores_that_need_weights_are_listed_only_where_they_are():
     point, _ = make_classes(5)
     assert list_scores(point) == ("confidence", "entropy", "energy")
-    assert list_scores(make_classes(5, with_variance=True)[0]) == decide.SCORES
+    assert list_scores(make_classes(5, with_variance=True)[0]) == decide.UNCERTAINTY_SCORES
     labels = BernoulliPredictive.from_logits(torch.zeros(2, 3))
     assert list_scores(labels) == ("entropy", "energy")
 

@@ -34,6 +34,11 @@ _COVERING = {
         integrations/huggingface integrations/labels integrations/model_folder
     """,
     "integration/test_processes.py": "runtime/processes/whole_weights",
+    "integration/test_run.py": """
+        cli/run/command cli/run/ready workflows/run/answers workflows/run/pipeline
+        workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
+        workflows/run/training
+    """,
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """

@@ -22,29 +22,30 @@ if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.workflows.decisions.settings import CompareSettings
 
+LabelledData = Annotated[
+    Path,
+    Option(
+        callback=require_files_or_folders,
+        help="Labelled test data, which are only scored.",
+    ),
+]
+PosteriorName = Annotated[
+    str | None,
+    Option(help="Name of the posterior in the results; by default its method or selector."),
+]
+
 
 @reads_model
 def evaluate(
     context: Context,
     source: Source,
-    test: Annotated[
-        Path,
-        Option(
-            callback=require_files_or_folders,
-            help="Labelled test data, which are only scored.",
-        ),
-    ],
+    test: LabelledData,
     posterior: texts.PosteriorFolder = None,
     shift: Annotated[
         list[str] | None,
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
-    name: Annotated[
-        str | None,
-        Option(
-            help="Name of the posterior in the results; by default its method or selector."
-        ),
-    ] = None,
+    name: PosteriorName = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",

@@ -25,37 +25,39 @@ from smidgen.integrations.reading.answers_file import (
 
 _SHOWN, _TEXT_WIDTH = 10, 36
 
+NewData = Annotated[
+    Path,
+    Option(
+        callback=require_files_or_folders, help="Rows to predict; labels are not needed."
+    ),
+]
+AnswersFile = Annotated[
+    Path | None,
+    Option(
+        "--out", help="Write the rows with their answers: CSV, TSV or JSONL by its name."
+    ),
+]
+Samples = Annotated[
+    int | None,
+    Option(
+        min=2,
+        help="Weight samples to predict with; by default as many as at calibration.",
+    ),
+]
+
 
 @reads_model
 def predict(
     context: Context,
     source: Source,
-    data: Annotated[
-        Path,
-        Option(
-            callback=require_files_or_folders,
-            help="Rows to predict; labels are not needed.",
-        ),
-    ],
+    data: NewData,
     posterior: texts.PosteriorFolder = None,
-    answers: Annotated[
-        Path | None,
-        Option(
-            "--out",
-            help="Write the rows with their answers: CSV, TSV or JSONL by its name.",
-        ),
-    ] = None,
+    answers: AnswersFile = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    samples: Annotated[
-        int | None,
-        Option(
-            min=2,
-            help="Weight samples to predict with; by default as many as at calibration.",
-        ),
-    ] = None,
+    samples: Samples = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:

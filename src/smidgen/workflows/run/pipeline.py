@@ -61,7 +61,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class RunResult:
+class FinishedRun:
     """What a run made: the note of its task, its record, posterior and rules."""
 
     note: TaskNote
@@ -77,7 +77,7 @@ def run_steps(
     *,
     say: Callable[[str], None] = print,
     progress: bool = True,
-) -> RunResult:
+) -> FinishedRun:
     """Read, divide, train, make Bayesian, decide and compare.
 
     Args:
@@ -110,7 +110,7 @@ def run_steps(
             data, Predictor(task, posterior, rules), settings, parts, progress
         )
     say(f"Took: {times.describe()}")
-    return RunResult(task.note, record, posterior, rules)
+    return FinishedRun(task.note, record, posterior, rules)
 
 
 def score_rows_of(

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from smidgen import report
 from smidgen.decide import Rules
 from smidgen.errors import StoreError
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import load
-from smidgen.report import verdict, write
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.record import Record
 from smidgen.runtime.writing.claim import RUN_NOTE
@@ -133,7 +133,7 @@ def fill_ready_folder(
         shutil.copytree(work.posterior, parts.posterior)
         note.save(new)
         shutil.copyfile(work.record, parts.record)
-        write(record, parts.page)
+        report.write(record, parts.page)
         rules = Rules.load(work.posterior)
         card = write_card(folder, note, record, rules)
         (new / _CARD).write_text(card, encoding="utf-8")
@@ -164,7 +164,7 @@ def write_card(folder: Path, note: TaskNote, record: Record, rules: Rules) -> st
         "",
         "## What was found on test rows that chose nothing",
         "",
-        verdict(record)[0],
+        report.verdict(record)[0],
         "",
         "## Rules",
         "",

@@ -186,8 +186,8 @@ def _name_first(values: Mapping[Scored, Sequence[float]]) -> str:
     if gap.above_zero or gap.below_zero:
         side = "is clearly above" if gap.above_zero else "is clearly below"
     return (
-        f"Among scores of predictions {SCORE_WORDS[first[1]]} of “{label_method(first[0])}” is first; it "
-        f"{side} the better Mahalanobis distance of the features, the {SCORE_WORDS[rival[1]]} "
+        f"Among scores of predictions {SCORE_WORDS[first[1]]} of “{label_method(first[0])}” is "
+        f"first; it {side} the better Mahalanobis distance of the features, the {SCORE_WORDS[rival[1]]} "
         f"({_write_gap(gap)})."
     )
 

@@ -34,6 +34,11 @@ _COVERING = {
         integrations/huggingface integrations/labels integrations/model_folder
     """,
     "integration/test_processes.py": "runtime/processes/whole_weights",
+    "integration/test_run.py": """
+        cli/run/command cli/run/ready workflows/run/answers workflows/run/pipeline
+        workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
+        workflows/run/training
+    """,
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """
@@ -64,6 +69,7 @@ _COVERING = {
     "unit/fit/test_laplace_many.py": "posterior/variance_table",
     "unit/fit/test_ssvi.py": "sparse/build sparse/flops sparse/network",
     "unit/fit/test_swag.py": "fit/calibration/samples fit/sgd posterior/swag",
+    "unit/integrations/test_text.py": "integrations/reading/columns",
     "unit/integrations/test_answers.py": """
         integrations/answers/answer_model integrations/answers/asking
         integrations/answers/causal_parts integrations/answers/choice_tokens

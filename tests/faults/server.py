@@ -26,6 +26,7 @@ _IMPORTS = (
     "matplotlib.figure",
     "scipy.interpolate",
     *(f"smidgen.cli.{name}" for name in ("bayestune", "finetune", "fit", "ramp")),
+    "smidgen.cli.run.command",
     "smidgen.cli.train_sparse",
     "smidgen_studies.cli",
     "smidgen.integrations.arrays",
@@ -34,6 +35,7 @@ _IMPORTS = (
     "smidgen.report.ramp.figures",
     "smidgen.runtime.record",
     "smidgen.workflows.bayestune",
+    "smidgen.workflows.run.pipeline",
     "tests.faults.python_works",
 )
 

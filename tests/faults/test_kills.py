@@ -16,10 +16,10 @@ import pytest
 from tests.faults.works import KILLED, WORKS, Server, choose_kill, read_results
 
 # Kills of each kind of work; they are divided into items, for two processes to share.
-KILLS = {**dict.fromkeys(WORKS, 16), "study": 8, "bayestune swag": 8}
+KILLS = {**dict.fromkeys(WORKS, 16), "study": 8, "bayestune swag": 8, "run": 8}
 ITEMS = [(work, item) for work, kills in KILLS.items() for item in range(kills // 2)]
 # Moments late in these works, when their training has been saved to the end.
-TRAINED = ("finetune", "fit swag", "bayestune", "train-sparse")
+TRAINED = ("finetune", "fit swag", "bayestune", "train-sparse", "run")
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ WORKS = {
         f"ramp ../map {DATA} {SWAG} --rate 0.05 --test ../test.tsv --schemes "
         "magnitude,max-mlp --fractions 0.1 --out made"
     ),
+    "run": "run ../table.npz --table --epochs 3 --out made --json n.json",
     "python ssvi": "python ssvi",
     "python langevin": "python langevin",
     "python finetune": "python finetune",
@@ -92,6 +93,8 @@ def make_world(root):
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(96, 6)).astype(np.float32)
     np.savez(root / "train.npz", x=inputs, y=(inputs[:, 0] > 0).astype(np.int64))
+    inputs = generator.normal(size=(160, 4)).astype(np.float32)
+    np.savez(root / "table.npz", x=inputs, y=(inputs[:, 0] > 0).astype(np.int64))
     (root / "study.toml").write_text(STUDY)
     return root
 

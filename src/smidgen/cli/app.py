@@ -37,6 +37,10 @@ class _Row(NamedTuple):
 
 # The command "x-y" is the function `x_y` of `smidgen.cli.x_y`.
 _COMMANDS = {
+    "run": _Row(
+        "From a file of texts, numbers or images to a predictor that knows when it is unsure.",
+        "smidgen run news.csv --label topic --text title,text --out news",
+    ),
     "demo": _Row(
         "Calibrate a real transformer with about one percent of its weights stochastic.",
         "smidgen demo --quick",
@@ -62,8 +66,8 @@ _COMMANDS = {
         f"smidgen fit finetuned {_DATA} --out posterior",
     ),
     "predict": _Row(
-        "Predict texts: calibrated probabilities, and how uncertain each one is.",
-        "smidgen predict finetuned posterior --data new.tsv --text sentence",
+        "Predict new rows: answers, how certain they are, and when to ask a person.",
+        "smidgen predict news --data new.csv --out answers.csv",
     ),
     "evaluate": _Row(
         "Did it help? Compare a posterior with the model as it is and temperature scaling.",

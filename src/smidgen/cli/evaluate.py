@@ -11,8 +11,9 @@ import smidgen
 from smidgen.cli.console import out, show_record
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import refuse_missing, require_files
+from smidgen.cli.options.lists import refuse_missing, require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
+from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
 from smidgen.runtime.writing.rules_note import RULES_NOTE
 
@@ -21,26 +22,30 @@ if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
     from smidgen.workflows.decisions.settings import CompareSettings
 
+LabelledData = Annotated[
+    Path,
+    Option(
+        callback=require_files_or_folders,
+        help="Labelled test data, which are only scored.",
+    ),
+]
+PosteriorName = Annotated[
+    str | None,
+    Option(help="Name of the posterior in the results; by default its method or selector."),
+]
+
 
 @reads_model
 def evaluate(
     context: Context,
     source: Source,
-    posterior: texts.PosteriorFolder,
-    test: Annotated[
-        Path,
-        Option(callback=require_files, help="Labelled test data, which are only scored."),
-    ],
+    test: LabelledData,
+    posterior: texts.PosteriorFolder = None,
     shift: Annotated[
         list[str] | None,
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
-    name: Annotated[
-        str | None,
-        Option(
-            help="Name of the posterior in the results; by default its method or selector."
-        ),
-    ] = None,
+    name: PosteriorName = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -55,6 +60,11 @@ def evaluate(
     """Did it help? Compare a posterior with the model as it is and temperature scaling."""
     run = outputs.open_run(context, *outputs.files(report=page))
     items = [_split_item(item) for item in shift or []]
+    if posterior is None:
+        parts = ready.require_ready(source.model)
+        ready.evaluate_ready(context, parts, source.device, dict(items))
+        run.finish()
+        return
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, (text, text_pair, label))

@@ -13,38 +13,63 @@ import smidgen
 from smidgen.cli.console import out, write_json
 from smidgen.cli.options import outputs
 from smidgen.cli.options import text as texts
-from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
+from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
+from smidgen.integrations.reading.answers_file import (
+    add_columns,
+    check_answers_file,
+    write_answers,
+)
 
 _SHOWN, _TEXT_WIDTH = 10, 36
+
+NewData = Annotated[
+    Path,
+    Option(
+        callback=require_files_or_folders, help="Rows to predict; labels are not needed."
+    ),
+]
+AnswersFile = Annotated[
+    Path | None,
+    Option(
+        "--out", help="Write the rows with their answers: CSV, TSV or JSONL by its name."
+    ),
+]
+Samples = Annotated[
+    int | None,
+    Option(
+        min=2,
+        help="Weight samples to predict with; by default as many as at calibration.",
+    ),
+]
 
 
 @reads_model
 def predict(
     context: Context,
     source: Source,
-    posterior: texts.PosteriorFolder,
-    data: Annotated[
-        Path,
-        Option(callback=require_files, help="Texts to predict; labels are not needed."),
-    ],
+    data: NewData,
+    posterior: texts.PosteriorFolder = None,
+    answers: AnswersFile = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     batch_size: texts.BatchSize = 16,
     max_length: texts.MaxLength = 128,
-    samples: Annotated[
-        int | None,
-        Option(
-            min=2,
-            help="Weight samples to predict with; by default as many as at calibration.",
-        ),
-    ] = None,
+    samples: Samples = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Predict texts: calibrated probabilities, and how uncertain each one is."""
-    run = outputs.open_run(context)
+    """Predict new rows: answers, how certain they are, and when to ask a person."""
+    if answers is not None:
+        check_answers_file(answers, "--out")
+    run = outputs.open_run(context, *outputs.files(out=answers))
+    if posterior is None:
+        parts = ready.require_ready(source.model)
+        ready.predict_ready(context, parts, data, device=source.device, answers=answers)
+        run.finish()
+        return
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
@@ -67,6 +92,13 @@ def predict(
         for i, words in enumerate(table.texts)
     ]
     _show_predictions(rows)
+    if answers is not None:
+        added = {
+            "answer": [row["label"] for row in rows],
+            "confidence": columns["confidence"],
+        }
+        kept = {name: list(column) for name, column in network.read_all(data, text).items()}
+        out.print(f"wrote {write_answers(answers, add_columns(kept, added))}")
     write_json(json_file, {"predictions": rows})
     run.finish()
 

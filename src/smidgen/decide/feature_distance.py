@@ -5,11 +5,11 @@ and their shared covariance Σ, and with mean μ₀ and covariance Σ₀ of all 
 
     score(z) = min_k (z − μ_k)ᵀ Σ⁻¹ (z − μ_k) − (z − μ₀)ᵀ Σ₀⁻¹ (z − μ₀).
 
-The second term takes off what is unusual for every class alike. Without it (`relative=False`) the
-score is the plain distance to the nearest class (Lee et al., 2018, arXiv:1807.03888). Covariances of
-few rows in many dimensions have no inverse: both get the same small multiple of the identity. It must
-be the same, since in directions that training rows do not have the two terms should cancel; shrunk
-each by itself, the second can outweigh the first and turn the score around.
+The second term takes off what is unusual for every class alike. Without it (`relative=False`)
+the score is the plain distance to the nearest class (Lee et al., 2018, arXiv:1807.03888).
+Covariances of few rows in many dimensions have no inverse: both get the same small multiple of the
+identity. It must be the same, since in directions that training rows do not have the two terms
+should cancel; shrunk each by itself, the second can outweigh the first and turn the score around.
 """
 
 from __future__ import annotations

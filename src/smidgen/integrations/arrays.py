@@ -35,6 +35,7 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_UNREADABLE_FILE = "{} cannot be read: {}. Check that the file is whole."
 _CIFAR_PIXELS = 3 * 32 * 32
 # Number types of an IDX file, by the third byte of its header.
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -134,9 +135,7 @@ def read_arrays(path: str | Path, *, label: str | int = -1) -> Arrays:
     except DataError:
         raise
     except _UNREADABLE as error:
-        raise DataError(
-            f"{path} cannot be read: {error}. Check that the file is whole."
-        ) from error
+        raise DataError(_UNREADABLE_FILE.format(path, error)) from error
     _check(arrays, path)
     return arrays
 
@@ -175,17 +174,30 @@ def standardise(train: Arrays, *others: Arrays) -> tuple[Arrays, ...]:
 
 
 def _read_npz(path: Path) -> Arrays:
-    # Opened here: numpy leaves the file of a damaged archive open.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        names = {name.lower(): name for name in archive.files}
-        inputs = next((names[n] for n in _INPUTS if n in names), None)
-        labels = next((names[n] for n in _LABELS if n in names), None)
-        if inputs is None or labels is None:
-            raise DataError(
-                f"{path} must hold inputs ({', '.join(_INPUTS)}) and labels "
-                f"({', '.join(_LABELS)}), got {', '.join(archive.files)}."
-            )
-        return Arrays(_as_pixels(archive[inputs]), _as_classes(archive[labels], path))
+    inputs, labels = load_npz(path)
+    if labels is None:
+        raise DataError(f"{path} must hold labels ({', '.join(_LABELS)}), got none.")
+    return Arrays(as_pixels(inputs), _as_classes(labels, path))
+
+
+def load_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """Load the inputs of an .npz, and its labels if it has them; objects are refused."""
+    try:
+        # Opened here: numpy leaves the file of a damaged archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            names = {name.lower(): name for name in archive.files}
+            inputs = next((names[n] for n in _INPUTS if n in names), None)
+            labels = next((names[n] for n in _LABELS if n in names), None)
+            if inputs is None:
+                raise DataError(
+                    f"{path} must hold inputs ({', '.join(_INPUTS)}) and labels "
+                    f"({', '.join(_LABELS)}), got {', '.join(archive.files)}."
+                )
+            return archive[inputs], None if labels is None else archive[labels]
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        raise DataError(_UNREADABLE_FILE.format(path, error)) from error
 
 
 def _as_classes(labels: np.ndarray, path: Path) -> Tensor:
@@ -196,7 +208,7 @@ def _as_classes(labels: np.ndarray, path: Path) -> Tensor:
     return torch.from_numpy(whole)
 
 
-def _as_pixels(values: np.ndarray) -> Tensor:
+def as_pixels(values: np.ndarray) -> Tensor:
     """Scale bytes to [0, 1], and put the channels of images first."""
     scaled = values.astype(np.float32)
     if values.dtype == np.uint8:
@@ -248,17 +260,31 @@ def _read_cifar(path: Path) -> Arrays:
         )
     records = raw.reshape(-1, _CIFAR_PIXELS + 1)
     images = records[:, 1:].reshape(-1, 3, 32, 32)
-    return Arrays(_as_pixels(images), torch.from_numpy(records[:, 0].astype(np.int64)))
+    return Arrays(as_pixels(images), torch.from_numpy(records[:, 0].astype(np.int64)))
 
 
 def _read_idx_pair(path: Path) -> Arrays:
-    partner = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
-    if partner == path or not partner.exists():
+    partner = find_idx_labels(path)
+    if partner is None:
         raise DataError(
             f"{path} must be named …-images-idx3-ubyte, with …-labels-idx1-ubyte beside it."
         )
-    labels = _parse_idx(_read_bytes(partner)).astype(np.int64)
-    return Arrays(_as_pixels(_parse_idx(_read_bytes(path))), torch.from_numpy(labels))
+    labels = read_idx(partner).astype(np.int64)
+    return Arrays(as_pixels(read_idx(path)), torch.from_numpy(labels))
+
+
+def find_idx_labels(path: Path) -> Path | None:
+    """Find the IDX file of labels beside one of images, if it is there."""
+    partner = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    return partner if partner != path and partner.exists() else None
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read the array of an IDX file, .gz or not."""
+    try:
+        return _parse_idx(_read_bytes(path))
+    except _UNREADABLE as error:
+        raise DataError(_UNREADABLE_FILE.format(path, error)) from error
 
 
 def _parse_idx(content: bytes) -> np.ndarray:

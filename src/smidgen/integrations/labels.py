@@ -24,7 +24,7 @@ def read_labels(
     if names is not None:
         numbers = [_class_number(v, names, row, path) for row, v in enumerate(values, 1)]
         return tuple(numbers), names
-    labels = [_parse_label(value, row, path) for row, value in enumerate(values, 1)]
+    labels = [parse_label(value, row, path) for row, value in enumerate(values, 1)]
     named = [isinstance(value, str) for value in labels]
     if any(named) != all(named):
         row = named.index(not named[0])
@@ -48,8 +48,8 @@ def read_labels(
     return tuple(labels), None
 
 
-def _parse_label(value: Any, row: int, path: Path) -> Any:
-    """One label as an int, a finite float or a name."""
+def parse_label(value: Any, row: int, path: Path) -> Any:
+    """Parse one label: an int, a finite float or a name."""
     if isinstance(value, str):
         value = value.strip()
         if _WHOLE.fullmatch(value):
@@ -76,7 +76,7 @@ def _class_number(value: Any, names: tuple[str, ...], row: int, path: Path) -> i
     """The class number of a label whose class names are known."""
     if str(value).strip() in names:
         return names.index(str(value).strip())
-    value = _parse_label(value, row, path)
+    value = parse_label(value, row, path)
     # Among names such as "1" to "5" a number that is none of them is a mistake.
     numbered = any(_WHOLE.fullmatch(name) for name in names)
     if isinstance(value, int) and not numbered and 0 <= value < len(names):

@@ -1,38 +1,18 @@
-"""Text tables: sentences or pairs of sentences with their labels, from common files.
-
-Delimited files and JSON go through the standard library and only Parquet through
-`datasets`. The CSV reader of `datasets` shifts every column by one when the rows are
-longer than the header, fills short rows and reads the text "007" as the number 7.
-"""
+"""Text tables: sentences or pairs of sentences with their labels, from common files."""
 
 from __future__ import annotations
 
-import csv
-import json
-import shutil
-import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import datasets
-
-from smidgen.errors import ArgumentError, DataError, reason
+from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import Labels, format_label, read_labels
+from smidgen.integrations.reading.columns import FileColumns, read_columns
 
-_Columns: TypeAlias = Mapping[str, Sequence[Any]]
-
-# Quotes are text in the tab-separated files of GLUE and of most research data.
-_DELIMITED: dict[str, tuple[str, Any]] = {
-    ".tsv": ("\t", csv.QUOTE_NONE),
-    ".txt": ("\t", csv.QUOTE_NONE),
-    ".csv": (",", csv.QUOTE_MINIMAL),
-}
-_JSON = (".jsonl", ".json", ".ndjson")
-_SUFFIXES = (*_DELIMITED, *_JSON, ".parquet")
+_BETWEEN = " . "
+"""What stands between the columns that are read as one text."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +91,19 @@ class TextTable:
         pairs = self.pairs or ("",) * len(self)
         return sorted(range(len(self)), key=lambda i: len(self.texts[i]) + len(pairs[i]))
 
+    def keys(self) -> list[tuple[Hashable, ...]]:
+        """List what makes each row the same as another: either of its texts, whatever its case."""
+        columns = [self.texts] if self.pairs is None else [self.texts, self.pairs]
+        return [
+            tuple(" ".join(text.casefold().split()) for text in row)
+            for row in zip(*columns, strict=True)
+        ]
+
 
 def read_text(
     path: str | Path,
     *,
-    text: str | int = "text",
+    text: str | int | Sequence[str | int] = "text",
     text_pair: str | int | None = None,
     label: str | int | None = "label",
     label_names: Sequence[str] | None = None,
@@ -128,8 +116,8 @@ def read_text(
 
     Args:
         path: The file.
-        text: The column of the texts. Columns are names; for a delimited file without
-            a header line they are numbers from 0.
+        text: The column of the texts, or several that are joined by " . ". FileColumns are
+            names; for a delimited file without a header line they are numbers from 0.
         text_pair: The column of the second texts, for pairs.
         label: The column of the labels; None reads texts only.
         label_names: The names of the classes, by class number.
@@ -155,171 +143,28 @@ def read_text(
     if label is not None:
         labels, names = read_labels(columns[str(label)], names, path)
     return TextTable(
-        texts=_check_texts(columns[str(text)], "text", path),
+        texts=join_texts(columns, text, "text", path),
         pairs=None
         if text_pair is None
-        else _check_texts(columns[str(text_pair)], "text_pair", path),
+        else join_texts(columns, text_pair, "text_pair", path),
         labels=labels,
         label_names=names,
     )
 
 
-def read_columns(
-    path: Path, chosen: Mapping[str, str | int | None]
-) -> tuple[_Columns, tuple[str, ...] | None]:
-    """Read a file's columns, and the names of its classes if it stores them."""
-    # chosen: the columns that must be there, by what asks for each.
-    if not path.is_file():
-        raise ArgumentError(
-            f"path must be a file that exists, got {str(path)!r}. Check the spelling."
-        )
-    columns, stored_names = _read(path, chosen)
-    if not columns or not len(next(iter(columns.values()))):
-        raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
-    _check_columns(columns, chosen, path)
-    return columns, stored_names
-
-
-def _read(
-    path: Path, chosen: Mapping[str, str | int | None]
-) -> tuple[_Columns, tuple[str, ...] | None]:
-    """Read the columns, and the names of the classes if the file stores them."""
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise ArgumentError(
-            f"path must end in one of {', '.join(_SUFFIXES)}, got {path.name!r}. "
-            "Rename or convert the file."
-        )
-    columns = [column for column in chosen.values() if column is not None]
-    numbered = [isinstance(column, int) for column in columns]
-    if any(numbered) and not (all(numbered) and suffix in _DELIMITED):
-        raise ArgumentError(
-            "text, text_pair and label must be all column names, or all column numbers "
-            f"of a .tsv, .txt or .csv without a header line, got {columns} for "
-            f"{path.name}. Give names."
-        )
-    try:
-        if suffix in _DELIMITED:
-            return _read_delimited(
-                path, *_DELIMITED[suffix], header=not any(numbered)
-            ), None
-        if suffix in _JSON:
-            return _read_json(path), None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at "
-            f"{error.start}. Save it as UTF-8."
-        ) from error
-    return _read_parquet(path, chosen["label"])
-
-
-def _read_delimited(path: Path, delimiter: str, quoting: Any, *, header: bool) -> _Columns:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-        rows: list[list[str]] = []
-        try:
-            for row in reader:
-                if row and rows and len(row) != len(rows[0]):
-                    raise DataError(
-                        f"line {reader.line_num} of {path} must have {len(rows[0])} "
-                        f"fields like the first, got {len(row)}. Fix the line."
-                    )
-                if row:
-                    rows.append(row)
-        except csv.Error as error:
-            raise DataError(
-                f"line {reader.line_num} of {path} must be delimited text, got one "
-                f"that cannot be read ({error}). Fix the line."
-            ) from error
-    if not rows:
-        return {}
-    names = rows.pop(0) if header else [str(index) for index in range(len(rows[0]))]
-    if len(set(names)) < len(names):
-        raise DataError(
-            f"the columns of {path} must have different names, got {', '.join(names)}. "
-            "Rename them."
-        )
-    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
-
-
-def _read_json(path: Path) -> _Columns:
-    content = path.read_text(encoding="utf-8-sig")
-    if content.lstrip().startswith("["):
-        rows = _decode(content, 1, path)
-    else:
-        lines = enumerate(content.split("\n"), 1)
-        rows = [_decode(row, line, path) for line, row in lines if row.strip()]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise DataError(
-                f"row {number} of {path} must be a JSON object, got {format_label(row)}. "
-                "Write it with the names of the columns."
-            )
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _decode(content: str, line: int, path: Path) -> Any:
-    try:
-        return json.loads(content)
-    except (RecursionError, ValueError) as error:
-        line += getattr(error, "lineno", 1) - 1
-        raise DataError(
-            f"{path} must hold one JSON object a line, or one array of objects, got "
-            f"something else in line {line} ({getattr(error, 'msg', reason(error))}). Fix it."
-        ) from error
-
-
-def _read_parquet(
-    path: Path, label: str | int | None
-) -> tuple[_Columns, tuple[str, ...] | None]:
-    with tempfile.TemporaryDirectory() as folder, _silence():
-        # A copy, because datasets takes brackets and "::" in a path for a pattern.
-        plain = shutil.copyfile(path, Path(folder) / "data.parquet")
-        try:
-            data = datasets.Dataset.from_parquet(
-                str(plain), cache_dir=folder, keep_in_memory=True
-            )
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            raise DataError(
-                f"{path} must be a Parquet file with rows, got one that cannot be read "
-                f"({format_label(error)}). Write it again."
-            ) from error
-    names = getattr(data.features.get(label), "names", None)
-    return {name: data[name] for name in data.column_names}, names and tuple(names)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Silence the bars and the log of datasets, and restore them."""
-    level = datasets.logging.get_verbosity()
-    bars = not datasets.are_progress_bars_disabled()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if bars:
-            datasets.disable_progress_bars()
-        try:
-            yield
-        finally:
-            datasets.logging.set_verbosity(level)
-            if bars:
-                datasets.enable_progress_bars()
-
-
-def _check_columns(
-    columns: _Columns, chosen: Mapping[str, str | int | None], path: Path
-) -> None:
-    for argument, column in chosen.items():
-        if column is None or str(column) in columns:
-            continue
-        hint = ", or None to read texts only" if argument == "label" else ""
-        if path.suffix.lower() in _DELIMITED:
-            hint += ", or give column numbers from 0 if there is no header line"
-        raise ArgumentError(
-            f"{argument} must be one of the columns of {path.name} "
-            f"({', '.join(columns)}), got {column!r}. Name one{hint}."
-        )
+def join_texts(
+    columns: FileColumns, names: str | int | Sequence[str | int], argument: str, path: Path
+) -> tuple[str, ...]:
+    """Take the texts of a column, or of several: joined, and without those that are empty."""
+    if isinstance(names, str | int) or len(names) == 1:
+        name = names if isinstance(names, str | int) else names[0]
+        return _check_texts(columns[str(name)], argument, path)
+    rows = zip(*(columns[str(name)] for name in names), strict=True)
+    joined = [
+        _BETWEEN.join(part for part in row if isinstance(part, str) and part.strip())
+        for row in rows
+    ]
+    return _check_texts(joined, argument, path)
 
 
 def _check_texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Two plain models to train from scratch: an MLP, and a small residual network.
+"""Three plain models to train from scratch: an MLP, a small CNN, a small residual network.
 
 `PlainNetwork` describes one, so that it can be built again when a network is loaded.
 """
@@ -24,18 +24,21 @@ class PlainNetwork:
     """How to build a plain model that standardises its inputs first.
 
     `shape` is that of one example, (features,) or (channels, height, width); an MLP has
-    `hidden` units in each layer, a residual network `width` channels in its first stage.
+    `hidden` units in each layer, a network of convolutions `width` channels in its first
+    stage. `classes` are its outputs: one for a regression.
     """
 
-    kind: Literal["mlp", "resnet"]
+    kind: Literal["mlp", "cnn", "resnet"]
     shape: Shape
     classes: int
     hidden: tuple[int, ...] = (512, 512)
     width: int = 16
 
     def __post_init__(self) -> None:
-        if self.kind not in ("mlp", "resnet"):
-            raise ArgumentError(f"kind must be 'mlp' or 'resnet', got {self.kind!r}.")
+        if self.kind not in ("mlp", "cnn", "resnet"):
+            raise ArgumentError(
+                f"kind must be 'mlp', 'cnn' or 'resnet', got {self.kind!r}."
+            )
         # JSON has lists only.
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "hidden", tuple(self.hidden))
@@ -50,6 +53,8 @@ class PlainNetwork:
             torch.manual_seed(seed)
             if self.kind == "resnet":
                 layers = small_resnet(self.shape, self.classes, width=self.width)
+            elif self.kind == "cnn":
+                layers = small_cnn(self.shape, self.classes, width=self.width)
             else:
                 layers = mlp(self.shape, self.classes, hidden=self.hidden)
         return nn.Sequential(Standardise(self.shape), *layers)
@@ -96,6 +101,25 @@ def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn
         layers += [nn.Linear(size, units), nn.ReLU()]
         size = units
     return nn.Sequential(*layers, nn.Linear(size, classes))
+
+
+def small_cnn(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
+    """Make a network of up to three convolutions, each halving the image, and a linear head."""
+    if len(shape) != 3:
+        raise ArgumentError(
+            f"a CNN takes images (channels, height, width), got {shape}. Use an MLP."
+        )
+    channels, *sides = shape
+    layers: list[nn.Module] = []
+    # Not so many that nothing of a small image is left.
+    for stage in range(min(3, min(sides).bit_length() - 2)):
+        layers += [
+            nn.Conv2d(channels, width << stage, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        channels, sides = width << stage, [side // 2 for side in sides]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * prod(sides), classes))
 
 
 def small_resnet(shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:

@@ -290,3 +290,17 @@ def test_classes_are_counted_by_numbers_or_names():
     assert named.classes("x") == 3
     with pytest.raises(DataError, match="must be a class for each text"):
         TextTable(("a",)).classes("x")
+
+
+def test_several_columns_are_one_text(tmp_path):
+    path = tmp_path / "news.csv"
+    path.write_text("title,body,label\nA,b c,1\nB,,0\n")
+    table = read_text(path, text=["title", "body"])
+    assert table.texts == ("A . b c", "B")
+    with pytest.raises(ArgumentError, match="text must be one of .*got 'boby'"):
+        read_text(path, text=["title", "boby"])
+
+
+def test_either_text_of_a_pair_makes_rows_the_same():
+    table = TextTable(("One  text", "two"), ("x", "ONE text "))
+    assert table.keys() == [("one text", "x"), ("two", "one text")]

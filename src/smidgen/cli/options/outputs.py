@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # These do not shape what is written.
 _APART = ("overwrite",)
+_MODELS = ("model", "--model", "--trained")
 
 
 def open_run(
@@ -99,7 +100,7 @@ def _list_inputs(context: typer.Context, written: set[str]) -> list[Input]:
         value = context.params.get(key)
         for item in value if isinstance(value, list | tuple) else [value]:
             # A model is a folder, or its name on a hub; other words are no paths.
-            is_model = name == "model" and isinstance(item, str) and _is_model(item)
+            is_model = name in _MODELS and isinstance(item, str) and _is_model(item)
             path = Path(str(item)) if is_model else item
             if name not in written and isinstance(path, Path):
                 found.append(Input(name, path))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from smidgen.integrations.answers.folder import LanguageModel
     from smidgen.integrations.answers.template import Answers
+    from smidgen.integrations.reading.columns import FileColumns
     from smidgen.integrations.text import TextTable
     from smidgen.outputs.problem import Problem
 
@@ -170,6 +171,13 @@ class TextModel:
         return read_prompts(
             path, self.answers, label=None if label is None else texts.as_column(label)
         )
+
+    def read_all(self, path: Path, text: str) -> FileColumns:
+        """Read all columns of a data file as they are; the text's tells whether it has a header."""
+        from smidgen.integrations.reading.columns import read_columns
+
+        chosen = {} if self.answers is not None else {"text": texts.as_column(text)}
+        return read_columns(path, chosen)[0]
 
     def batch(
         self,

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 Model = Annotated[str, Argument(help="Folder of the model, or its Hugging Face id.")]
 PosteriorFolder = Annotated[
-    Path, Argument(help="Folder of the posterior, as 'smidgen fit' saves it.")
+    Path | None,
+    Argument(
+        help="Folder of the posterior, as 'smidgen fit' saves it; none if MODEL is a folder "
+        "made by 'smidgen run', which has its own.",
+    ),
 ]
 Text = Annotated[
     str,

@@ -10,7 +10,8 @@ from typing import Any
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import format_label, read_labels
-from smidgen.integrations.text import TextTable, read_columns
+from smidgen.integrations.reading.columns import read_columns
+from smidgen.integrations.text import TextTable
 
 
 @dataclass(frozen=True)

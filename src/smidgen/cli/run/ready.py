@@ -1,0 +1,158 @@
+"""What commands do with a ready folder: predict new rows, and score labelled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from typer import Context
+
+from smidgen.cli.console import out, show_record, write_json
+from smidgen.cli.options.lists import split_words
+from smidgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from smidgen.integrations.reading.task_note import TaskNote
+    from smidgen.workflows.run.ready_folder import Predictor, RunParts
+
+_SHOWN, _WIDTH = 10, 28
+_OPTIONS = {
+    "columns": "--text",
+    "text_pair": "--text-pair",
+    "label": "--label",
+    "max_length": "--max-length",
+}
+
+
+def require_ready(name: str) -> RunParts:
+    """Find the ready folder that was typed where a model and a posterior may be."""
+    from smidgen.workflows.run.ready_folder import find_ready_folder
+
+    parts = find_ready_folder(name)
+    if parts is None:
+        raise ArgumentError(
+            f"MODEL must be a folder made by 'smidgen run' if POSTERIOR is left out, got "
+            f"{name!r}. Name the folder of the posterior after it."
+        )
+    return parts
+
+
+def read_typed(context: Context) -> dict[str, Any]:
+    """List what was typed of what training saw; None for what was not."""
+
+    def find(name: str) -> Any:
+        source = context.get_parameter_source(name) if name in context.params else None
+        is_typed = source is not None and source.name != "DEFAULT"
+        return context.params[name] if is_typed else None
+
+    text = find("text")
+    return {
+        "columns": None if text is None else tuple(split_words([text])),
+        "text_pair": find("text_pair"),
+        "label": find("label"),
+        "max_length": find("max_length"),
+    }
+
+
+def check_note(note: TaskNote, typed: Mapping[str, Any]) -> TaskNote:
+    """Refuse what was typed and differs from what training saw."""
+    from smidgen.integrations.reading.task_note import use_note
+
+    return use_note(note, typed, options=_OPTIONS)
+
+
+def load_ready(
+    context: Context, parts: RunParts, device: str
+) -> tuple[Predictor, TaskNote]:
+    """Load a ready folder, and check against it what was typed."""
+    from smidgen.integrations.reading.task_note import TaskNote
+    from smidgen.workflows.run.ready_folder import load_predictor
+
+    note = check_note(TaskNote.load(parts.folder), read_typed(context))
+    return load_predictor(parts, device=device), note
+
+
+def predict_ready(
+    context: Context, parts: RunParts, data: Path, *, device: str, answers: Path | None
+) -> None:
+    """Predict new rows by a ready folder, and write its answers beside their columns."""
+    from smidgen.integrations.reading.answers_file import add_columns, write_answers
+    from smidgen.workflows.run.answers import list_answers, list_probabilities
+    from smidgen.workflows.run.rows import read_noted_rows
+
+    predictor, note = load_ready(context, parts, device)
+    rows, columns = read_noted_rows(note, data, labelled=False)
+    size = context.params["batch_size"] if _is_typed(context, "batch_size") else None
+    predictive = predictor.task.predict(predictor.posterior, rows, size=size)
+    added = list_answers(predictor, predictive)
+    kept = {name: list(column) for name, column in columns.items()}
+    _show_answers(kept, added)
+    if answers is not None:
+        write_answers(answers, add_columns(kept, added))
+        out.print(f"wrote {answers}")
+    entries: list[dict[str, Any]] = [
+        {name: column[row] for name, column in added.items()} for row in range(len(rows))
+    ]
+    if not predictor.is_regression:
+        for entry, probabilities in zip(
+            entries, list_probabilities(predictor, predictive), strict=True
+        ):
+            entry["probabilities"] = probabilities
+    write_json(context.params["json_file"], {"predictions": entries})
+
+
+def evaluate_ready(
+    context: Context, parts: RunParts, device: str, shifted: Mapping[str, Path]
+) -> None:
+    """Score a ready folder on labelled rows, and on shifted ones by name."""
+    from smidgen.workflows.run.pipeline import score_rows_of
+    from smidgen.workflows.run.rows import read_noted_rows
+
+    predictor, note = load_ready(context, parts, device)
+    test, page, name = (context.params[n] for n in ("test", "page", "name"))
+    rows, _ = read_noted_rows(note, test, labelled=True)
+    others = {
+        key: read_noted_rows(note, path, labelled=False)[0] for key, path in shifted.items()
+    }
+    config = {
+        "title": f"{parts.folder} on {test.name}",
+        "model": str(parts.folder),
+        "test": str(test),
+    }
+    record = score_rows_of(predictor, rows, config=config, shifted=others, name=name)
+    show_record(record)
+    if context.params["json_file"] is not None:
+        out.print(f"\nwrote {record.save(context.params['json_file'])}")
+    if page is not None:
+        from smidgen.report import write
+
+        out.print(f"wrote {write(record, page)}")
+
+
+def _is_typed(context: Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _show_answers(columns: dict[str, list[Any]], added: dict[str, list[Any]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    first = next(iter(columns))
+    for heading in added:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(first, no_wrap=True, overflow="ellipsis")
+    count = len(columns[first])
+    for row in range(min(count, _SHOWN)):
+        cells = [_show(column[row]) for column in added.values()]
+        table.add_row(*cells, shorten(str(columns[first][row]), _WIDTH, placeholder="…"))
+    out.print(table)
+    if count > _SHOWN:
+        out.print(f"… and {count - _SHOWN:,} more; --out FILE writes them all")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 30)

@@ -1,0 +1,1 @@
+"""From files to rows: columns, tables, images, and which row goes where."""

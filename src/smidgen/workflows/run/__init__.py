@@ -1,0 +1,1 @@
+"""From a file to a ready predictor: read, split, train, make Bayesian, decide, compare."""

@@ -1,0 +1,73 @@
+"""What training saw is stored, sealed, and what differs is refused."""
+
+import json
+
+import pytest
+
+from smidgen.errors import ArgumentError, StoreError
+from smidgen.integrations.reading.scaling import measure_scaling
+from smidgen.integrations.reading.task_note import (
+    TASK_NOTE,
+    DataFile,
+    SplitNote,
+    TaskNote,
+    find_note,
+    read_ranges,
+    use_note,
+    write_ranges,
+)
+
+OPTIONS = {"columns": "--text", "text_pair": "--text-pair", "max_length": "--max-length"}
+
+
+def make_note():
+    return TaskNote(
+        "table",
+        ("age", "town"),
+        label="y",
+        classes=("a", "b"),
+        scaling=measure_scaling({"age": (1.0, None), "town": ("Ulm", "Bonn")}),
+        target=(1.0, 2.5),
+        shape=(1, 2, 3),
+        files=(DataFile("rows.csv", 9, "abc"),),
+        split=SplitNote(3, {"train": 0.6, "test": 0.4}, {"train": (0, 1, 5), "test": (2,)}),
+    )
+
+
+def test_it_is_read_as_it_was_written(tmp_path):
+    note = make_note()
+    note.save(tmp_path)
+    assert find_note(tmp_path) == note
+    assert find_note(tmp_path / "gone") is None
+    assert find_note("x" * 5000) is None
+
+
+def test_an_edited_or_unknown_note_is_refused(tmp_path):
+    make_note().save(tmp_path)
+    path = tmp_path / TASK_NOTE
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "label": "z"}))
+    with pytest.raises(StoreError, match="digest"):
+        TaskNote.load(tmp_path)
+
+
+def test_what_differs_is_refused_in_one_sentence():
+    note = TaskNote("text", ("title", "text"), "second", "y", max_length=64)
+    assert use_note(note, {"columns": ("title", "text")}, options=OPTIONS) == note
+    assert use_note(note, {"max_length": None}, options=OPTIONS) == note
+    with pytest.raises(ArgumentError, match="--max-length must be what training saw, 64"):
+        use_note(note, {"max_length": 128}, options=OPTIONS)
+    with pytest.raises(ArgumentError, match="--text must be .*'title,text', got 'text'"):
+        use_note(note, {"columns": ("text",)}, options=OPTIONS)
+
+
+def test_the_label_may_have_another_name_in_other_files():
+    note = TaskNote("text", ("text",), label="y")
+    assert use_note(note, {"label": "truth"}, options=OPTIONS).label == "truth"
+
+
+def test_ranges_are_short():
+    rows = (0, 1, 2, 5, 7, 8)
+    assert write_ranges(rows) == "0-2,5,7-8"
+    assert read_ranges("0-2,5,7-8") == rows
+    assert read_ranges(write_ranges(())) == ()

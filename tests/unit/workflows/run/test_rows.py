@@ -1,0 +1,89 @@
+"""Rows of a run: what is assumed of them, and how new ones are read like the old."""
+
+from pathlib import Path
+
+import pytest
+
+from smidgen.errors import ArgumentError, DataError
+from smidgen.integrations.reading.tables import FeatureTable
+from smidgen.integrations.text import TextTable
+from smidgen.workflows.run.rows import read_noted_rows, read_run_rows
+from smidgen.workflows.run.settings import RunSource
+
+
+def write(path: Path, header: str, lines):
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path):
+    lines = [f"text number {i} has seven words,{'ab'[i % 2]},{i % 60}" for i in range(120)]
+    return write(tmp_path / "texts.csv", "words,y,who", lines)
+
+
+def test_texts_are_told_from_a_table_and_that_is_said(texts):
+    data = read_run_rows(RunSource(texts, "y", leave_out=("who",)), 0)
+    assert isinstance(data.rows, TextTable)
+    assert data.note.columns == ("words",)
+    assert any("read as texts in words; pass --table" in line for line in data.said)
+
+
+def test_rows_of_one_group_stay_together(texts):
+    source = RunSource(texts, "y", "text", ("words",), group="who")
+    split = read_run_rows(source, 3).note.split.rows
+    sides = [{row % 60 for row in rows} for rows in split.values()]
+    assert sum(map(len, sides)) == len(set().union(*sides)) == 60
+
+
+def test_some_rows_only(texts):
+    source = RunSource(texts, "y", "text", ("words",), limit=100)
+    rows = read_run_rows(source, 0).note.split.rows
+    assert sum(map(len, rows.values())) == 100
+
+
+def test_a_column_says_what_rows_are_for(tmp_path):
+    parts = ["train"] * 60 + ["dev"] * 90 + ["test"] * 30
+    lines = [f"{i},{i % 2},{part}" for i, part in enumerate(parts)]
+    path = write(tmp_path / "rows.csv", "x,y,part", lines)
+    rows = read_run_rows(RunSource(path, "y", "table", split="part"), 0).note.split.rows
+    assert rows["train"] == tuple(range(60))
+    assert rows["test"] == tuple(range(150, 180))
+    held = sorted(
+        row for part in ("validation", "calibration", "decision") for row in rows[part]
+    )
+    assert held == list(range(60, 150))
+
+
+def test_training_rows_that_stand_in_the_test_file_are_named_and_left_out(tmp_path):
+    data = write(tmp_path / "a.csv", "t,y", [f"Text {i},{'ab'[i % 2]}" for i in range(200)])
+    test = write(tmp_path / "b.csv", "t,y", ["text  7,b", "new,a", "TEXT 8,a"])
+    source = RunSource(data, "y", "text", ("t",), test=test)
+    read = read_run_rows(source, 0)
+    taken = [row for name, rows in read.note.split.rows.items() for row in rows]
+    assert not {7, 8} & set(taken)
+    assert read.note.split.rows["test"] == (200, 201, 202)
+    assert any(
+        "2 train rows are the same as" in line and "'Text 7'" in line for line in read.said
+    )
+
+
+def test_new_rows_are_read_as_training_read_its_own(tmp_path):
+    lines = [f"{i},{'u' if i % 3 else 'v'},{'no' if i % 2 else 'yes'}" for i in range(150)]
+    path = write(tmp_path / "rows.csv", "x,town,y", lines)
+    note = read_run_rows(RunSource(path, "y", "table"), 0).note
+    assert note.columns == ("x", "town")
+    new = write(tmp_path / "new.csv", "town,extra,x", ["u,1,5"])
+    rows, columns = read_noted_rows(note, new, labelled=False)
+    assert isinstance(rows, FeatureTable)
+    assert rows.cells == {"x": (5.0,), "town": ("u",)}
+    assert list(columns) == ["town", "extra", "x"]
+    with pytest.raises(ArgumentError, match="label must be one of the columns"):
+        read_noted_rows(note, new, labelled=True)
+
+
+def test_labels_that_training_did_not_have_are_refused(tmp_path):
+    path = write(tmp_path / "a.csv", "x,y", [f"{i},{'ab'[i % 2]}" for i in range(150)])
+    test = write(tmp_path / "b.csv", "x,y", ["1000,c"])
+    with pytest.raises(DataError, match="one of a, b"):
+        read_run_rows(RunSource(path, "y", "table", test=test), 0)

@@ -187,8 +187,8 @@ def _name_first(values: Mapping[Scored, Sequence[float]]) -> str:
         side = "is clearly above" if gap.above_zero else "is clearly below"
     return (
         f"Among scores of predictions {SCORE_WORDS[first[1]]} of “{label_method(first[0])}” is "
-        f"first; it {side} the better Mahalanobis distance of the features, the {SCORE_WORDS[rival[1]]} "
-        f"({_write_gap(gap)})."
+        f"first; it {side} the better Mahalanobis distance of the features, the "
+        f"{SCORE_WORDS[rival[1]]} ({_write_gap(gap)})."
     )
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from smidgen.workflows.bayesify.one_call import bayesify
     from smidgen.workflows.bayesify.settings import BayesifySettings
     from smidgen.workflows.compare import Comparison, compare
+    from smidgen.workflows.decisions.settings import CompareSettings
+    from smidgen.workflows.rules import make_rules
     from smidgen.workflows.verify import Verification, verify
 else:
     __getattr__, __dir__ = import_on_first_use(__name__)
@@ -48,6 +50,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Choice",
+    "CompareSettings",
     "Comparison",
     "Delta",
     "Gaussian",
@@ -74,6 +77,7 @@ __all__ = [
     "fit",
     "load",
     "make_delta",
+    "make_rules",
     "make_sparse",
     "merge_deltas",
     "plan",

@@ -370,6 +370,27 @@ CALLS = {
     "sparse of no file": ((*SPARSE, "--train", "{nope}"), "--train", "nope"),
     "sparse of a text": ((*SPARSE, "--train", "{good.tsv}"), "", "good.tsv"),
     "density is 2": ((*SPARSE, "--train", "{good.tsv}", "--density", 2), "density", "2"),
+    "run on nothing": (("run", "{nope}", "--out", "{new}"), "data", "nope"),
+    "run without a label": (
+        ("run", "{good.tsv}", "--table", "--out", "{new}"),
+        "--label",
+        "none",
+    ),
+    "run without enough rows": (
+        ("run", "{good.tsv}", "--label", "label", "--text", "text", "--out", "{new}"),
+        "rows",
+        "",
+    ),
+    "run with a sure promise": (
+        ("run", "{good.tsv}", "--label", "label", "--coverage", 1, "--out", "{new}"),
+        "--coverage",
+        "1",
+    ),
+    "predict by what is no ready folder": (
+        ("predict", "{model}", "--data", "{good.tsv}"),
+        "POSTERIOR",
+        "model",
+    ),
     "report without records": (("report",), "argument", "RECORD"),
     "report of nothing": (("report", "{nope}"), "record", "nope"),
     "report of a broken file": (("report", "{broken.json}"), "record", "broken.json"),

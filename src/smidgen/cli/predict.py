@@ -17,11 +17,6 @@ from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
 from smidgen.cli.run import ready
 from smidgen.errors import ArgumentError
-from smidgen.integrations.reading.answers_file import (
-    add_columns,
-    check_answers_file,
-    write_answers,
-)
 
 _SHOWN, _TEXT_WIDTH = 10, 36
 
@@ -62,8 +57,10 @@ def predict(
     json_file: texts.Json = None,
 ) -> None:
     """Predict new rows: answers, how certain they are, and when to ask a person."""
+    from smidgen.integrations.reading import answers_file
+
     if answers is not None:
-        check_answers_file(answers, "--out")
+        answers_file.check_answers_file(answers, "--out")
     run = outputs.open_run(context, *outputs.files(out=answers))
     if posterior is None:
         parts = ready.require_ready(source.model)
@@ -98,7 +95,8 @@ def predict(
             "confidence": columns["confidence"],
         }
         kept = {name: list(column) for name, column in network.read_all(data, text).items()}
-        out.print(f"wrote {write_answers(answers, add_columns(kept, added))}")
+        joined = answers_file.add_columns(kept, added)
+        out.print(f"wrote {answers_file.write_answers(answers, joined)}")
     write_json(json_file, {"predictions": rows})
     run.finish()
 

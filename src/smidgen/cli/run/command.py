@@ -134,7 +134,7 @@ def run(
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
-    """Read, split, train, make Bayesian, decide and compare: from a file to a ready predictor."""
+    """From a file of texts, numbers or images to a predictor that knows when it is unsure."""
     from smidgen.workflows.run.pipeline import run_steps
     from smidgen.workflows.run.ready_folder import fill_ready_folder, refuse_taken_ready
 

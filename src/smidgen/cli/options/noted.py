@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from smidgen.errors import ArgumentError
-from smidgen.integrations.reading.splitting import (
-    choose_held_out,
-    deal_rows,
-    group_rows,
-)
-from smidgen.integrations.reading.task_note import (
-    DataFile,
-    SplitNote,
-    TaskNote,
-    find_note,
-    use_note,
-)
 
 if TYPE_CHECKING:
     from smidgen.cli.options.source import Source
+    from smidgen.integrations.reading.task_note import DataFile, TaskNote
     from smidgen.integrations.text import TextTable
 
 _SEEN = "by default what training saw, and if no note says it,"
@@ -120,6 +109,8 @@ def find_seen(
     Raises:
         ArgumentError: If something was typed that differs from the note.
     """  # noqa: DOC502
+    from smidgen.integrations.reading.task_note import find_note, use_note
+
     note = find_note(source.model)
     if note is None or note.kind != "text":
         return SeenTexts((text or "text", text_pair, label or "label"), max_length or 128)
@@ -155,6 +146,9 @@ def divide_texts(
     Returns:
         Both tables, and the note with files and rows.
     """
+    from smidgen.integrations.reading import splitting
+    from smidgen.integrations.reading.task_note import SplitNote
+
     train, val = files
     listed = [_describe_file(train, table)]
     if val is not None:
@@ -165,10 +159,10 @@ def divide_texts(
         split = SplitNote(seed, {}, {name: tuple(part) for name, part in rows.items()})
         tables = table, held_out
     else:
-        shares = choose_held_out(len(table))
-        dealt = deal_rows(
+        shares = splitting.choose_held_out(len(table))
+        dealt = splitting.deal_rows(
             range(len(table)),
-            group_rows(table.keys()),
+            splitting.group_rows(table.keys()),
             shares,
             classes=[int(label) for label in table.labels or ()],
             seed=seed,
@@ -179,6 +173,7 @@ def divide_texts(
 
 
 def _describe_file(path: Path, table: TextTable) -> DataFile:
+    from smidgen.integrations.reading.task_note import DataFile
     from smidgen.runtime.writing.claim import digest_path
 
     return DataFile(str(path), len(table), digest_path(path))

@@ -230,13 +230,15 @@ def _test_sequence(
     if passed:
         return passed
     answered, _ = _cut(values, counts[0])
-    bounds = [
+    bounds = (
         binomial_upper_bound(_errors(wrong, count), count, confidence) for count in counts
-    ]
+    )
+    # A later bound may be lower than what was asked for, but comes after a failure.
+    possible = next((bound for bound in bounds if bound > max_error), 1.0)
     raise TooFewRowsError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "
         f"{answered:,} most certain rows {_errors(wrong, answered):,} are wrong. Ask for "
-        f"max_error={_round_up(min(bounds))} or more, or use a better model; more rows help "
+        f"max_error={_round_up(possible)} or more, or use a better model; more rows help "
         "only if the error among the most certain is smaller than that."
     )
 

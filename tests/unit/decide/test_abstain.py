@@ -227,3 +227,17 @@ def test_other_predictions_and_targets_are_refused():
         decide.abstain(predictive, targets.double())
     with pytest.raises(ArgumentError, match="needs uncertain weights"):
         decide.abstain(predictive, targets, score="logit_variance")
+
+
+def test_the_advice_asks_for_more_than_what_was_asked():
+    # Wrong only among the surest, so that later bounds are below what was asked for.
+    probs = torch.linspace(0.99, 0.6, 600).double()
+    predictive = CategoricalPredictive.from_logits(
+        torch.stack([probs.logit(), torch.zeros(600).double()], 1)
+    )
+    targets = torch.zeros(600, dtype=torch.long)
+    targets[:20] = 1
+    with pytest.raises(TooFewRowsError, match=r"Ask for max_error=") as caught:
+        decide.abstain(predictive, targets, max_error=0.05)
+    advised = float(str(caught.value).split("max_error=")[-1].split()[0])
+    assert advised > 0.05

@@ -835,3 +835,11 @@ def test_class_156_of_labels_without_a_sign_is_a_class():
     targets = torch.tensor([156, 3, 199])
     unsigned = evaluate.nll(predictive, targets.to(torch.uint8))
     assert_close(unsigned, evaluate.nll(predictive, targets))
+
+
+def test_rounding_is_no_difference():
+    # The same prediction by two routes: its last bits must not make a verdict.
+    values = torch.rand(200, generator=torch.Generator().manual_seed(0)).double() + 1
+    found = evaluate.paired_difference(values * (1 + 2e-16), values)
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+    assert evaluate.paired_difference(values + 1e-6, values).low > 0

@@ -35,10 +35,15 @@ _MOST_MOVES = 40
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Row numbers of each fold, and what scores all rows, a fold's own, and all others."""
+    """Row numbers of each fold, and what scores all rows, a fold's own, and all others.
+
+    `proposing` scores all rows too, by fewer draws of the logits where the link samples: it
+    finds the places of the grid that matter, and each fold scores those with all draws.
+    """
 
     rows: Sequence[Tensor]
     everything: Objective
+    proposing: Objective
     inside: Sequence[Objective]
     outside: Sequence[Objective]
 
@@ -51,7 +56,7 @@ class Folds:
 
 def choose_in_folds(table: VarianceTable, folds: Folds) -> list[ScaledPrecisions]:
     """Choose a precision for each label and the scale, on all rows but each fold's."""
-    known = _find_places(table, folds.everything)
+    known = _find_places(table, folds.proposing)
     places, scales = list(known), torch.tensor(list(known.values()), dtype=torch.float64)
     means = _score_folds(table, folds, places, scales)  # (F, places)
     sizes = torch.tensor([len(rows) for rows in folds.rows], dtype=torch.float64)

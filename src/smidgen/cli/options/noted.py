@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smidgen.integrations.reading.task_note import DataFile, TaskNote
     from smidgen.integrations.text import TextTable
 
-_SEEN = "by default what training saw, and if no note says it,"
+_SEEN = "by default what training saw, or else"
 Text = Annotated[
     str | None,
     Option(

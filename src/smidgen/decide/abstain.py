@@ -62,7 +62,7 @@ from smidgen.decide.uncertainty import (
     require_score,
     uncertainty,
 )
-from smidgen.errors import ArgumentError, TooFewRowsError
+from smidgen.errors import ArgumentError, PromiseError, TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import Predictive
 
@@ -244,7 +244,7 @@ def _test_sequence(
     ask = "Use a better model"
     if possible is not None:
         ask = f"Ask for max_error={possible:g} or more, or use a better model"
-    raise TooFewRowsError(
+    raise PromiseError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "
         f"{failed:,} most certain rows {_errors(wrong, failed):,} are wrong. {tied}{ask}; more "
         f"rows help only if the error among the most certain is below {max_error:g}."

@@ -15,7 +15,7 @@ from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
-from smidgen.errors import DataError, TooFewRowsError, require_kind, warn
+from smidgen.errors import DataError, PromiseError, TooFewRowsError, require_kind, warn
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.likelihood.base import has_target
@@ -46,7 +46,8 @@ def make_rules(
 
     Classes get rules to abstain, for sets and for what is strange; a regression for intervals
     and for what is strange; several labels for what is strange. A promise that the rows are
-    too few for is left out, with a warning that says how many would do.
+    too few for is left out, with a warning that says how many would do; so is one that the
+    model is wrong too often for, with what could be promised.
 
     Args:
         posterior: A posterior of this model, calibrated.
@@ -94,10 +95,10 @@ def make_rules(
 
 
 def _try(purpose: str, make: Callable[[], _Made]) -> _Made | None:
-    """Make a rule, or warn that these rows are too few for it."""
+    """Make a rule, or warn that these rows are too few or too often wrong for it."""
     try:
         return make()
-    except TooFewRowsError as error:
+    except (TooFewRowsError, PromiseError) as error:
         warn(f"there is no rule {purpose}: {error}")
         return None
 

@@ -7,7 +7,7 @@ import torch
 
 from smidgen import decide
 from smidgen.decide.abstain import list_counts, rows_needed
-from smidgen.errors import ArgumentError, DataError, TooFewRowsError
+from smidgen.errors import ArgumentError, DataError, PromiseError, TooFewRowsError
 from smidgen.outputs.chance import binomial_interval, binomial_upper_bound
 from smidgen.outputs.predictive import CategoricalPredictive
 from tests.support.decisions import (
@@ -70,7 +70,7 @@ def test_the_error_exceeds_what_was_asked_in_few_draws(name, rows):
             rule = decide.abstain(
                 *world.draw(rows, generator), max_error=0.05, confidence=0.9
             )
-        except TooFewRowsError:
+        except PromiseError:
             continue
         exceeded += world.risk_of(rule) > 0.05
     assert exceeded / draws <= at_most(0.1, draws)
@@ -140,7 +140,7 @@ def test_a_model_that_is_always_wrong_is_refused():
     predictive, _ = make_classes(500)
     wrong = (predictive.predicted + 1) % 3
     with pytest.raises(
-        TooFewRowsError, match=r"most certain rows 105 are wrong. Use a better model;"
+        PromiseError, match=r"most certain rows 105 are wrong. Use a better model;"
     ):
         decide.abstain(predictive, wrong)
 
@@ -240,7 +240,7 @@ def test_the_advice_asks_for_more_than_what_was_asked():
     )
     targets = torch.zeros(600, dtype=torch.long)
     targets[:60:4] = 1
-    with pytest.raises(TooFewRowsError, match=r"Ask for max_error=") as caught:
+    with pytest.raises(PromiseError, match=r"Ask for max_error=") as caught:
         decide.abstain(predictive, targets, max_error=0.05)
     advised = float(str(caught.value).split("max_error=")[-1].split()[0])
     assert advised > 0.05
@@ -278,7 +278,7 @@ def test_saturated_confidences_are_answered():
     rule = decide.abstain(*make_tied(confidence, range(600, 1000)))
     assert 590 < rule.answered < 650
     # All that are saturated are tested together, which may fail.
-    with pytest.raises(DataError, match="of the 377 most certain rows 40 are wrong"):
+    with pytest.raises(PromiseError, match="of the 377 most certain rows 40 are wrong"):
         decide.abstain(*make_tied(confidence, range(40)))
 
 

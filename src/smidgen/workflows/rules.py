@@ -13,7 +13,7 @@ from smidgen.decide import Rules, abstain, intervals, sets, strange
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
-from smidgen.decide.strange import StrangeRule
+from smidgen.decide.strange import STRANGE_SCORES, StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
 from smidgen.errors import DataError, PromiseError, TooFewRowsError, require_kind, warn
 from smidgen.outputs.batches import check_batches
@@ -27,8 +27,6 @@ from smidgen.types import Batch
 
 _Made = TypeVar("_Made", bound=DecisionRule)
 _SET_COVERAGE, _INTERVAL_COVERAGE = 0.9, 0.95
-# The first that a predictive has; a point prediction has neither of the first two.
-_STRANGE_SCORES = ("logit_variance", "mutual_information", "energy")
 
 
 def make_rules(
@@ -105,7 +103,7 @@ def _try(purpose: str, make: Callable[[], _Made]) -> _Made | None:
 
 def _make_strange(predictive: Predictive, rate: float) -> StrangeRule | None:
     """Make the rule by the first score that the predictive has, if one differs between rows."""
-    for score in _STRANGE_SCORES:
+    for score in STRANGE_SCORES:
         if score in list_scores(predictive):
             values = uncertainty(predictive, score)
             if (values != values[0]).any():

@@ -240,10 +240,10 @@ def _test_sequence(
             f"These {failed:,} rows have too few distinct scores ({distinct:,}) to test a smaller "
             "part of them. "
         )
-    possible = _find_possible(values, wrong, failed, confidence)
+    rate = _find_possible(values, wrong, failed, confidence)
     ask = "Use a better model"
-    if possible is not None:
-        ask = f"Ask for max_error={possible:g} or more, or use a better model"
+    if rate is not None:
+        ask = f"Ask for max_error={rate:g} or more, or use a better model"
     raise PromiseError(
         f"max_error={max_error:g} cannot be promised with confidence={confidence:g}: of the "
         f"{failed:,} most certain rows {_errors(wrong, failed):,} are wrong. {tied}{ask}; more "

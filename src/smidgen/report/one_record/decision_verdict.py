@@ -41,10 +41,8 @@ def _advise_answers(record: Record, method: MethodFields) -> str | None:
     elif decisions.get("multilabel"):
         lead = "no rule promises the error rate of several labels"
     elif rules is not None:
-        lead = (
-            "no error rate can be promised yet, as the rows that make rules are too few or "
-            "too often wrong; the warning when they were made says which"
-        )
+        lead = "no error rate can be promised yet, as there is no rule to abstain"
+        lead += _describe_needed(decisions.get("rows_for_promise"))
     else:
         # What is read off the test rows permits nothing.
         hold = "Make a rule on rows that chose nothing else to hold it."
@@ -68,6 +66,17 @@ def _describe_answered(tried: Mapping[str, Any]) -> str:
     return f"{text} (asked: at most {format_share(tried['max_error'])})"
 
 
+def _describe_needed(rows: Mapping[str, Any] | None) -> str:
+    """Say how many rows a rule to abstain takes, and how many there were; empty if unknown."""
+    if not rows:
+        return ""
+    made = f" ({rows['made']:,} made the other rules)" if rows.get("made") else ""
+    return (
+        f". It takes {rows['needed']:,} labelled rows or more{made}, and few errors among the "
+        "most certain"
+    )
+
+
 def _describe_best(record: Record, method: MethodFields) -> str | None:
     """Say what the best threshold of each method could automate, known only afterwards."""
     max_error = fields.read_max_error(record)
@@ -76,7 +85,8 @@ def _describe_best(record: Record, method: MethodFields) -> str | None:
         return None
     accuracy, others = format_share(1 - max_error), _list_others(record, max_error)
     part = f"{format_share(share['value'])} of the answers"
-    part = {0: "no answers", 1: "every answer"}.get(share["value"], part)
+    if share["value"] in (0, 1):
+        part = "every answer" if share["value"] else "no answers"
     interval = ""
     if fields.has_bounds(share):
         ends = f"{format_share(share['low'])} to {format_share(share['high'])}"

@@ -168,10 +168,13 @@ def test_what_is_read_off_the_test_rows_permits_nothing() -> None:
     rules = {k: v for k, v in make_rules().items() if k != "abstain"}
     for made in (rules, {}):
         unpromised = verdict(make_decided(rules=made))[0]
-        assert unpromised.startswith(
-            "What to do: no error rate can be promised yet, as the"
-        )
-        assert f"says which. A{best}" in unpromised
+        assert unpromised.startswith("What to do: no error rate can be promised yet, as")
+        assert f"there is no rule to abstain. A{best}" in unpromised
+    known = make_decided(rules=rules, rows_for_promise={"needed": 45, "made": 30})
+    assert (
+        "no rule to abstain. It takes 45 labelled rows or more (30 made the other rules), and "
+        f"few errors among the most certain. A{best}"
+    ) in verdict(known)[0]
     labels = verdict(make_decided(rules=rules, multilabel=True))[0]
     assert labels.startswith(
         "What to do: no rule promises the error rate of several labels"

@@ -13,6 +13,7 @@ from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.method import Method
 
+# What rules are asked for unless the caller says otherwise.
 _CONFIDENCE = 0.9
 
 

@@ -44,7 +44,11 @@ class DataError(SmidgenError, ValueError):
 
 
 class TooFewRowsError(DataError):
-    """The rows do not bear out the promise that was asked for; more, or a smaller one, would."""
+    """There are fewer rows than the promise that was asked for takes; more would do."""
+
+
+class PromiseError(DataError):
+    """The answers are wrong too often for the promise that was asked for, on enough rows."""
 
 
 class DivergedError(DataError):

@@ -5,8 +5,11 @@ and q the conformal quantile of r (`calibration_rows.conformal_quantile`), the i
 mean ± q · s of a new row holds its target with a probability of at least `coverage`, also where
 the variance is wrong; a good variance makes the intervals narrow where the model knows. Several
 outputs have a q each, and the coverage is that of each output, not of all at once. A quantile is
-one-sided: q is the quantile of (y − mean) / s, and y is at most mean + q · s with a probability
-of at least the level, and of less than level + 1/(n + 1) if no two residuals are equal.
+one-sided: q is the quantile of (y − mean) / s. From level 0.5 on its rank is rounded up, and y is
+at most mean + q · s with a probability of at least the level; below 0.5 it is rounded down, and
+y is smaller than mean + q · s with a probability of at most the level. So two quantiles, one on
+each side, hold y between them with at least the probability between their levels. If no two
+residuals are equal, each misses its level by less than 1/(n + 1).
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from smidgen.decide.calibration_rows import (
 from smidgen.decide.rule import DecisionRule, as_percent
 from smidgen.errors import ArgumentError, DataError
 from smidgen.outputs.predictive import GaussianPredictive, Predictive
+
+_MIDDLE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,10 @@ class IntervalRule(DecisionRule):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantileRule(DecisionRule):
-    """Quantiles mean + factor · s: `factors` has those of each level, one for each output."""
+    """Quantiles mean + factor · s: `factors` has those of each level, one for each output.
+
+    `Rules` neither hold nor save it; `to_json` and `from_json` keep it elsewhere.
+    """
 
     name: ClassVar[str] = "quantiles"
     levels: tuple[float, ...]
@@ -113,9 +121,12 @@ class QuantileRule(DecisionRule):
 
     def __str__(self) -> str:
         levels = ", ".join(as_percent(level) for level in self.levels)
+        below = ""
+        if min(self.levels) < _MIDDLE:
+            below = ", or, at levels below 50 %, smaller with at most that"
         return (
             f"Quantiles {levels}: the target is at most as large with at least that "
-            f"probability, made from {self._about_rows()}."
+            f"probability{below}; made from {self._about_rows()}."
         )
 
 
@@ -160,6 +171,9 @@ def quantiles(
 ) -> QuantileRule:
     """Find quantiles: each target is at most as large, with the probability of the level.
 
+    Levels below 0.5 are rounded down and others up, so that a pair such as (0.05, 0.95)
+    holds at least 90 % of new targets.
+
     Args:
         predictive: Gaussian, of rows that chose nothing else.
         targets: Their numbers, (B, C), or (B,) for one output.
@@ -178,7 +192,15 @@ def quantiles(
         require_open_fraction("levels", level, 0.95)
     gaussian, numbers = read_numbers("quantiles", predictive, targets)
     residuals = (numbers - gaussian.mean.double()) / _scale(gaussian, scaled)
-    factors = [_quantile(residuals, level, "the level") for level in levels]
+    # The lower ends are upper ends of the negative residuals.
+    factors = [
+        _quantile(residuals, level, "the level")
+        if level >= _MIDDLE
+        else -conformal_quantile(
+            -residuals, 1 - as_written(level), "labelled rows", f"the level {level:g}"
+        )
+        for level in levels
+    ]
     return QuantileRule(
         rows=len(numbers),
         levels=tuple(float(level) for level in levels),

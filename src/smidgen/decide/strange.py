@@ -35,6 +35,8 @@ from smidgen.errors import ArgumentError, DataError, require_kind
 from smidgen.outputs.predictive import Predictive
 
 DISTANCE = "distance"
+STRANGE_SCORES = ("logit_variance", "mutual_information", "energy")
+"""What tells strange rows by default: the first that a predictive has and that differs in rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

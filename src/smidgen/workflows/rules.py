@@ -13,9 +13,9 @@ from smidgen.decide import Rules, abstain, intervals, sets, strange
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
-from smidgen.decide.strange import StrangeRule
+from smidgen.decide.strange import STRANGE_SCORES, StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
-from smidgen.errors import DataError, TooFewRowsError, require_kind, warn
+from smidgen.errors import DataError, PromiseError, TooFewRowsError, require_kind, warn
 from smidgen.outputs.batches import check_batches
 from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.likelihood.base import has_target
@@ -27,8 +27,6 @@ from smidgen.types import Batch
 
 _Made = TypeVar("_Made", bound=DecisionRule)
 _SET_COVERAGE, _INTERVAL_COVERAGE = 0.9, 0.95
-# The first that a predictive has; a point prediction has neither of the first two.
-_STRANGE_SCORES = ("logit_variance", "mutual_information", "energy")
 
 
 def make_rules(
@@ -46,7 +44,8 @@ def make_rules(
 
     Classes get rules to abstain, for sets and for what is strange; a regression for intervals
     and for what is strange; several labels for what is strange. A promise that the rows are
-    too few for is left out, with a warning that says how many would do.
+    too few for is left out, with a warning that says how many would do; so is one that the
+    model is wrong too often for, with what could be promised.
 
     Args:
         posterior: A posterior of this model, calibrated.
@@ -94,17 +93,17 @@ def make_rules(
 
 
 def _try(purpose: str, make: Callable[[], _Made]) -> _Made | None:
-    """Make a rule, or warn that these rows are too few for it."""
+    """Make a rule, or warn that these rows are too few or too often wrong for it."""
     try:
         return make()
-    except TooFewRowsError as error:
+    except (TooFewRowsError, PromiseError) as error:
         warn(f"there is no rule {purpose}: {error}")
         return None
 
 
 def _make_strange(predictive: Predictive, rate: float) -> StrangeRule | None:
     """Make the rule by the first score that the predictive has, if one differs between rows."""
-    for score in _STRANGE_SCORES:
+    for score in STRANGE_SCORES:
         if score in list_scores(predictive):
             values = uncertainty(predictive, score)
             if (values != values[0]).any():

@@ -116,6 +116,48 @@ def test_quantiles_have_their_levels():
     )
 
 
+@pytest.mark.parametrize("rows", [20, 25, 39])
+def test_a_pair_of_quantiles_holds_at_least_its_nominal_part(rows):
+    predictive, targets = make_numbers(400 * (rows + 20))
+    held, draws = torch.zeros(3), 400
+    for draw in range(draws):
+        start = draw * (rows + 20)
+        rule = decide.quantiles(
+            rows_of(predictive, start, start + rows),
+            targets[start : start + rows],
+            levels=(0.05, 0.95),
+        )
+        low, high = rule.apply(rows_of(predictive, start + rows, start + rows + 20)).unbind(
+            -1
+        )
+        truth = targets[start + rows : start + rows + 20]
+        sides = ((low <= truth) & (truth <= high), low <= truth, truth <= high)
+        held += torch.stack([side.double().sum() for side in sides])
+    total = 20 * draws
+    # Ranks k of n + 1; the coverage of a rule varies as a Beta of mean k / (n + 1).
+    for part, nominal in zip((held / total).tolist(), (0.9, 0.95, 0.95), strict=True):
+        spread = nominal * (1 - nominal) * (1 / total + 1 / (rows + 2) / draws)
+        assert part >= nominal - 3.5 * spread**0.5
+    ranks = torch.tensor(rule.factors, dtype=torch.float64)[:, 0]
+    start = (draws - 1) * (rows + 20)
+    last = rows_of(predictive, start, start + rows)
+    residuals = (targets[start : start + rows] - last.mean) / last.total_variance.sqrt()
+    below = (residuals[:, 0, None] <= ranks + 1e-12).sum(0)
+    expected = [(rows + 1) * 5 // 100, -(-(rows + 1) * 95 // 100)]
+    assert below.tolist() == expected
+
+
+def test_low_quantiles_of_too_few_rows_are_refused():
+    predictive, targets = make_numbers(15)
+    with pytest.raises(TooFewRowsError, match="19 or more for the level 0.05, got 15"):
+        decide.quantiles(predictive, targets, levels=(0.05, 0.5))
+    rule = decide.quantiles(*make_numbers(19), levels=(0.05, 0.5, 0.95))
+    assert str(rule) == (
+        "Quantiles 5 %, 50 %, 95 %: the target is at most as large with at least that "
+        "probability, or, at levels below 50 %, smaller with at most that; made from 19 rows."
+    )
+
+
 def test_too_few_rows_are_refused_with_how_many_would_do():
     predictive, targets = make_numbers(15)
     message = "labelled rows must be 19 or more for coverage=0.95, got 15"

@@ -85,6 +85,14 @@ def test_what_rows_are_too_few_for_is_left_out_with_a_warning():
     assert said[1].startswith("there is no rule to abstain: targets must be of 45 labelled")
 
 
+def test_what_a_model_is_too_wrong_for_is_left_out_with_a_warning():
+    posterior, problem, batches = make_posterior()
+    wrong = [(x, (y + 1) % 3) for x, y in batches]
+    with pytest.warns(SmidgenWarning, match="no rule to abstain: max_error=0.05 cannot be"):
+        rules = make_rules(posterior, problem, wrong, progress=False)
+    assert list(rules.by_name()) == ["sets", "strange"]
+
+
 def test_unlabelled_rows_make_no_rule():
     posterior, problem, batches = make_posterior()
     hidden = [(x, torch.where(torch.arange(len(y)) < 50, y, -100)) for x, y in batches]

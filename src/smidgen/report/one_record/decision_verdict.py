@@ -17,7 +17,7 @@ _SCORE = "automation"
 
 
 def list_decisions(record: Record) -> list[str]:
-    """Say how much may be automated, or what the intervals hold, if it was measured."""
+    """Say what the rules answer, or what the intervals hold, if it was measured."""
     method = fields.find_primary(record)
     if method is None:
         return []
@@ -30,34 +30,78 @@ def list_decisions(record: Record) -> list[str]:
 
 
 def _advise_answers(record: Record, method: MethodFields) -> str | None:
+    """Say what the rule did, then what the best threshold could do: only the first holds."""
+    decisions = fields.read_part(record, "decisions") or {}
+    rules, best = decisions.get("rules"), _describe_best(record, method)
+    tried = (rules or {}).get("abstain")
+    if tried:
+        lead = _describe_answered(tried)
+    elif best is None:
+        return None
+    elif decisions.get("multilabel"):
+        lead = "no rule promises the error rate of several labels"
+    elif rules is not None:
+        lead = "no error rate can be promised yet, as there is no rule to abstain"
+        lead += _describe_needed(decisions.get("rows_for_promise"))
+    else:
+        # What is read off the test rows permits nothing.
+        hold = "Make a rule on rows that chose nothing else to hold it."
+        return f"{WHAT_TO_DO}: {best}. {hold} {_judge_automation(record, method)}"
+    if best is None:
+        return f"{WHAT_TO_DO}: {lead}."
+    best = best[:1].upper() + best[1:]
+    return f"{WHAT_TO_DO}: {lead}. {best}. {_judge_automation(record, method)}"
+
+
+def _describe_answered(tried: Mapping[str, Any]) -> str:
+    """Say how much of the test rows a rule answers, and how much of that is wrong."""
+    if not tried.get("error"):
+        return "the rule answers none of the rows"
+    text = (
+        f"the rule answers {format_share(tried['answered']['value'])} of the rows, "
+        f"{format_percent(tried['error']['value'])} of them wrong"
+    )
+    if tried.get("max_error") is None:
+        return f"{text} (no error rate was asked for)"
+    return f"{text} (asked: at most {format_share(tried['max_error'])})"
+
+
+def _describe_needed(rows: Mapping[str, Any] | None) -> str:
+    """Say how many rows a rule to abstain takes, and how many there were; empty if unknown."""
+    if not rows:
+        return ""
+    made = f" ({rows['made']:,} made the other rules)" if rows.get("made") else ""
+    return (
+        f". It takes {rows['needed']:,} labelled rows or more{made}, and few errors among the "
+        "most certain"
+    )
+
+
+def _describe_best(record: Record, method: MethodFields) -> str | None:
+    """Say what the best threshold of each method could automate, known only afterwards."""
     max_error = fields.read_max_error(record)
     share = None if max_error is None else fields.read_automation(method, max_error)
     if max_error is None or share is None:
         return None
-    accuracy = format_share(1 - max_error)
-    others = _list_others(record, max_error)
-    if share["value"] == 0:
-        claim = f"no answers can be automated at {accuracy} accuracy"
-    elif share["value"] == 1:
-        claim = f"you may automate every answer at {accuracy} accuracy"
-    else:
-        claim = (
-            f"you may automate {format_share(share['value'])} of the answers at {accuracy} "
-            "accuracy"
-        )
-    beside = "; " + ", ".join(f"{name} {text}" for name, text in others.items())
-    if list(others.values()) == [format_share(share["value"])]:
-        beside = f", and {next(iter(others))} as much"
+    accuracy, others = format_share(1 - max_error), _list_others(record, max_error)
+    part = f"{format_share(share['value'])} of the answers"
+    if share["value"] in (0, 1):
+        part = "every answer" if share["value"] else "no answers"
     interval = ""
     if fields.has_bounds(share):
         ends = f"{format_share(share['low'])} to {format_share(share['high'])}"
-        interval = f"95\u202f% interval {ends}. "
-    judged = _judge_automation(record, method)
-    return f"{WHAT_TO_DO}: {claim}{beside if others else ''}. {interval}{judged}"
+        interval = f" (95\u202f% interval {ends})"
+    beside = "; " + ", ".join(f"{name} {text}" for name, text in others.items())
+    if list(others.values()) == [format_share(share["value"])]:
+        beside = f", and {next(iter(others))} as much"
+    return (
+        f"at best, with the threshold chosen afterwards on these test rows, {part} could be "
+        f"automated at {accuracy} accuracy{interval}{beside if others else ''}"
+    )
 
 
 def _list_others(record: Record, max_error: float) -> dict[str, str]:
-    """List what the baselines may automate; those that may do the same, together."""
+    """List what the baselines could automate; those that could do the same, together."""
     shares: dict[str, list[str]] = {}
     names = {fields.MAP: "the plain model", fields.TEMPERATURE: fields.name_scaling(record)}
     for key, name in names.items():
@@ -141,16 +185,8 @@ def _describe_interval(entry: Mapping[str, Any]) -> str:
 
 def _advise_rules(record: Record) -> str | None:
     rules = (fields.read_part(record, "decisions") or {}).get("rules") or {}
+    # What the rule to abstain does has been said first.
     parts = []
-    answered = rules.get("abstain")
-    if answered:
-        share = format_share(answered["answered"]["value"])
-        part = f"{share} of the test rows are answered"
-        if answered.get("error"):
-            part += f", {format_percent(answered['error']['value'])} of those wrongly"
-        if answered.get("max_error") is not None:
-            part += f" (at most {format_share(answered['max_error'])} were asked for)"
-        parts.append(part)
     sets = rules.get("sets")
     if sets:
         parts.append(

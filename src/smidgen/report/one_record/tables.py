@@ -116,7 +116,7 @@ def list_columns(record: Record) -> tuple[Column, ...]:
     max_error = fields.read_max_error(record)
     if max_error is None:
         return tuple(shown)
-    heading = f"Automated at {format_share(1 - max_error)} accuracy"
+    heading = f"Automated at best, at {format_share(1 - max_error)} accuracy"
     return tuple(replace(c, heading=heading) if c is AUTOMATION else c for c in shown)
 
 

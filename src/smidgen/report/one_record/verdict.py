@@ -41,8 +41,8 @@ def verdict(record: Record) -> list[str]:
         record: The record.
 
     Returns:
-        What to do, where that was measured: how much may be automated and what saved rules
-        did. Then three lines: against the MAP, against temperature scaling (for a regression,
+        What to do, where that was measured: what saved rules do and what could be automated
+        at best. Then three lines: against the MAP, against temperature scaling (for a regression,
         against fitted noise), and the cost. For `smidgen bayestune`, what was tuned and the first
         two. Or one line that says why there is nothing to compare.
     """

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from smidgen.decide import Rules, uncertainty
+from smidgen.decide.strange import STRANGE_SCORES
 from smidgen.decide.uncertainty import list_scores
 from smidgen.outputs.predictive import (
     BernoulliPredictive,
@@ -26,8 +27,6 @@ LONGEST_KEPT = 400
 MOST_DRAWN = 80
 MOST_OUTPUTS = 4
 _DRAWN_COVERAGE = 0.95
-# The first that a predictive has tells how unlike the training data a row is.
-_STRANGE = ("logit_variance", "mutual_information", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ def list_strangest(
     """Name the score of strangeness and describe the rows where it is largest."""
     known = list_scores(predictive)
     asked = getattr(getattr(rules, "strange", None), "score", None)
-    for score in (asked, *_STRANGE):
+    for score in (asked, *STRANGE_SCORES):
         if score not in known:
             continue
         values = uncertainty(predictive, score)

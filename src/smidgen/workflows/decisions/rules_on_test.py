@@ -6,11 +6,21 @@ from typing import Any
 
 import smidgen.evaluate as evaluate
 from smidgen.decide import Rules
+from smidgen.decide.abstain import rows_needed
 from smidgen.decide.uncertainty import list_scores
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive
 from smidgen.workflows.decisions.answers import GivenAnswers
 from smidgen.workflows.decisions.rows import ScoredRows
 from smidgen.workflows.method import Method
+
+# What rules are asked for unless the caller says otherwise.
+_CONFIDENCE = 0.9
+
+
+def count_promise_rows(rules: Rules, max_error: float) -> dict[str, int | None]:
+    """Count the rows that a missing rule to abstain takes, and those that made the others."""
+    made = max((rule.rows for rule in rules.by_name().values()), default=None)
+    return {"needed": rows_needed(max_error, _CONFIDENCE), "made": made}
 
 
 def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:

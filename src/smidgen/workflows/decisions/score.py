@@ -24,7 +24,7 @@ from smidgen.workflows.decisions.rows import (
     list_strangest,
     sample_truth,
 )
-from smidgen.workflows.decisions.rules_on_test import try_rules
+from smidgen.workflows.decisions.rules_on_test import count_promise_rows, try_rules
 from smidgen.workflows.decisions.same_rules import try_same_rules
 from smidgen.workflows.decisions.settings import CompareSettings
 from smidgen.workflows.decisions.uncertainty_scores import (
@@ -216,4 +216,8 @@ def _describe(
         described["truth"] = sample_truth(predictive, rows, settings.rules)
     if settings.rules is not None:
         described["rules"] = try_rules(settings.rules, method, rows)
+        if settings.rules.abstain is None and isinstance(predictive, ClassPredictive):
+            described["rows_for_promise"] = count_promise_rows(
+                settings.rules, settings.max_errors[0]
+            )
     return described

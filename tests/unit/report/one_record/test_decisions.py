@@ -64,14 +64,15 @@ def test_the_page_leads_with_what_to_do(text: str) -> None:
     assert order == sorted(order)
     first, second, *rest = verdict(make_decided())
     assert first == (
-        "What to do: you may automate 71\u202f% of the answers at 95\u202f% accuracy; the plain "
-        "model 61\u202f%, temperature scaling 63\u202f%. 95\u202f% interval 68\u202f% to "
-        "74\u202f%. Sparse-KFAC automates clearly more than either."
+        "What to do: the rule answers 69\u202f% of the rows, 4.1\u202f% of them wrong (asked: at "
+        "most 5\u202f%). At best, with the threshold chosen afterwards on these test rows, "
+        "71\u202f% of the answers could be automated at 95\u202f% accuracy (95\u202f% interval "
+        "68\u202f% to 74\u202f%); the plain model 61\u202f%, temperature scaling 63\u202f%. "
+        "Sparse-KFAC automates clearly more than either."
     )
     assert second.startswith(
-        "With the saved rules: 69\u202f% of the test rows are answered, 4.1\u202f% of those "
-        "wrongly (at most 5\u202f% were asked for). Sets of 1.23 classes on average hold the "
-        "truth on 90.7\u202f% (asked: 90\u202f%); 4.8\u202f% of the test rows are flagged"
+        "With the saved rules: sets of 1.23 classes on average hold the truth on 90.7\u202f% "
+        "(asked: 90\u202f%). 4.8\u202f% of the test rows are flagged"
     )
     assert rest == verdict(make_record())
 
@@ -159,6 +160,44 @@ def test_the_verdict_can_say_that_nothing_helps(gaps: Any, words: str) -> None:
     assert judge(*gaps).endswith(f"Sparse-KFAC {words}")
 
 
+def test_what_is_read_off_the_test_rows_permits_nothing() -> None:
+    best = "t best, with the threshold chosen afterwards on these test rows, 71\u202f% of"
+    without = verdict(make_decided(rules=None))[0]
+    assert without.startswith(f"What to do: a{best}")
+    assert "Make a rule on rows that chose nothing else to hold it. Sparse-KFAC" in without
+    rules = {k: v for k, v in make_rules().items() if k != "abstain"}
+    for made in (rules, {}):
+        unpromised = verdict(make_decided(rules=made))[0]
+        assert unpromised.startswith("What to do: no error rate can be promised yet, as")
+        assert f"there is no rule to abstain. A{best}" in unpromised
+    known = make_decided(rules=rules, rows_for_promise={"needed": 45, "made": 30})
+    assert (
+        "no rule to abstain. It takes 45 labelled rows or more (30 made the other rules), and "
+        f"few errors among the most certain. A{best}"
+    ) in verdict(known)[0]
+    labels = verdict(make_decided(rules=rules, multilabel=True))[0]
+    assert labels.startswith(
+        "What to do: no rule promises the error rate of several labels"
+    )
+    for line in (without, unpromised, labels):
+        assert "you may" not in line
+        assert line.endswith("Sparse-KFAC automates clearly more than either.")
+
+
+def test_a_rule_is_said_by_what_it_answers() -> None:
+    rule = make_rules()["abstain"]
+    free = verdict(make_decided(rules={"abstain": {**rule, "max_error": None}}))[0]
+    assert "4.1\u202f% of them wrong (no error rate was asked for)." in free
+    none = {**rule, "answered": interval(0.0, 0.0), "error": None}
+    assert (
+        "the rule answers none of the rows."
+        in verdict(make_decided(rules={"abstain": none}))[0]
+    )
+    # Without what could be automated at best, the rule alone.
+    alone = verdict(with_methods(make_decided(), automation=None))[0]
+    assert alone.endswith("(asked: at most 5\u202f%).")
+
+
 def test_without_baselines_nothing_is_claimed() -> None:
     record = make_decided()
     ours = [record.results["methods"][-1]]
@@ -170,9 +209,9 @@ def test_without_baselines_nothing_is_claimed() -> None:
 @pytest.mark.parametrize(
     ("share", "claim"),
     [
-        (0.0, "no answers can be automated at 95\u202f% accuracy"),
-        (1.0, "you may automate every answer at 95\u202f% accuracy"),
-        (0.9999, "you may automate 100.0\u202f% of the answers"),
+        (0.0, "no answers could be automated at 95\u202f% accuracy"),
+        (1.0, "every answer could be automated at 95\u202f% accuracy"),
+        (0.9999, "100.0\u202f% of the answers could be automated"),
     ],
 )
 def test_none_and_all_are_said_in_words(share: float, claim: str) -> None:

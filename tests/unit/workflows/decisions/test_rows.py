@@ -91,7 +91,8 @@ def test_strangeness_is_that_of_the_rule_or_of_what_there_is():
     rows = ScoredRows(torch.arange(ROWS) % 3, torch.arange(ROWS))
     rules = decide.Rules(strange=decide.strange(categorical(), score="entropy"))
     assert list_strangest(categorical(), rows, rules)[0] == "entropy"
-    assert list_strangest(categorical(variances=False), rows, None)[0] == "entropy"
+    # A point prediction has the score that its rule would have.
+    assert list_strangest(categorical(variances=False), rows, None)[0] == "energy"
 
 
 def test_a_row_of_labels_is_as_sure_as_all_of_them_together():

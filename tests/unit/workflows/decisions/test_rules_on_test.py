@@ -8,7 +8,7 @@ import torch
 from smidgen import decide
 from smidgen.outputs.predictive import CategoricalPredictive, GaussianPredictive
 from smidgen.workflows.decisions.rows import ScoredRows
-from smidgen.workflows.decisions.rules_on_test import try_rules
+from smidgen.workflows.decisions.rules_on_test import count_promise_rows, try_rules
 from smidgen.workflows.method import Method
 
 ROWS = 1500
@@ -32,6 +32,13 @@ def numbers(seed):
     predictive = GaussianPredictive(mean, variance, torch.full((ROWS, 2), 0.5))
     truth = mean + predictive.total_variance.sqrt() * draw(ROWS, 2, seed=seed + 99)
     return predictive, truth
+
+
+def test_a_missing_rule_to_abstain_has_its_rows_counted():
+    made, _ = classes(0)
+    rules = decide.Rules(strange=decide.strange(made))
+    assert count_promise_rows(rules, 0.05) == {"needed": 45, "made": ROWS}
+    assert count_promise_rows(decide.Rules(), 0.01) == {"needed": 230, "made": None}
 
 
 def test_rules_of_classes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
@@ -140,6 +141,13 @@ def test_rules_texts_and_names_are_taken_up(made):
         names = [row["name"] for row in rows_of(record)["last-layer"]["by_class"]]
         assert names == ["x", "y", "z"]
     assert "With the saved rules" in str(record)
+    assert "rows_for_promise" not in decisions
+    if kind == "categorical":
+        settings = replace(settings, rules=decide.Rules(strange=rules.strange))
+        record = smidgen.compare(problem, posterior, test, settings=settings, **QUIET)
+        made = record.results["decisions"]["rows_for_promise"]
+        assert made == {"needed": 45, "made": rules.strange.rows}
+        assert "no error rate can be promised yet" in str(record)
 
 
 def test_rows_without_a_label_are_skipped_but_counted(made):

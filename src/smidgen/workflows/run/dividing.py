@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -16,6 +17,7 @@ from smidgen.integrations.reading.splitting import (
     choose_shares,
     deal_rows,
     find_overlap,
+    group_pairs,
     group_rows,
     name_part,
 )
@@ -63,14 +65,16 @@ def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -
     """  # noqa: DOC502
     rows, classes = read.rows, None
     pools = _make_pools(source, [file.rows for file in read.note.files], read.split, seed)
-    groups = group_rows(read.keys)
+    groups = same = group_rows(read.keys)
     few = len(set(groups)) < min(_LEAST_GROUPS, len(rows))
     if few and isinstance(rows, FeatureTable) and source.group is None:
         said.append(
             f"only {len(set(groups))} different rows, so the same row may be on both sides"
         )
-        groups = list(range(len(rows)))
-    pools = _leave_out_overlaps(pools, groups, rows, said)
+        groups = same = list(range(len(rows)))
+    if isinstance(rows, TextTable) and rows.pairs is not None and source.group is None:
+        groups = _group_by_texts(rows, said)
+    pools = _leave_out_overlaps(pools, same, rows, said)
     if read.note.classes is not None:
         classes = [int(label) for label in rows.labels or ()]
     shares = choose_shares(sum(map(len, pools.values())))
@@ -83,6 +87,23 @@ def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in ordered.items())
     said.append(f"rows divided by seed {seed}: {sizes}")
     return SplitNote(seed, shares, ordered)
+
+
+def _group_by_texts(rows: TextTable, said: list[str]) -> list[int]:
+    """Group pairs that share a text, and say so where one stands in too many of them."""
+    groups, sides = group_pairs(rows.list_sides())
+    if len(sides) < 2:
+        columns = {"first": rows.texts, "second": rows.pairs or ()}
+        repeated = [name for side, name in enumerate(columns) if side not in sides]
+        text, count = Counter(columns[repeated[-1]]).most_common(1)[0]
+        rule = "are together"
+        if sides:
+            rule = f"or the same {list(columns)[sides[0]]} text are together"
+        said.append(
+            f"the {' and '.join(repeated)} texts repeat ({_shorten(text)} stands in {count:,} "
+            f"rows), so only rows of the same pair {rule}; pass --group COLUMN for others"
+        )
+    return groups
 
 
 def _require_enough(parts: Mapping[str, Sequence[int]]) -> None:
@@ -185,9 +206,13 @@ def _leave_out_overlaps(
 def _show(rows: TaskRows, row: int) -> str:
     """Show a row, in a few words."""
     if isinstance(rows, TextTable):
-        return repr(shorten(rows.texts[row], 40, placeholder="…"))
+        return _shorten(rows.texts[row])
     if isinstance(rows, FeatureTable):
         cells: Mapping[str, Any] = rows.cells
         shown = ", ".join(f"{name}={column[row]}" for name, column in cells.items())
         return shorten(shown, 40, placeholder="…")
     return "an image" if rows.files is None else rows.files[row]
+
+
+def _shorten(text: str) -> str:
+    return repr(shorten(text, 40, placeholder="…"))

@@ -1,5 +1,6 @@
 """Rows of a run: what is assumed of them, and how new ones are read like the old."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,31 @@ def test_labels_that_training_did_not_have_are_refused(tmp_path):
     test = write(tmp_path / "b.csv", "x,y", ["1000,c"])
     with pytest.raises(DataError, match="one of a, b"):
         read_run_rows(RunSource(path, "y", "table", test=test), 0)
+
+
+@pytest.fixture
+def topics(tmp_path):
+    lines = [f"premise {i},topic {i % 3},{'ab'[i % 2]},{i // 4}" for i in range(500)]
+    return write(tmp_path / "pairs.csv", "a,b,y,who", lines)
+
+
+def test_a_topic_of_many_rows_makes_no_group_of_them(topics, tmp_path):
+    source = RunSource(topics, "y", "text", ("a",), "b")
+    read = read_run_rows(source, 0)
+    assert sum(map(len, read.note.split.rows.values())) == 500
+    (line,) = [line for line in read.said if "texts repeat" in line]
+    assert "second texts repeat ('topic 0' stands in 167 rows)" in line
+    assert "same pair or the same first text" in line
+    test = write(
+        tmp_path / "test.csv", "a,b,y", ["premise 7,TOPIC 1,b", "premise 8,topic 9,a"]
+    )
+    given = read_run_rows(replace(source, test=test), 0).note.split.rows
+    assert given["test"] == (500, 501)
+    assert {7, 8} & {row for rows in given.values() for row in rows} == {8}
+
+
+def test_a_group_that_was_named_wins_over_the_texts_of_pairs(topics):
+    read = read_run_rows(RunSource(topics, "y", "text", ("a",), "b", group="who"), 0)
+    assert not [line for line in read.said if "texts repeat" in line]
+    sides = [{row // 4 for row in rows} for rows in read.note.split.rows.values()]
+    assert sum(map(len, sides)) == len(set().union(*sides)) == 125

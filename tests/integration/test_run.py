@@ -192,6 +192,19 @@ def test_a_trained_model_is_taken_as_it_is(news, tmp_path, capsys):
     assert smidgen("run", other, *typed, "--out", tmp_path / "none") == 1
 
 
+def test_rules_of_groups_are_made_from_a_row_of_each(tmp_path, capsys):
+    draw = random.Random(1)
+    rows = [[f"{draw.gauss(0, 1):.12f}", row // 4] for row in range(800)]
+    rows = [[x, who, "yes" if float(x) > 0 else "no"] for x, who in rows]
+    path = write_rows(tmp_path / "rows.csv", ["x", "who", "y"], rows)
+    words = ("run", path, "--label", "y", "--table", "--group", "who", "--epochs", 3)
+    assert smidgen(*words, "--out", tmp_path / "ready") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    count = len(TaskNote.load(tmp_path / "ready").split.rows["decision"])
+    assert f"rules from {count // 4} groups of {count} rows, a row of each" in said
+    assert Rules.load(tmp_path / "ready" / "posterior").sets.rows == count // 4
+
+
 def test_images_in_arrays(tmp_path):
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 3, 300)

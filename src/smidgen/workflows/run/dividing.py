@@ -48,7 +48,9 @@ class ReadRows:
     split: Sequence[Any] | None = None
 
 
-def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -> SplitNote:
+def divide_rows(
+    source: RunSource, read: ReadRows, seed: int, said: list[str]
+) -> tuple[SplitNote, tuple[int, ...]]:
     """Divide rows by what was given, and the rest by a seed.
 
     Args:
@@ -58,7 +60,7 @@ def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -
         said: Takes a sentence for each thing worth saying.
 
     Returns:
-        The rows of each part.
+        The rows of each part, and the number of each row's group, which stayed together.
 
     Raises:
         DataError: If there are too few rows, or the same on all sides.
@@ -86,7 +88,7 @@ def divide_rows(source: RunSource, read: ReadRows, seed: int, said: list[str]) -
     _require_enough(ordered)
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in ordered.items())
     said.append(f"rows divided by seed {seed}: {sizes}")
-    return SplitNote(seed, shares, ordered)
+    return SplitNote(seed, shares, ordered), tuple(groups)
 
 
 def _group_by_texts(rows: TextTable, said: list[str]) -> list[int]:

@@ -102,7 +102,7 @@ def run_steps(
     with times.step("bayesify", "Making it Bayesian, as far as that pays (bayesify)"):
         posterior = _make_posterior(data, task, settings, parts, say, progress)
     with times.step("rules", "Making rules from rows that chose nothing else"):
-        rules = _make_rules(data, task, posterior, settings, parts, progress)
+        rules = _make_rules(data, task, posterior, settings, parts, say, progress)
     for rule in rules.by_name().values():
         say(f"  {rule}")
     with times.step("comparing", "Comparing on test rows that chose nothing"):
@@ -241,13 +241,17 @@ def _make_rules(
     posterior: Posterior,
     settings: RunSettings,
     parts: RunParts,
+    say: Callable[[str], None],
     progress: bool,
 ) -> Rules:
+    rows, single = data.part("decision"), data.draw_from_groups("decision", settings.seed)
+    if len(single) < len(rows):
+        say(f"  rules from {len(single):,} groups of {len(rows):,} rows, a row of each")
     if not parts.rules.is_file():
         rules = make_rules(
             posterior,
             task.problem,
-            task.batch(data.part("decision"), size=settings.batch_size),
+            task.batch(single, size=settings.batch_size),
             max_error=settings.max_error,
             coverage=settings.coverage,
             progress=progress,

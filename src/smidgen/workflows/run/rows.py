@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from statistics import fmean
 from typing import Any
 
@@ -34,16 +35,36 @@ _WORDS = 4
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """All rows of a run, what is known of them, and a sentence for each thing assumed."""
+    """All rows of a run, what is known of them, and a sentence for each thing assumed.
+
+    `groups` number the rows that stayed together when they were divided.
+    """
 
     rows: TaskRows
     note: TaskNote
     said: tuple[str, ...]
+    groups: tuple[int, ...]
 
     def part(self, name: str) -> TaskRows:
         """Take the rows of a part; texts from short to long, so that batches need no padding."""
         assert self.note.split is not None
-        rows = self.rows.take(self.note.split.rows[name])
+        return self._take(self.note.split.rows[name])
+
+    def draw_from_groups(self, name: str, seed: int) -> TaskRows:
+        """Take one row of each group of a part, drawn by a seed.
+
+        A promise that counts rows holds where they are drawn one by one; those of a group
+        came together, and say the same thing several times.
+        """
+        assert self.note.split is not None
+        members: dict[int, list[int]] = {}
+        for row in self.note.split.rows[name]:
+            members.setdefault(self.groups[row], []).append(row)
+        draw = Random(seed)
+        return self._take(sorted(draw.choice(rows) for rows in members.values()))
+
+    def _take(self, numbers: Sequence[int]) -> TaskRows:
+        rows = self.rows.take(numbers)
         return rows.take(rows.by_length()) if isinstance(rows, TextTable) else rows
 
 
@@ -67,8 +88,8 @@ def read_run_rows(source: RunSource, seed: int) -> RunRows:
         if kind == "images"
         else _read_columns(source, kind, said)
     )
-    split = divide_rows(source, read, seed, said)
-    return RunRows(read.rows, replace(read.note, split=split), tuple(said))
+    split, groups = divide_rows(source, read, seed, said)
+    return RunRows(read.rows, replace(read.note, split=split), tuple(said), groups)
 
 
 def read_noted_rows(

@@ -116,3 +116,17 @@ def test_a_group_that_was_named_wins_over_the_texts_of_pairs(topics):
     assert not [line for line in read.said if "texts repeat" in line]
     sides = [{row // 4 for row in rows} for rows in read.note.split.rows.values()]
     assert sum(map(len, sides)) == len(set().union(*sides)) == 125
+
+
+def test_a_promise_counts_one_row_of_each_group(texts):
+    source = RunSource(texts, "y", "text", ("words",), group="who")
+    read = read_run_rows(source, 0)
+    rows = read.note.split.rows["decision"]
+    who = [
+        read.rows.texts.index(text) % 60
+        for text in read.draw_from_groups("decision", 0).texts
+    ]
+    assert sorted(who) == sorted({row % 60 for row in rows})
+    assert len(rows) == 2 * len(who)
+    drawn = {read.draw_from_groups("decision", seed).texts for seed in range(5)}
+    assert len(drawn) > 1

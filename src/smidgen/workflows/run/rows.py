@@ -17,6 +17,7 @@ from smidgen.integrations.reading.tables import (
     NPZ_LABEL,
     FeatureTable,
     find_identifiers,
+    find_row_numbers,
     make_feature_table,
     read_table_columns,
     refuse_stray_texts,
@@ -217,11 +218,8 @@ def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> 
     rows = _join(parts)
     if isinstance(rows, FeatureTable):
         refuse_stray_texts(rows, source.data)
-        kept = [n for n in rows.cells if n not in find_identifiers(rows)]
-        for name in sorted(set(rows.cells) - set(kept)):
-            said.append(f"{name!r} differs in almost every row and is left out")
-        rows = replace(rows, cells={name: rows.cells[name] for name in kept})
-        note = replace(note, columns=tuple(kept))
+        rows = _leave_out_columns(rows, parts[0], said)
+        note = replace(note, columns=tuple(rows.cells))
     listed = [
         _describe_file(path, len(part))
         for path, part in zip(source.files, parts, strict=True)
@@ -233,6 +231,21 @@ def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> 
     split = None if source.split is None else list(files[0][source.split])
     said.append(_describe_task(rows, note))
     return ReadRows(rows, replace(note, files=tuple(listed)), keys, split)
+
+
+def _leave_out_columns(
+    rows: FeatureTable, first: TextTable | FeatureTable, said: list[str]
+) -> FeatureTable:
+    """Leave out columns that tell rows apart and nothing else, and say so."""
+    assert isinstance(first, FeatureTable)
+    named = dict.fromkeys(find_identifiers(rows), "differs in almost every row")
+    # A file of test rows may count its own from the start again.
+    counting = dict.fromkeys(find_row_numbers(first), "only counts the rows")
+    if len(named | counting) < len(rows.cells):
+        named |= counting
+    for name, reason in sorted(named.items()):
+        said.append(f"{name!r} {reason} and is left out")
+    return replace(rows, cells={n: c for n, c in rows.cells.items() if n not in named})
 
 
 def _choose_columns(

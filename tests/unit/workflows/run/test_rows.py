@@ -70,7 +70,9 @@ def test_training_rows_that_stand_in_the_test_file_are_named_and_left_out(tmp_pa
 
 
 def test_new_rows_are_read_as_training_read_its_own(tmp_path):
-    lines = [f"{i},{'u' if i % 3 else 'v'},{'no' if i % 2 else 'yes'}" for i in range(150)]
+    lines = [
+        f"{i}.5,{'u' if i % 3 else 'v'},{'no' if i % 2 else 'yes'}" for i in range(150)
+    ]
     path = write(tmp_path / "rows.csv", "x,town,y", lines)
     note = read_run_rows(RunSource(path, "y", "table"), 0).note
     assert note.columns == ("x", "town")
@@ -130,3 +132,16 @@ def test_a_promise_counts_one_row_of_each_group(texts):
     assert len(rows) == 2 * len(who)
     drawn = {read.draw_from_groups("decision", seed).texts for seed in range(5)}
     assert len(drawn) > 1
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "number"])
+def test_a_column_that_counts_rows_is_no_feature_and_hides_no_duplicate(tmp_path, name):
+    lines = [f"{i},{i // 2}.5,{'ab'[i // 2 % 2]}" for i in range(300)]
+    test = write(tmp_path / "test.csv", f"{name},x,y", ["0,7.5,b", "1,-3.5,a"])
+    path = write(tmp_path / "rows.csv", f"{name},x,y", lines)
+    read = read_run_rows(RunSource(path, "y", "table", test=test), 0)
+    assert read.note.columns == ("x",)
+    assert f"{name!r} only counts the rows and is left out" in read.said
+    taken = [{row // 2 for row in rows} for rows in read.note.split.rows.values()]
+    assert sum(map(len, taken)) == len(set().union(*taken))
+    assert not {14, 15} & {row for rows in read.note.split.rows.values() for row in rows}

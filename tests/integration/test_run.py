@@ -34,6 +34,15 @@ def find_scores(record, *names):
     }
 
 
+def find_shown(values):
+    """The number and text of every row that a record shows."""
+    if isinstance(values, dict) and {"row", "text"} <= values.keys():
+        yield values["row"], values["text"]
+    elif isinstance(values, dict | list):
+        for each in values.values() if isinstance(values, dict) else values:
+            yield from find_shown(each)
+
+
 def write_rows(path, columns, rows):
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -159,6 +168,11 @@ def test_texts(news, tmp_path, capsys):
     assert note.columns == ("title", "body")
     assert note.classes == ("bad", "good")
     assert note.max_length == 12
+    rows = read_rows(news)
+    shown = list(find_shown(json.loads((out / "record.json").read_text())))
+    assert shown
+    for number, text in shown:
+        assert text == " . ".join((rows[number]["title"], rows[number]["body"]))
     assert smidgen("predict", out, "--data", news, "--out", answers) == 0
     lines = answers.read_text().splitlines()
     assert lines[0].split("\t")[:4] == ["title", "body", "topic", "answer"]
@@ -190,6 +204,24 @@ def test_a_trained_model_is_taken_as_it_is(news, tmp_path, capsys):
     typed = ("--label", "y", "--text", "text", "--trained", first / "model")
     capsys.readouterr()
     assert smidgen("run", other, *typed, "--out", tmp_path / "none") == 1
+
+
+def test_a_trained_model_may_have_its_classes_in_another_order(news, tmp_path):
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert smidgen(*text_words(news, first)) == 0
+    config = first / "model" / "config.json"
+    values = json.loads(config.read_text())
+    values |= {"id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}}
+    config.write_text(json.dumps(values))
+    typed = ("--label", "topic", "--text", "title,body", "--trained", first / "model")
+    assert smidgen("run", news, *typed, "--max-length", 12, "--out", again) == 0
+    assert TaskNote.load(again).classes == ("good", "bad")
+    before, after = (
+        find_scores(Record.load(out / "record.json"), "accuracy")["map"]["accuracy"]
+        for out in (first, again)
+    )
+    # The model's names were turned, so that what was right is now wrong.
+    assert after == pytest.approx(1 - before)
 
 
 def test_rules_of_groups_are_made_from_a_row_of_each(tmp_path, capsys):

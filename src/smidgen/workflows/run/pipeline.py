@@ -7,7 +7,7 @@ so a run that was killed and started again ends with the same numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def run_steps(
     for sentence in data.said:
         say(f"  {sentence}")
     with times.step("training", "Training: the point estimate (MAP)"):
-        task = _train(data, settings, parts, say, progress)
+        data, task = _train(data, settings, parts, say, progress)
     with times.step("bayesify", "Making it Bayesian, as far as that pays (bayesify)"):
         posterior = _make_posterior(data, task, settings, parts, say, progress)
     with times.step("rules", "Making rules from rows that chose nothing else"):
@@ -121,6 +121,7 @@ def score_rows_of(
     shifted: Mapping[str, TaskRows] | None = None,
     name: str | None = None,
     max_error: float = 0.05,
+    row_numbers: Sequence[int] | None = None,
     progress: bool = True,
 ) -> Record:
     """Compare a predictor with its model, and with temperature scaling, on labelled rows.
@@ -132,6 +133,7 @@ def score_rows_of(
         shifted: Other rows by name, which uncertainty should tell apart.
         name: The name of the posterior in the record.
         max_error: The share of wrong answers that automated ones may have.
+        row_numbers: Which row of its file each is, from 0; by default they are in its order.
         progress: Show progress bars.
 
     Returns:
@@ -152,6 +154,7 @@ def score_rows_of(
         settings=CompareSettings(
             rules=predictor.rules,
             texts=list(name_rows(rows)),
+            row_numbers=row_numbers,
             class_names=note.classes or ([note.label] if note.label else None),
             max_errors=(max_error,),
         ),
@@ -165,10 +168,11 @@ def _train(
     parts: RunParts,
     say: Callable[[str], None],
     progress: bool,
-) -> TaskModel:
+) -> tuple[RunRows, TaskModel]:
     """Train a model, or take the one that is trained; then read it from the disk."""
     if settings.trained is not None:
-        note = _take_trained(data, settings, parts)
+        data = _take_trained(data, settings, parts)
+        note = data.note
     else:
         start = make_untrained(data, data.note, settings)
         note = start.note
@@ -181,11 +185,15 @@ def _train(
             )
             say(f"  {len(history)} epochs; the weights of epoch {best.number} are kept")
             start.save(model, parts.model)
-    return load_task_model(parts.model, note, device=settings.device)
+    return data, load_task_model(parts.model, note, device=settings.device)
 
 
-def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> TaskNote:
-    """Copy a trained text model as it is, if its classes are those of the data."""
+def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunRows:
+    """Copy a trained text model as it is, if its classes are those of the data.
+
+    Returns:
+        The rows, with the model's numbers of the classes.
+    """
     assert settings.trained is not None
     note = data.note
     if note.kind != "text":
@@ -195,7 +203,7 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> Task
         )
     network, tokenizer = load_text_model(settings.trained, device="cpu")
     classes = list_text_classes(network)
-    if classes != note.classes:
+    if sorted(classes or ()) != sorted(note.classes or ()):
         raise DataError(
             f"--trained {settings.trained} must have the classes of --label, "
             f"{_name(note.classes)}, got {_name(classes)}. Name classes as the model does."
@@ -204,7 +212,10 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> Task
         save_text_model(tokenizer)(network, parts.model)
     assert note.max_length is not None
     length = min(note.max_length, tokenizer.model_max_length)
-    return replace(note, base=settings.trained, max_length=length)
+    if classes is not None:
+        data = data.order_classes(classes)
+    note = replace(data.note, base=settings.trained, max_length=length)
+    return replace(data, note=note)
 
 
 def _name(classes: tuple[str, ...] | None) -> str:
@@ -285,6 +296,7 @@ def _compare(
         config=config,
         progress=progress,
         max_error=settings.max_error,
+        row_numbers=data.number_rows("test"),
     )
     record.save(parts.record)
     return record

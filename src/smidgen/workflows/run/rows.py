@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -64,9 +66,30 @@ class RunRows:
         draw = Random(seed)
         return self._take(sorted(draw.choice(rows) for rows in members.values()))
 
+    def number_rows(self, name: str) -> list[int]:
+        """List which row of its own file each row of a part is, from 0, in the part's order."""
+        assert self.note.split is not None
+        starts = [0, *accumulate(file.rows for file in self.note.files)]
+        numbers = self._order(self.note.split.rows[name])
+        return [row - starts[bisect_right(starts, row) - 1] for row in numbers]
+
+    def order_classes(self, names: tuple[str, ...]) -> RunRows:
+        """Number the same classes in another order."""
+        numbers = [names.index(name) for name in self.note.classes or ()]
+        labels = tuple(numbers[int(label)] for label in self.rows.labels or ())
+        return replace(
+            self,
+            rows=replace(self.rows, labels=labels, label_names=names),
+            note=replace(self.note, classes=names),
+        )
+
     def _take(self, numbers: Sequence[int]) -> TaskRows:
-        rows = self.rows.take(numbers)
-        return rows.take(rows.by_length()) if isinstance(rows, TextTable) else rows
+        return self.rows.take(self._order(numbers))
+
+    def _order(self, numbers: Sequence[int]) -> Sequence[int]:
+        if not isinstance(self.rows, TextTable):
+            return numbers
+        return [numbers[row] for row in self.rows.take(numbers).by_length()]
 
 
 def read_run_rows(source: RunSource, seed: int) -> RunRows:

@@ -145,3 +145,23 @@ def test_a_column_that_counts_rows_is_no_feature_and_hides_no_duplicate(tmp_path
     taken = [{row // 2 for row in rows} for rows in read.note.split.rows.values()]
     assert sum(map(len, taken)) == len(set().union(*taken))
     assert not {14, 15} & {row for rows in read.note.split.rows.values() for row in rows}
+
+
+def test_the_same_classes_in_another_order(texts):
+    read = read_run_rows(RunSource(texts, "y", "text", ("words",)), 0)
+    turned = read.order_classes(("b", "a"))
+    assert turned.note.classes == turned.rows.label_names == ("b", "a")
+    assert turned.rows.labels == tuple(1 - label for label in read.rows.labels)
+    assert turned.note.split == read.note.split
+
+
+def test_a_row_is_numbered_as_in_its_own_file(tmp_path):
+    lines = [f"{'long ' * (i % 9)}text {i},{'ab'[i % 2]}" for i in range(200)]
+    data = write(tmp_path / "a.csv", "t,y", lines)
+    source = RunSource(data, "y", "text", ("t",))
+    read = read_run_rows(source, 0)
+    texts = [lines[row].split(",")[0] for row in read.number_rows("test")]
+    assert tuple(texts) == read.part("test").texts
+    test = write(tmp_path / "b.csv", "t,y", ["a long new text,a", "short,b"])
+    read = read_run_rows(replace(source, test=test), 0)
+    assert read.number_rows("test") == [1, 0]

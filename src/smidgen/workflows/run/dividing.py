@@ -86,6 +86,8 @@ def divide_rows(
         taken |= deal_rows(pool, groups, own, classes=classes, seed=seed)
     ordered = {part: taken[part] for part in PARTS}
     _require_enough(ordered)
+    if classes is not None:
+        _require_classes(read.note.classes or (), classes, ordered, said)
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in ordered.items())
     said.append(f"rows divided by seed {seed}: {sizes}")
     return SplitNote(seed, shares, ordered), tuple(groups)
@@ -118,6 +120,27 @@ def _require_enough(parts: Mapping[str, Sequence[int]]) -> None:
             f"{total}. Give {-(-total * _LEAST_CALIBRATION // max(count, 1))} rows or more in "
             "all, or a larger --val."
         )
+
+
+def _require_classes(
+    names: Sequence[str],
+    classes: Sequence[int],
+    parts: Mapping[str, Sequence[int]],
+    said: list[str],
+) -> None:
+    """Refuse a class that nothing teaches; say which others no rule will have seen."""
+    for part in ("train", "calibration", "decision"):
+        seen = {classes[row] for row in parts[part]}
+        absent = [repr(name) for number, name in enumerate(names) if number not in seen]
+        if not absent:
+            continue
+        shown = ", ".join(absent[:6]) + (", …" if len(absent) > 6 else "")
+        if part == "train":
+            raise DataError(
+                f"the training rows must have every class, got none of {shown}. Add such rows "
+                "to them, or remove the class from the other rows."
+            )
+        said.append(f"warning: none of the {part} rows is of class {shown}")
 
 
 def _make_pools(

@@ -165,3 +165,16 @@ def test_a_row_is_numbered_as_in_its_own_file(tmp_path):
     test = write(tmp_path / "b.csv", "t,y", ["a long new text,a", "short,b"])
     read = read_run_rows(replace(source, test=test), 0)
     assert read.number_rows("test") == [1, 0]
+
+
+def test_a_class_without_training_rows_is_refused_and_others_are_said(tmp_path):
+    parts = ["train"] * 60 + ["dev"] * 90 + ["test"] * 30
+    lines = [f"{i}.5,{'ab'[i % 2]},{part}" for i, part in enumerate(parts)]
+    source = RunSource(tmp_path / "rows.csv", "y", "table", split="part")
+    write(source.data, "x,y,part", [*lines, "-1,c,test"])
+    with pytest.raises(DataError, match="must have every class, got none of 'c'"):
+        read_run_rows(source, 0)
+    write(source.data, "x,y,part", [*lines, "-1,c,test", "-2,c,train"])
+    said = read_run_rows(source, 0).said
+    assert "warning: none of the calibration rows is of class 'c'" in said
+    assert "warning: none of the decision rows is of class 'c'" in said

@@ -13,7 +13,7 @@ from smidgen.cli.run import command
 from smidgen.decide import Rules
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.runtime.record import Record
-from smidgen.workflows.run import pipeline
+from smidgen.workflows.run import answers, pipeline
 from tests.support.tiny import saved_encoder
 
 WORDS = "abcd"
@@ -307,6 +307,22 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, message, table, tmp_pa
     assert smidgen("run", table, *words, "--out", tmp_path / "none") == 1
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "none").exists()
+
+
+def test_probabilities_are_listed_only_if_they_are_asked_for(table, tmp_path, monkeypatch):
+    out = tmp_path / "ready"
+    words = ("run", table, "--label", "buys", *RUN, "--leave-out", "score", "--out", out)
+    assert smidgen(*words, "--epochs", 2) == 0
+    listed = []
+    list_all = answers.list_probabilities
+    monkeypatch.setattr(
+        answers, "list_probabilities", lambda *a: listed.append(1) or list_all(*a)
+    )
+    assert smidgen("predict", out, "--data", table, "--out", tmp_path / "a.csv") == 0
+    assert not listed
+    assert smidgen("predict", out, "--data", table, "--json", tmp_path / "a.json") == 0
+    entries = json.loads((tmp_path / "a.json").read_text())["predictions"]
+    assert sum(entries[0]["probabilities"].values()) == pytest.approx(1)
 
 
 def test_columns_are_separated_by_commas():

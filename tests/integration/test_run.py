@@ -309,6 +309,23 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, message, table, tmp_pa
     assert not (tmp_path / "none").exists()
 
 
+def test_the_unit_of_numbers_is_named_where_it_is_not_the_label(tmp_path, capsys):
+    draw = random.Random(2)
+    rows = [
+        [f"{x:.9f}", f"{5e4 + 9000 * x + draw.gauss(0, 500):.1f}"]
+        for x in (draw.gauss(0, 1) for _ in range(200))
+    ]
+    path = write_rows(tmp_path / "rows.csv", ["x", "price"], rows)
+    out = tmp_path / "ready"
+    words = ("run", path, "--label", "price", "--table", "--epochs", 5, "--out", out)
+    assert smidgen(*words) == 0
+    unit = TaskNote.load(out).unit
+    assert unit == "(price - 0) / 1000"
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"numbers of rules are of {unit}" in said
+    assert f"Numbers above are of `{unit}`" in (out / "README.md").read_text()
+
+
 def test_probabilities_are_listed_only_if_they_are_asked_for(table, tmp_path, monkeypatch):
     out = tmp_path / "ready"
     words = ("run", table, "--label", "buys", *RUN, "--leave-out", "score", "--out", out)

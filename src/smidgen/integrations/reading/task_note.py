@@ -83,6 +83,15 @@ class TaskNote:
     files: tuple[DataFile, ...] = ()
     split: SplitNote | None = None
 
+    @property
+    def unit(self) -> str | None:
+        """Say what the model's numbers are of, where that is not the label itself."""
+        if self.target in (None, (0.0, 1.0)):
+            return None
+        assert self.target is not None
+        offset, unit = self.target
+        return f"({self.label} - {offset:.6g}) / {unit:.6g}"
+
     def save(self, folder: Path) -> Path:
         """Write the note into a folder, sealed."""
         return write_sealed_json(folder / TASK_NOTE, self.to_json())

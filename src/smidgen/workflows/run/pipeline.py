@@ -105,6 +105,8 @@ def run_steps(
         rules = _make_rules(data, task, posterior, settings, parts, say, progress)
     for rule in rules.by_name().values():
         say(f"  {rule}")
+    if task.note.unit is not None:
+        say(f"  numbers of rules are of {task.note.unit}; answers are of the label itself")
     with times.step("comparing", "Comparing on test rows that chose nothing"):
         record = _compare(
             data, Predictor(task, posterior, rules), settings, parts, progress
@@ -141,10 +143,8 @@ def score_rows_of(
     """
     task = predictor.task
     note = task.note
-    if note.target not in (None, (0.0, 1.0)):
-        assert note.target is not None
-        offset, unit = note.target
-        config["units"] = f"({note.label} - {offset:.6g}) / {unit:.6g}"
+    if note.unit is not None:
+        config["units"] = note.unit
     return compare(
         task.problem,
         predictor.posterior if name is None else {name: predictor.posterior},

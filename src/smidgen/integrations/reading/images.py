@@ -31,6 +31,8 @@ from smidgen.types import Shape
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _LARGEST_SIDE = 32
 """Larger pictures of a folder are scaled to squares of this size."""
+_WIDE = 100.0
+"""A span of floats that is wider was not scaled to about one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +113,34 @@ def join_images(parts: Sequence[ImageSet]) -> ImageSet:
         torch.cat([part.inputs for part in parts]),
         files=joined if len(files) == len(parts) else None,
     )
+
+
+def find_span(images: ImageSet) -> tuple[float, float]:
+    """Find the smallest and the largest value of images."""
+    return float(images.inputs.min()), float(images.inputs.max())
+
+
+def refuse_other_scale(images: ImageSet, span: tuple[float, float], path: Path) -> None:
+    """Refuse images whose values are on another scale than those of training.
+
+    Args:
+        images: New images.
+        span: The smallest and the largest value in training.
+        path: Where the images came from.
+
+    Raises:
+        DataError: If values are far outside the span, or all in a small corner of a wide one.
+    """
+    low, high = find_span(images)
+    width = span[1] - span[0]
+    is_outside = low < span[0] - width or high > span[1] + width
+    # Bytes are read as [0, 1], where a dark picture has small values of its own right.
+    is_corner = width > _WIDE and 0 < high - low < width / _WIDE
+    if width and (is_outside or is_corner):
+        raise DataError(
+            f"{path} must hold images with values on the scale of training, {span[0]:g} to "
+            f"{span[1]:g}, got {low:g} to {high:g}. Scale them alike."
+        )
 
 
 def _read_file(path: Path) -> tuple[ImageSet, list[Any]]:

@@ -66,6 +66,7 @@ class TaskNote:
         target: Of a regression, the number a label is reduced by and the unit it is then
             counted in, which make the target of the model.
         shape: The shape of an image.
+        span: The smallest and the largest value of images.
         files: Where the rows came from.
         split: Which rows went where.
     """
@@ -80,6 +81,7 @@ class TaskNote:
     scaling: Scaling | None = None
     target: tuple[float, float] | None = None
     shape: tuple[int, ...] | None = None
+    span: tuple[float, float] | None = None
     files: tuple[DataFile, ...] = ()
     split: SplitNote | None = None
 
@@ -146,6 +148,7 @@ class TaskNote:
             "base": str | None,
             "target": tuple[float, float] | None,
             "shape": tuple[int, ...] | None,
+            "span": tuple[float, float] | None,
         }
         plain = {
             name: convert_json(values[name], kind, name) for name, kind in types.items()

@@ -14,7 +14,13 @@ from typing import Any
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import Labels
 from smidgen.integrations.reading.columns import FileColumns
-from smidgen.integrations.reading.images import ImageSet, join_images, read_image_set
+from smidgen.integrations.reading.images import (
+    ImageSet,
+    find_span,
+    join_images,
+    read_image_set,
+    refuse_other_scale,
+)
 from smidgen.integrations.reading.tables import (
     NPZ_LABEL,
     FeatureTable,
@@ -134,6 +140,8 @@ def read_noted_rows(
     """
     if note.kind == "images":
         images, listed = read_image_set(path, shape=note.shape)
+        if note.span is not None:
+            refuse_other_scale(images, note.span, path)
         if labelled and not listed:
             raise DataError(
                 f"{path} must hold labels to be scored, got none. Add them, or use 'smidgen "
@@ -186,6 +194,8 @@ def _read_images(source: RunSource, said: list[str]) -> ReadRows:
     target: Target | None = None
     for path in source.files:
         images, listed = read_image_set(path, shape=sets[0].shape if sets else None)
+        if sets:
+            refuse_other_scale(images, find_span(sets[0]), path)
         if not listed:
             raise DataError(
                 f"{path} must hold a class for each image, got none. Put images into a folder "
@@ -201,7 +211,13 @@ def _read_images(source: RunSource, said: list[str]) -> ReadRows:
     files = [
         _describe_file(path, len(s)) for path, s in zip(source.files, sets, strict=True)
     ]
-    note = TaskNote("images", classes=target.names, shape=rows.shape, files=tuple(files))
+    note = TaskNote(
+        "images",
+        classes=target.names,
+        shape=rows.shape,
+        span=find_span(sets[0]),
+        files=tuple(files),
+    )
     said.append(
         f"{len(rows):,} images of shape {' × '.join(map(str, rows.shape))} in "
         f"{len(target.names or ())} classes"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from smidgen.errors import ArgumentError, DataError
@@ -178,3 +179,18 @@ def test_a_class_without_training_rows_is_refused_and_others_are_said(tmp_path):
     said = read_run_rows(source, 0).said
     assert "warning: none of the calibration rows is of class 'c'" in said
     assert "warning: none of the decision rows is of class 'c'" in said
+
+
+def test_images_on_another_scale_are_refused(tmp_path):
+    values = np.random.default_rng(0).random((150, 4, 4), dtype=np.float32)
+    labels = np.arange(150) % 2
+    path, large = tmp_path / "small.npz", tmp_path / "large.npz"
+    np.savez(path, x=values, y=labels)
+    np.savez(large, x=255 * values, y=labels)
+    for data, other in ((path, large), (large, path)):
+        note = read_run_rows(RunSource(data, kind="images"), 0).note
+        assert len(read_noted_rows(note, data, labelled=True)[0]) == 150
+        with pytest.raises(DataError, match="on the scale of training"):
+            read_noted_rows(note, other, labelled=False)
+        with pytest.raises(DataError, match="on the scale of training"):
+            read_run_rows(RunSource(data, kind="images", test=other), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from textwrap import shorten
 from typing import Any, TypeAlias
@@ -76,7 +77,7 @@ def divide_rows(
         groups = same = list(range(len(rows)))
     if isinstance(rows, TextTable) and rows.pairs is not None and source.group is None:
         groups = _group_by_texts(rows, said)
-    pools = _leave_out_overlaps(pools, same, rows, said)
+    pools = _leave_out_overlaps(pools, same, read, said)
     if read.note.classes is not None:
         classes = [int(label) for label in rows.labels or ()]
     shares = choose_shares(sum(map(len, pools.values())))
@@ -203,20 +204,22 @@ def _read_split(
 
 
 def _leave_out_overlaps(
-    pools: _Pools, groups: Sequence[int], rows: TaskRows, said: list[str]
+    pools: _Pools, groups: Sequence[int], read: ReadRows, said: list[str]
 ) -> _Pools:
     """Take rows out of training that stand in given validation or test rows, and say so."""
     order = sorted(pools, key=lambda parts: PARTS.index(parts[-1]), reverse=True)
-    kept: list[int] = []
+    kept: dict[int, str] = {}
     cleaned: _Pools = {}
     for parts in order:
         overlap = find_overlap(groups, kept, pools[parts])
         if overlap:
             row, other = next(iter(overlap.items()))
+            held = dict.fromkeys(kept[twin] for twin in overlap.values())
             said.append(
                 f"{len(overlap):,} {parts[0]} rows are the same as, or belong to, rows held "
-                f"out for {', '.join(order[0])} and are left out, such as row {row + 1} "
-                f"({_show(rows, row)}), which is like row {other + 1}"
+                f"out for {' and '.join(held)} and are left out, such as "
+                f"{_name_row(read.note, row)} ({_show(read.rows, row)}), which is like "
+                f"{_name_row(read.note, other)}"
             )
         cleaned[parts] = [row for row in pools[parts] if row not in overlap]
         if not cleaned[parts]:
@@ -224,8 +227,17 @@ def _leave_out_overlaps(
                 f"the {parts[0]} rows must be others than those held out, got the same "
                 "everywhere. Give other files."
             )
-        kept += cleaned[parts]
+        kept |= dict.fromkeys(cleaned[parts], parts[0])
     return {parts: cleaned[parts] for parts in pools}
+
+
+def _name_row(note: TaskNote, row: int) -> str:
+    """Name a row as people find it: counted from 1 in its own file."""
+    for file in note.files:
+        if row < file.rows:
+            return f"row {row + 1} of {Path(file.path).name}"
+        row -= file.rows
+    raise AssertionError(row)
 
 
 def _show(rows: TaskRows, row: int) -> str:

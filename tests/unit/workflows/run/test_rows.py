@@ -194,3 +194,20 @@ def test_images_on_another_scale_are_refused(tmp_path):
             read_noted_rows(note, other, labelled=False)
         with pytest.raises(DataError, match="on the scale of training"):
             read_run_rows(RunSource(data, kind="images", test=other), 0)
+
+
+def test_an_overlap_names_the_part_and_the_rows_of_each_file(tmp_path):
+    lines = [f"text {i},{'ab'[i % 2]}" for i in range(100)]
+    data = write(tmp_path / "a.csv", "t,y", lines)
+    held = [f"held {i},{'ab'[i % 2]}" for i in range(90)]
+    val = write(tmp_path / "v.csv", "t,y", [*held, "text 4,a"])
+    test = write(tmp_path / "t.csv", "t,y", ["new,a", "other,b", "held 5,b"])
+    source = RunSource(data, "y", "text", ("t",), validation=val, test=test)
+    said = [line for line in read_run_rows(source, 0).said if "held out for" in line]
+    assert len(said) == 2
+    assert "1 validation rows are" in said[0]
+    assert "held out for test and" in said[0]
+    assert "row 6 of v.csv ('held 5'), which is like row 3 of t.csv" in said[0]
+    assert "1 train rows are" in said[1]
+    assert "held out for validation and" in said[1]
+    assert "row 5 of a.csv ('text 4'), which is like row 91 of v.csv" in said[1]

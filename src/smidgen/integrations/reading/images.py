@@ -6,6 +6,7 @@ Images are channels first with values in [0, 1]. Folders of images need Pillow.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -190,9 +191,10 @@ def _read_pictures(paths: Sequence[Path], folder: Path, shape: Shape | None) -> 
 def _find_shape(paths: Sequence[Path]) -> Shape:
     """Find the shape for all pictures: theirs if it is one and small, else 32 × 32."""
     sizes, modes = set(), set()
-    for picture in _open_all(paths):
-        sizes.add(picture.size)
-        modes.add(picture.mode)
+    for path in paths:
+        with _open_picture(path) as picture:
+            sizes.add(picture.size)
+            modes.add(picture.mode)
     channels = 1 if modes <= {"1", "L", "I", "I;16"} else 3
     width, height = sizes.pop() if len(sizes) == 1 else (_LARGEST_SIDE + 1,) * 2
     if max(width, height) > _LARGEST_SIDE:
@@ -200,24 +202,24 @@ def _find_shape(paths: Sequence[Path]) -> Shape:
     return channels, height, width
 
 
-def _open_all(paths: Sequence[Path]) -> Iterator[Any]:
+@contextmanager
+def _open_picture(path: Path) -> Iterator[Any]:
     pillow = import_module("PIL.Image")
-    for path in paths:
-        try:
-            with pillow.open(path) as picture:
-                yield picture
-        except (OSError, ValueError, pillow.DecompressionBombError) as error:
-            raise DataError(
-                f"{path} must be a picture that Pillow can read, got {error}. Remove it."
-            ) from error
+    # Pixels are decoded when they are asked for, so what is damaged also shows inside.
+    try:
+        with pillow.open(path) as picture:
+            yield picture
+    except (OSError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(
+            f"{path} must be a picture that Pillow can read, got {error}. Remove it."
+        ) from error
 
 
 def _read_picture(path: Path, shape: Shape) -> np.ndarray:
     """Read one picture as bytes, (height, width) or (height, width, 3), scaled to a shape."""
     channels, height, width = shape
-    for picture in _open_all([path]):
+    with _open_picture(path) as picture:
         plain = picture.convert("L" if channels == 1 else "RGB")
         if plain.size != (width, height):
             plain = plain.resize((width, height))
         return np.asarray(plain, dtype=np.uint8)
-    raise AssertionError(path)

@@ -165,11 +165,8 @@ def find_identifiers(table: FeatureTable) -> list[str]:
 
 
 def find_row_numbers(table: FeatureTable) -> list[str]:
-    """List columns that only count the rows of a file, in its order or another.
-
-    Whole numbers without a name that differ in every row do, and whole numbers that have no
-    gap do under any name.
-    """
+    """List columns that only count the rows of a file, in its order or another."""
+    # Whole numbers that differ in every row do: under no name, or under any without a gap.
     return [
         name
         for name, column in table.cells.items()

@@ -189,11 +189,7 @@ def _train(
 
 
 def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunRows:
-    """Copy a trained text model as it is, if its classes are those of the data.
-
-    Returns:
-        The rows, with the model's numbers of the classes.
-    """
+    """Copy a trained text model as it is, and number classes as it does."""
     assert settings.trained is not None
     note = data.note
     if note.kind != "text":

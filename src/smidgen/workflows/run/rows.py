@@ -60,11 +60,9 @@ class RunRows:
         return self._take(self.note.split.rows[name])
 
     def draw_from_groups(self, name: str, seed: int) -> TaskRows:
-        """Take one row of each group of a part, drawn by a seed.
-
-        A promise that counts rows holds where they are drawn one by one; those of a group
-        came together, and say the same thing several times.
-        """
+        """Take one row of each group of a part, drawn by a seed."""
+        # A promise that counts rows holds where they are drawn one by one; those of a group
+        # came together, and say the same thing several times.
         assert self.note.split is not None
         members: dict[int, list[int]] = {}
         for row in self.note.split.rows[name]:

@@ -33,6 +33,7 @@ _COVERING = {
     "integration/test_huggingface.py": """
         integrations/huggingface integrations/labels integrations/model_folder
     """,
+    "integration/test_noted.py": "cli/options/noted",
     "integration/test_processes.py": "runtime/processes/whole_weights",
     "integration/test_run.py": """
         cli/run/command cli/run/ready workflows/run/answers workflows/run/pipeline

@@ -13,6 +13,7 @@ import smidgen
 from smidgen.cli import main
 from smidgen.integrations.answers import Answers, make_answer_loader, read_prompts
 from smidgen.integrations.answers.folder import load_language_model
+from smidgen.integrations.reading.task_note import TaskNote
 from tests.support.tiny import bert_config, byte_tokenizer, saved, tiny_llama
 from tests.support.tiny_gguf import save_gguf
 
@@ -101,6 +102,27 @@ def test_evaluate_reads_the_prompt_from_the_folder(world, tmp_path, capsys):
     assert not run("evaluate", world / "tuned", world / "posterior", *words)
     scores = {m["name"] for m in json.loads(found.read_text())["results"]["methods"]}
     assert "map" in scores
+
+
+def test_the_folder_knows_the_label_the_length_and_the_rows_held_out(
+    world, tmp_path, capsys
+):
+    write(tmp_path / "rows.tsv", 160, 4)
+    tuned, rows = tmp_path / "tuned", ["--train", tmp_path / "rows.tsv"]
+    words = ["--label", "verdict", "--max-length", 40, "--epochs", 1, "--lora-rank", 2]
+    assert not run("finetune", world / "llama", *ASKED, *rows, *words, "--out", tuned)
+    note = TaskNote.load(tuned)
+    assert (note.label, note.max_length, note.columns) == ("verdict", 40, ())
+    assert note.classes == ("positive", "negative")
+    fitted, found = tmp_path / "posterior", tmp_path / "fit.json"
+    last = ["--select", "last-layer", "--out", fitted, "--json", found]
+    assert not run("fit", tuned, *rows, *last)
+    held_out = note.split.rows["calibration"]
+    assert json.loads(found.read_text())["tuning"]["examples"] == len(held_out)
+    capsys.readouterr()
+    test = ["--data", world / "test.tsv", "--max-length", 16]
+    assert run("predict", tuned, fitted, *test) == 1
+    assert "--max-length must be what training saw, 40, got 16" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

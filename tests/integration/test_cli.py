@@ -537,7 +537,16 @@ def write(path, text):
 
 
 BAD_FITS = {
-    "wrong column": (lambda w, t: {"text": "sentense"}, "sentense", "sentence, verdict"),
+    "wrong column": (
+        lambda w, t: {"text": "sentense"},
+        "--text must be what training saw, 'sentence', got 'sentense'",
+        "Leave it out",
+    ),
+    "column gone": (
+        lambda w, t: {"val": write(t / "c.tsv", "words\tverdict\na b\tgood\n")},
+        "--text must be one of the columns of c.tsv (words, verdict)",
+        "got 'sentence'",
+    ),
     "missing file": (lambda w, t: {"train": t / "no.tsv"}, "no.tsv", "must be a file"),
     "empty file": (
         lambda w, t: {"train": write(t / "e.tsv", "")},

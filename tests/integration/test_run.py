@@ -181,7 +181,7 @@ def test_texts(news, tmp_path, capsys):
     for typed, message in (
         (("--max-length", 16), "--max-length must be what training saw, 12"),
         (("--text", "title"), "--text must be what training saw, 'title,body'"),
-        (("--text-pair", "body"), "--text-pair must be what training saw, None"),
+        (("--text-pair", "body"), "--text-pair must be what training saw, none"),
     ):
         assert smidgen("predict", out, "--data", news, *typed) == 1
         assert message in " ".join(capsys.readouterr().err.split())

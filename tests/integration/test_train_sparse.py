@@ -195,8 +195,8 @@ def test_a_folder_without_its_model_says_so(tmp_path):
     folder = smidgen.save(posterior, tmp_path / "net")
     with pytest.raises(StoreError, match="model must be given"):
         smidgen.load(folder)
-    with pytest.raises(ArgumentError, match="kind must be 'mlp' or 'resnet', got 'cnn'"):
-        PlainNetwork("cnn", (4,), 2)
+    with pytest.raises(ArgumentError, match="kind must be .*got 'rnn'"):
+        PlainNetwork("rnn", (4,), 2)
 
 
 def test_the_first_layer_standardises_as_the_arrays_do():

@@ -47,7 +47,7 @@ _COMMANDS = {
     ),
     "finetune": _Row(
         "Fine-tune all weights of a text classifier, or an adapter of a language model.",
-        f"smidgen finetune MODEL {_DATA} --out finetuned",
+        "smidgen finetune MODEL --train train.tsv --text sentence --out finetuned",
     ),
     "bayestune": _Row(
         "Fine-tune only the weights worth it, save a small delta, and fit a posterior.",
@@ -63,7 +63,7 @@ _COMMANDS = {
     ),
     "fit": _Row(
         "Make a trained model Bayesian: try the cheap things first, and keep what pays.",
-        f"smidgen fit finetuned {_DATA} --out posterior",
+        "smidgen fit finetuned --train train.tsv --out posterior",
     ),
     "predict": _Row(
         "Predict new rows: answers, how certain they are, and when to ask a person.",
@@ -71,7 +71,7 @@ _COMMANDS = {
     ),
     "evaluate": _Row(
         "Did it help? Compare a posterior with the model as it is and temperature scaling.",
-        "smidgen evaluate finetuned posterior --test test.tsv --text sentence",
+        "smidgen evaluate finetuned posterior --test test.tsv",
     ),
     "ramp": _Row(
         "Find out which weights, and how many, are worth making stochastic.",

@@ -9,7 +9,7 @@ from typer import Context, Option
 
 import smidgen
 from smidgen.cli.console import out, show_record
-from smidgen.cli.options import outputs
+from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import refuse_missing, require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
@@ -46,14 +46,14 @@ def evaluate(
         Option(help="Other data, to detect as different: NAME=FILE; may be repeated."),
     ] = None,
     name: PosteriorName = None,
-    text: texts.Text = "text",
-    text_pair: texts.Pair = None,
-    label: texts.Label = "label",
+    text: noted.Text = None,
+    text_pair: noted.Pair = None,
+    label: noted.Label = None,
     page: Annotated[
         Path | None, Option("--report", help="Also write an HTML page.")
     ] = None,
     batch_size: texts.BatchSize = 16,
-    max_length: texts.MaxLength = 128,
+    max_length: noted.MaxLength = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
@@ -65,17 +65,19 @@ def evaluate(
         ready.evaluate_ready(context, parts, source.device, dict(items))
         run.finish()
         return
+    seen = noted.find_seen(source, text, text_pair, label, max_length)
+    sizes = batch_size, seen.max_length
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
-    table = network.read(test, (text, text_pair, label))
+    table = network.read(test, seen.columns)
     shifted = {}
     for key, path in items:
-        others = network.read(path, (text, text_pair, None))
-        shifted[key] = network.batch(others, batch_size, max_length)
+        others = network.read(path, (*seen.columns[:2], None))
+        shifted[key] = network.batch(others, *sizes)
     record = smidgen.compare(
         network.problem,
         loaded if name is None else {name: loaded},
-        network.batch(table, batch_size, max_length),
+        network.batch(table, *sizes),
         shifted=shifted,
         config={
             "title": f"{source.model} on {test.name}",

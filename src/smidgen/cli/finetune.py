@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from smidgen.cli.console import Steps, out, write_json
-from smidgen.cli.options import outputs
+from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
 from smidgen.cli.options.source import PANEL, Source, TextModel, reads_model
 from smidgen.errors import ArgumentError
 from smidgen.fit.epochs import Criterion, Epoch
+from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.runtime.memory import count_bytes
 from smidgen.runtime.writing.writable import require_space
 
@@ -26,15 +27,23 @@ if TYPE_CHECKING:
 _RATES = (5e-5, 2e-4)
 
 
+HeldOutToStop = Annotated[
+    Path | None,
+    Option(
+        callback=require_files,
+        help="Held-out data, to decide when to stop. Without it a tenth of --train is held out: "
+        "half of that to stop, and half for 'smidgen fit' to calibrate on.",
+    ),
+]
+
+
 @reads_model
 def finetune(
     context: Context,
     source: Source,
     train: texts.Train,
-    val: Annotated[
-        Path, Option(callback=require_files, help="Held-out data, to decide when to stop.")
-    ],
     folder: Annotated[Path, Option("--out", help="Folder for the model.")],
+    val: HeldOutToStop = None,
     text: texts.Text = "text",
     text_pair: texts.Pair = None,
     label: texts.Label = "label",
@@ -79,7 +88,7 @@ def finetune(
         settings=settings,
     )
     show_history(result.history, result.best)
-    start.save(result.model, folder, overwrite=run.overwrite)
+    start.save(result.model, folder, overwrite=run.overwrite, note=start.note)
     say(f"Saved the {'adapter' if source.is_asked else 'model'} to {folder}")
     history = [asdict(epoch) for epoch in result.history]
     best = asdict(result.best)
@@ -89,10 +98,11 @@ def finetune(
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """What is tuned, on which tables, how it is saved, and about how large that is."""
+    """What is tuned, on which tables, how it is saved with its note, and about how large it is."""
 
     network: TextModel
     tables: tuple[TextTable, TextTable]
+    note: TaskNote
     save: Callable[..., Any]
     bytes: int
 
@@ -101,10 +111,28 @@ class _Start:
 class _Rows:
     """Where the texts are: files to train and to stop by, their columns, the batches."""
 
-    files: tuple[Path, Path]
+    files: tuple[Path, Path | None]
     columns: tuple[str, str | None, str]
     sizes: tuple[int, int]
     seed: int
+
+    def divide(
+        self,
+        note: TaskNote,
+        table: TextTable,
+        read: Callable[[Path], TextTable],
+        say: Steps,
+    ) -> tuple[tuple[TextTable, TextTable], TaskNote]:
+        """Take what to train on and what to stop by, and note what training sees."""
+        whole = replace(note, label=self.columns[2], max_length=self.sizes[1])
+        tables, whole = noted.divide_texts(whole, self.files, table, read, seed=self.seed)
+        if self.files[1] is None:
+            held_out = len(table) - len(tables[0])
+            say(
+                f"Held {held_out:,} of {len(table):,} rows out by seed {self.seed}: "
+                f"{len(tables[1]):,} to stop, the others for 'smidgen fit' to calibrate on"
+            )
+        return tables, whole
 
     def batch(self, start: _Start, number: int) -> Any:
         """Batch one of the tables; the first is trained on, and shuffled."""
@@ -128,19 +156,31 @@ def _prepare_classifier(source: Source, rows: _Rows, say: Steps) -> _Start:
     from smidgen.integrations import huggingface
 
     table = texts.read_table(rows.files[0], *rows.columns)
-    held_out = texts.read_table(rows.files[1], *rows.columns, table.label_names)
     classes = count_classes(table, rows.files[0])
+    note = TaskNote(
+        "text",
+        rows.columns[:1],
+        text_pair=rows.columns[1],
+        classes=table.label_names or tuple(map(str, range(classes))),
+        base=source.model,
+    )
+    tables, note = rows.divide(
+        note,
+        table,
+        lambda path: texts.read_table(path, *rows.columns, table.label_names),
+        say,
+    )
     say(f"Loading {source.model} with {classes} classes")
     network, tokenizer = huggingface.load_classifier(
         source.model, labels=classes, seed=rows.seed, device=source.device
     )
     huggingface.name_classes(network, table.label_names)
 
-    def save(model: Any, folder: Path, *, overwrite: bool) -> None:
-        huggingface.save_model(model, tokenizer, folder, overwrite=overwrite)
+    def save(model: Any, folder: Path, **how: Any) -> None:
+        huggingface.save_model(model, tokenizer, folder, **how)
 
     loaded = TextModel.of_classifier(network, tokenizer)
-    return _Start(loaded, (table, held_out), save, count_bytes(network))
+    return _Start(loaded, tables, note, save, count_bytes(network))
 
 
 def _prepare_adapter(rank: int) -> Callable[[Source, _Rows, Steps], _Start]:
@@ -148,10 +188,15 @@ def _prepare_adapter(rank: int) -> Callable[[Source, _Rows, Steps], _Start]:
         say(f"Loading {source.model}")
         asked = source.load_language_model().with_adapter(rank=rank, seed=rows.seed)
         loaded = TextModel.of_language_model(asked)
-        first, second = (loaded.read(path, rows.columns) for path in rows.files)
+
+        def read(path: Path) -> TextTable:
+            return loaded.read(path, rows.columns)
+
+        note = TaskNote("text", classes=loaded.classes, base=source.model)
+        tables, note = rows.divide(note, read(rows.files[0]), read, say)
         trained = [p for p in asked.model.parameters() if p.requires_grad]
         size = sum(p.numel() * p.element_size() for p in trained)
-        return _Start(loaded, (first, second), asked.save, size)
+        return _Start(loaded, tables, note, asked.save, size)
 
     return prepare
 

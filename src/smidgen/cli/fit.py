@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 import smidgen
 from smidgen.cli.console import Steps, out, write_json
-from smidgen.cli.options import methods, outputs
+from smidgen.cli.options import methods, noted, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files, require_one_of
-from smidgen.cli.options.source import Source, reads_model
+from smidgen.cli.options.source import Source, TextModel, reads_model
 from smidgen.curvature.factors.low_rank import TOLERANCE
 from smidgen.curvature.factors.operator import Kronecker
 from smidgen.curvature.kronecker import Approximation
@@ -41,10 +42,19 @@ from smidgen.workflows.fit_posterior import (
 )
 from smidgen.workflows.ramp.swag import SwagOptions
 
+if TYPE_CHECKING:
+    from smidgen.integrations.text import TextTable
+
 # What a method's fit takes, and what its calibration takes.
 _Arguments = tuple[dict[str, Any], dict[str, Any]]
 HeldOut = Annotated[
-    Path, Option("--val", callback=require_files, help="Held-out data to calibrate on.")
+    Path | None,
+    Option(
+        "--val",
+        callback=require_files,
+        help="Held-out data to calibrate on; by default the rows of --train that 'smidgen "
+        "finetune' without --val left for it, which are then not fitted to.",
+    ),
 ]
 TrainedOn = Annotated[
     Path | None,
@@ -76,12 +86,12 @@ PrecisionScope = Annotated[
 def fit(
     context: typer.Context,
     source: Source,
-    val: HeldOut,
     folder: Annotated[Path, Option("--out", help="Folder for the posterior.")],
     train: TrainedOn = None,
-    text: texts.Text = "text",
-    text_pair: texts.Pair = None,
-    label: texts.Label = "label",
+    val: HeldOut = None,
+    text: noted.Text = None,
+    text_pair: noted.Pair = None,
+    label: noted.Label = None,
     select: ByHand = "sparse-kfac",
     size: selecting.Size = None,
     percent: selecting.Percent = None,
@@ -103,14 +113,15 @@ def fit(
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
     batch_size: texts.BatchSize = 16,
-    max_length: texts.MaxLength = 128,
+    max_length: noted.MaxLength = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
-    rows = _Rows((train, val), (text, text_pair, label), batch_size, max_length, seed)
+    seen = noted.find_seen(source, text, text_pair, label, max_length)
+    rows = _Rows((train, val), seen, batch_size, seed)
     if not _is_by_hand(context):
         _bayesify_text(source, rows, folder, exact, json_file, run)
         return
@@ -120,11 +131,10 @@ def fit(
     _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     laplace = _laplace_arguments(structure, approximation, calibrate, scope)
-    arguments = _find_arguments(method, laplace, swag, seed)
     choices = FitChoices(
         method,
         folder,
-        *arguments,
+        *_find_arguments(method, laplace, swag, seed),
         tolerance=None if exact else TOLERANCE,
         checkpoint=run.place("training"),
         overwrite=run.overwrite,
@@ -163,10 +173,8 @@ def _bayesify_text(
     if rows.files[0] is None:
         raise _missing_training_data("the choice among posteriors, which fits them to it")
     loaded = source.load()
-    tables = [loaded.read(path, rows.columns) for path in rows.files if path is not None]
-    seen, held_out = (
-        loaded.batch(table, rows.batch_size, rows.max_length) for table in tables
-    )
+    tables = rows.read(loaded, say)
+    seen, held_out = (loaded.batch(table, *rows.sizes) for table in tables)
     say("Trying temperature scaling, the last layer and deeper ones")
     posterior = smidgen.bayesify(loaded.problem, seen, held_out, seed=rows.seed)
     if isinstance(posterior, LaplacePosterior) and not exact:
@@ -222,13 +230,31 @@ def _missing_training_data(what: str) -> ArgumentError:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the texts are: files to fit and to calibrate on, their columns, the batches."""
+    """Where the texts are: files to fit and to calibrate on, how to read them, the batches."""
 
-    files: tuple[Path | None, Path]
-    columns: tuple[str, str | None, str]
+    files: tuple[Path | None, Path | None]
+    seen: noted.SeenTexts
     batch_size: int
-    max_length: int
     seed: int
+
+    def __post_init__(self) -> None:
+        if self.files[1] is None:
+            self.seen.require_held_out(self.files[0])
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Texts per batch, and tokens per text."""
+        return self.batch_size, self.seen.max_length
+
+    def read(self, loaded: TextModel, say: Steps) -> Sequence[TextTable]:
+        """Read what to fit to, if there is any, and what to calibrate on."""
+        paths = [path for path in self.files if path is not None]
+        tables = [loaded.read(path, self.seen.columns) for path in paths]
+        if self.files[1] is not None:
+            return tables
+        fitted, held_out = self.seen.divide(tables[0])
+        say(f"Calibrating on {len(held_out):,} rows of {paths[0]} that training left")
+        return fitted, held_out
 
 
 def _fit_text(
@@ -242,13 +268,12 @@ def _fit_text(
     network = loaded.problem.model
     if rows.files[0] is None and isinstance(declared_likelihood(network), Gaussian):
         raise _missing_training_data("a regression, whose noise is fitted to it")
-    tables = [loaded.read(path, rows.columns) for path in rows.files if path is not None]
-    sizes = rows.batch_size, rows.max_length
+    tables = rows.read(loaded, say)
     # Without curvature one batch is read, to see the layers: a held-out one will do.
-    seen, held_out = (loaded.batch(tables[i], *sizes) for i in (0, -1))
+    seen, held_out = (loaded.batch(tables[i], *rows.sizes) for i in (0, -1))
     subset = selection.choose(loaded.problem, seen, say)
     if takes(choices.method, "validation"):
-        seen = loaded.batch(tables[0], *sizes, shuffle=True, seed=rows.seed)
+        seen = loaded.batch(tables[0], *rows.sizes, shuffle=True, seed=rows.seed)
     require_space(choices.folder, "--out", estimate_size(network, subset, choices))
     chosen = selecting.describe_subset(subset) + _describe(choices)
     if choices.isotropic_body:

@@ -11,7 +11,7 @@ from typer import Context, Option
 
 import smidgen
 from smidgen.cli.console import out, write_json
-from smidgen.cli.options import outputs
+from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files_or_folders
 from smidgen.cli.options.source import Source, reads_model
@@ -48,10 +48,10 @@ def predict(
     data: NewData,
     posterior: texts.PosteriorFolder = None,
     answers: AnswersFile = None,
-    text: texts.Text = "text",
-    text_pair: texts.Pair = None,
+    text: noted.Text = None,
+    text_pair: noted.Pair = None,
     batch_size: texts.BatchSize = 16,
-    max_length: texts.MaxLength = 128,
+    max_length: noted.MaxLength = None,
     samples: Samples = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
@@ -67,6 +67,7 @@ def predict(
         ready.predict_ready(context, parts, data, device=source.device, answers=answers)
         run.finish()
         return
+    seen = noted.find_seen(source, text, text_pair, None, max_length)
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     if not isinstance(loaded.likelihood, smidgen.Categorical):
@@ -79,8 +80,8 @@ def predict(
             f"--samples is for a posterior that predicts by draws, got {samples} with one "
             f"of {loaded.method}, which is linearised. Leave it out."
         )
-    table = network.read(data, (text, text_pair, None))
-    loader = network.batch(table, batch_size, max_length)
+    table = network.read(data, (*seen.columns[:2], None))
+    loader = network.batch(table, batch_size, seen.max_length)
     predictive = smidgen.predict_batches(loaded, network.problem, loader, samples=samples)
     columns = predictive.to_dict()
     rows = [
@@ -94,7 +95,8 @@ def predict(
             "answer": [row["label"] for row in rows],
             "confidence": columns["confidence"],
         }
-        kept = {name: list(column) for name, column in network.read_all(data, text).items()}
+        read = network.read_all(data, seen.columns[0])
+        kept = {name: list(column) for name, column in read.items()}
         joined = answers_file.add_columns(kept, added)
         out.print(f"wrote {answers_file.write_answers(answers, joined)}")
     write_json(json_file, {"predictions": rows})

@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
+from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.storage.quantised import is_quantised
@@ -46,6 +47,7 @@ _WRITTEN = (
     "spiece.model",
     "sentencepiece*",
     RUN_NOTE,
+    TASK_NOTE,
 )
 
 
@@ -260,13 +262,16 @@ def save_model(
     folder: str | Path,
     *,
     overwrite: bool = False,
+    note: TaskNote | None = None,
 ) -> Path:
-    """Write a model and its tokenizer as safetensors, whole or not at all."""
+    """Write a model, its tokenizer and what training saw, whole or not at all."""
     folder = Path(folder)
     refuse_taken_model(folder, overwrite=overwrite)
     with new_folder(folder, overwrite=overwrite) as work, silence():
         _without_tag(model).save_pretrained(work)
         tokenizer.save_pretrained(work)
+        if note is not None:
+            note.save(work)
         # Somebody may have written there meanwhile.
         refuse_taken_model(folder, overwrite=overwrite)
     return folder

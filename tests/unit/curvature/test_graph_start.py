@@ -78,6 +78,7 @@ def test_a_layer_in_a_reentrant_checkpoint_is_refused():
         fit_and_predict(towers("reentrant"), "kron")
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
 def test_a_reentrant_checkpoint_above_the_chosen_layers_is_refused():
     class Above(nn.Module):
         def __init__(self):

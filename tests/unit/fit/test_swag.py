@@ -694,7 +694,11 @@ def test_a_damaged_swag_folder_is_refused(tmp_path):
     # Without its deviations it would be diagonal, without its variance a point.
     without = {n: t for n, t in tensors.items() if n != "swag/deviations"}
     for change, kept, message in [
-        ({"method": "magic"}, tensors, "must be one of laplace, swag, ssvi, got 'magic'"),
+        (
+            {"method": "magic"},
+            tensors,
+            "must be one of laplace, swag, ssvi, point, got 'magic'",
+        ),
         ({"snapshots": "many"}, tensors, "snapshots must not be 'many'"),
         ({"snapshots": 1}, tensors, "snapshots must be more than 1"),
         ({}, without, "the tensor 'swag/deviations' is missing"),

@@ -12,6 +12,7 @@ from typer import Context
 
 from smidgen.cli.console import out, show_record, write_json
 from smidgen.cli.options.lists import split_words
+from smidgen.cli.options.noted import NOTED_OPTIONS
 from smidgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from smidgen.workflows.run.ready_folder import Predictor, RunParts
 
 _SHOWN, _WIDTH = 10, 28
-_OPTIONS = {
-    "columns": "--text",
-    "text_pair": "--text-pair",
-    "label": "--label",
-    "max_length": "--max-length",
-}
 
 
 def require_ready(name: str) -> RunParts:
@@ -61,7 +56,7 @@ def check_note(note: TaskNote, typed: Mapping[str, Any]) -> TaskNote:
     """Refuse what was typed and differs from what training saw."""
     from smidgen.integrations.reading.task_note import use_note
 
-    return use_note(note, typed, options=_OPTIONS)
+    return use_note(note, typed, options=NOTED_OPTIONS)
 
 
 def load_ready(

@@ -28,6 +28,7 @@ from smidgen.integrations.answers.template import Answers
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import silence
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
+from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.reading import (
@@ -42,7 +43,7 @@ from smidgen.runtime.writing.claim import RUN_NOTE
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _WRITTEN = (
-    *(ANSWERS_NOTE, *_ADAPTER, "README.md", RUN_NOTE),
+    *(ANSWERS_NOTE, *_ADAPTER, "README.md", RUN_NOTE, TASK_NOTE),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("vocab.*", "merges.txt"),
 )
@@ -77,12 +78,26 @@ class LanguageModel:
             torch.default_generator.manual_seed(seed)
             return replace(self, model=get_peft_model(self.model, told))
 
-    def save(self, tuned: AnswerModel, folder: Path, *, overwrite: bool = False) -> None:
-        """Take the adapter's weights of a tuned copy, and write them with what was asked."""
+    def save(
+        self,
+        tuned: AnswerModel,
+        folder: Path,
+        *,
+        overwrite: bool = False,
+        note: TaskNote | None = None,
+    ) -> None:
+        """Take the adapter's weights of a tuned copy, and write them with what was asked.
+
+        Args:
+            tuned: The tuned copy.
+            folder: Where to write.
+            overwrite: Whether to replace an adapter.
+            note: What training saw.
+        """
         refuse_taken_answers(folder, overwrite=overwrite)
         causal = self.model.get_base_model()
         causal.base_model.load_state_dict(tuned.backbone.state_dict())
-        note = {
+        asked = {
             "base": self.base,
             "gguf": self.gguf,
             "template": self.answers.template,
@@ -92,7 +107,9 @@ class LanguageModel:
         with new_folder(folder, overwrite=overwrite) as work, silence():
             self.model.save_pretrained(work, save_embedding_layers=False)
             self.tokenizer.save_pretrained(work)
-            (work / ANSWERS_NOTE).write_text(json.dumps(note, indent=1), encoding="utf-8")
+            (work / ANSWERS_NOTE).write_text(json.dumps(asked, indent=1), encoding="utf-8")
+            if note is not None:
+                note.save(work)
             refuse_taken_answers(folder, overwrite=overwrite)
 
 

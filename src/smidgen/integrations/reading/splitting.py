@@ -26,12 +26,35 @@ _SHARES = {
 _LEAST_ROWS = 25
 _MOST_TOGETHER, _MOST_SHARE = 10, 0.01
 """Rows, or a share of all rows, that a text of a pair may hold together."""
+# To hold out of a training file, which leaves twenty or more to calibrate with.
+_HELD_OUT, _LEAST_TO_HOLD_OUT = 64, 80
 
 
 def choose_shares(count: int) -> dict[str, float]:
     """Choose the share of each part for so many rows."""
     shares = next(shares for least, shares in _SHARES.items() if count >= least)
     return dict(zip(PARTS, shares, strict=True))
+
+
+def choose_held_out(count: int) -> dict[str, float]:
+    """Choose how many of so many training rows stop training and how many calibrate.
+
+    Args:
+        count: How many rows there are.
+
+    Returns:
+        The share of each part: a tenth of the rows is held out, at least 64 or half of them.
+
+    Raises:
+        DataError: If the rows are too few.
+    """
+    if count < _LEAST_TO_HOLD_OUT:
+        raise DataError(
+            f"--train must have {_LEAST_TO_HOLD_OUT} rows or more to hold some out, got "
+            f"{count}. Add rows, or give --val."
+        )
+    half = max(0.1, min(_HELD_OUT / count, 0.5)) / 2
+    return dict(zip(PARTS, (1 - 2 * half, half, half), strict=False))
 
 
 def group_rows(keys: Sequence[Iterable[Hashable]]) -> list[int]:

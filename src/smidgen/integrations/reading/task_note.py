@@ -7,7 +7,7 @@ refuse or say what differs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -179,7 +179,11 @@ def find_note(folder: str | Path) -> TaskNote | None:
 
 
 def use_note(
-    note: TaskNote, typed: Mapping[str, Any], *, options: Mapping[str, str]
+    note: TaskNote,
+    typed: Mapping[str, Any],
+    *,
+    options: Mapping[str, str],
+    may_differ: Collection[str] = ("label",),
 ) -> TaskNote:
     """Refuse what was typed and differs from what training saw.
 
@@ -187,21 +191,23 @@ def use_note(
         note: What training saw.
         typed: What was typed, by the fields of a note; None for what was not.
         options: The option that types each.
+        may_differ: What only the user can say of new data.
 
     Returns:
-        The note, with what only the user can say of new data, the label's column.
+        The note, with the typed label's column.
 
     Raises:
         ArgumentError: If something differs that would silently change answers.
     """
     for name, value in typed.items():
         stored = getattr(note, name)
-        if value is None or name == "label" or value == stored:
+        if value is None or name in may_differ or value == stored:
             continue
-        shown = stored if not isinstance(stored, tuple) else ",".join(stored)
         given = value if not isinstance(value, tuple) else ",".join(value)
+        seen = stored if not isinstance(stored, tuple) else ",".join(stored)
+        shown = "none" if seen is None else repr(seen)
         raise ArgumentError(
-            f"{options[name]} must be what training saw, {shown!r}, got {given!r}. Leave it "
+            f"{options[name]} must be what training saw, {shown}, got {given!r}. Leave it "
             "out to use what the model's folder says."
         )
     label = typed.get("label")

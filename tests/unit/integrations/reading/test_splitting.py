@@ -8,6 +8,7 @@ import pytest
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.reading.splitting import (
     PARTS,
+    choose_held_out,
     choose_shares,
     deal_rows,
     find_overlap,
@@ -20,6 +21,21 @@ from smidgen.integrations.reading.splitting import (
 def test_rows_that_share_a_key_are_one_group():
     keys = [("a", "b"), ("c",), ("b", "d"), ("e",), ("d",), ("c",)]
     assert group_rows(keys) == [0, 1, 0, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "held_out"), [(80, 40), (100, 50), (200, 64), (640, 64), (5000, 500)]
+)
+def test_a_tenth_is_held_out_and_more_of_few(count, held_out):
+    dealt = deal_rows(range(count), list(range(count)), choose_held_out(count))
+    sizes = {name: len(rows) for name, rows in dealt.items()}
+    half = held_out // 2
+    assert sizes == {"train": count - held_out, "validation": half, "calibration": half}
+
+
+def test_too_few_are_not_held_out():
+    with pytest.raises(DataError, match="80 rows or more .* got 79. Add rows, or give"):
+        choose_held_out(79)
 
 
 def test_sizes_are_those_of_the_shares():

@@ -66,6 +66,15 @@ def test_the_label_may_have_another_name_in_other_files():
     assert use_note(note, {"label": "truth"}, options=OPTIONS).label == "truth"
 
 
+def test_the_label_may_be_bound_too_and_none_is_said_as_none():
+    note = TaskNote("text", ("text",), label="y")
+    options = {**OPTIONS, "label": "--label"}
+    with pytest.raises(ArgumentError, match="--label must be .* saw, 'y', got 'truth'"):
+        use_note(note, {"label": "truth"}, options=options, may_differ=())
+    with pytest.raises(ArgumentError, match="--text-pair must be .* saw, none, got 'b'"):
+        use_note(note, {"text_pair": "b"}, options=options)
+
+
 def test_ranges_are_short():
     rows = (0, 1, 2, 5, 7, 8)
     assert write_ranges(rows) == "0-2,5,7-8"

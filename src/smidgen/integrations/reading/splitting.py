@@ -25,7 +25,7 @@ _SHARES = {
 }
 _LEAST_ROWS = 25
 _MOST_TOGETHER, _MOST_SHARE = 10, 0.01
-"""Rows, or a share of all rows, that a text of a pair may hold together."""
+"""Pairs, or a share of all pairs, that a text may hold together."""
 # To hold out of a training file, which leaves twenty or more to calibrate with.
 _HELD_OUT, _LEAST_TO_HOLD_OUT = 64, 80
 
@@ -95,10 +95,13 @@ def group_pairs(pairs: Sequence[tuple[str, ...]]) -> tuple[list[int], tuple[int,
         The number of each row's group, and the sides that pairs were grouped by: both, one,
         or none, where only equal pairs are together.
     """
-    most = max(_MOST_TOGETHER, int(_MOST_SHARE * len(pairs)))
+    # Equal pairs count once: they are together anyway.
+    different = {pair: row for row, pair in enumerate(pairs)}.values()
+    most = max(_MOST_TOGETHER, int(_MOST_SHARE * len(different)))
     for sides in ((0, 1), (0,), (1,)):
         groups = group_rows([(pair, *(pair[side] for side in sides)) for pair in pairs])
-        if max(Counter(groups).values(), default=0) <= most:
+        sizes = Counter(groups[row] for row in different)
+        if max(sizes.values(), default=0) <= most:
             return groups, sides
     return group_rows([(pair,) for pair in pairs]), ()
 

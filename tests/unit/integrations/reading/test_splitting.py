@@ -118,7 +118,12 @@ def test_a_text_of_many_pairs_holds_nothing_together():
     groups, sides = group_pairs(topics)
     assert sides == (0,)
     assert groups == [row - row % 2 for row in range(500)]
-    both = [(f"first {row % 5}", f"second {row // 5 % 10}") for row in range(200)]
+    both = [(f"first {row % 20}", f"second {row // 20 % 20}") for row in range(800)]
     groups, sides = group_pairs(both)
     assert sides == ()
-    assert len(set(groups)) == 50
+    assert len(set(groups)) == 400
+
+
+def test_equal_pairs_do_not_make_a_text_common():
+    pairs = [("same", "pair")] * 30 + [("same", "other"), ("new", "one")]
+    assert group_pairs(pairs) == ([0] * 31 + [31], (0, 1))

@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
+from smidgen.cli.app import _load_command
+from smidgen.cli.options.outputs import _list_inputs
 from smidgen.runtime.memory import format_bytes
 from tests.faults.works import TEXTS, make_world
 from tests.integration.test_cli import run
@@ -174,3 +177,12 @@ def test_a_disk_without_space_is_refused_before_the_fit(capsys, tmp_path):
     assert format_bytes(stored + (1 << 20)) in said
     assert str(disk / "made") in said
     assert "Fitting" not in told.out
+
+
+def test_the_labels_beside_images_are_read_too(place):
+    images, labels = (place / f"train-{n}-ubyte" for n in ("images-idx3", "labels-idx1"))
+    images.write_bytes(b"images")
+    labels.write_bytes(b"labels")
+    context = typer.Context(_load_command("run"))
+    context.params = {"data": images, "folder": place / "made"}
+    assert [each.path for each in _list_inputs(context, {"--out"})] == [images, labels]

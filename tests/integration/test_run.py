@@ -13,7 +13,7 @@ from smidgen.cli.run import command
 from smidgen.decide import Rules
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.runtime.record import Record
-from smidgen.workflows.run import pipeline
+from smidgen.workflows.run import answers, pipeline
 from tests.support.tiny import saved_encoder
 
 WORDS = "abcd"
@@ -32,6 +32,15 @@ def find_scores(record, *names):
         method["name"]: {name: method["scores"][name]["value"] for name in names}
         for method in record.results["methods"]
     }
+
+
+def find_shown(values):
+    """The number and text of every row that a record shows."""
+    if isinstance(values, dict) and {"row", "text"} <= values.keys():
+        yield values["row"], values["text"]
+    elif isinstance(values, dict | list):
+        for each in values.values() if isinstance(values, dict) else values:
+            yield from find_shown(each)
 
 
 def write_rows(path, columns, rows):
@@ -159,6 +168,11 @@ def test_texts(news, tmp_path, capsys):
     assert note.columns == ("title", "body")
     assert note.classes == ("bad", "good")
     assert note.max_length == 12
+    rows = read_rows(news)
+    shown = list(find_shown(json.loads((out / "record.json").read_text())))
+    assert shown
+    for number, text in shown:
+        assert text == " . ".join((rows[number]["title"], rows[number]["body"]))
     assert smidgen("predict", out, "--data", news, "--out", answers) == 0
     lines = answers.read_text().splitlines()
     assert lines[0].split("\t")[:4] == ["title", "body", "topic", "answer"]
@@ -190,6 +204,37 @@ def test_a_trained_model_is_taken_as_it_is(news, tmp_path, capsys):
     typed = ("--label", "y", "--text", "text", "--trained", first / "model")
     capsys.readouterr()
     assert smidgen("run", other, *typed, "--out", tmp_path / "none") == 1
+
+
+def test_a_trained_model_may_have_its_classes_in_another_order(news, tmp_path):
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert smidgen(*text_words(news, first)) == 0
+    config = first / "model" / "config.json"
+    values = json.loads(config.read_text())
+    values |= {"id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}}
+    config.write_text(json.dumps(values))
+    typed = ("--label", "topic", "--text", "title,body", "--trained", first / "model")
+    assert smidgen("run", news, *typed, "--max-length", 12, "--out", again) == 0
+    assert TaskNote.load(again).classes == ("good", "bad")
+    before, after = (
+        find_scores(Record.load(out / "record.json"), "accuracy")["map"]["accuracy"]
+        for out in (first, again)
+    )
+    # The model's names were turned, so that what was right is now wrong.
+    assert after == pytest.approx(1 - before)
+
+
+def test_rules_of_groups_are_made_from_a_row_of_each(tmp_path, capsys):
+    draw = random.Random(1)
+    rows = [[f"{draw.gauss(0, 1):.12f}", row // 4] for row in range(800)]
+    rows = [[x, who, "yes" if float(x) > 0 else "no"] for x, who in rows]
+    path = write_rows(tmp_path / "rows.csv", ["x", "who", "y"], rows)
+    words = ("run", path, "--label", "y", "--table", "--group", "who", "--epochs", 3)
+    assert smidgen(*words, "--out", tmp_path / "ready") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    count = len(TaskNote.load(tmp_path / "ready").split.rows["decision"])
+    assert f"rules from {count // 4} groups of {count} rows, a row of each" in said
+    assert Rules.load(tmp_path / "ready" / "posterior").sets.rows == count // 4
 
 
 def test_images_in_arrays(tmp_path):
@@ -262,6 +307,39 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, message, table, tmp_pa
     assert smidgen("run", table, *words, "--out", tmp_path / "none") == 1
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "none").exists()
+
+
+def test_the_unit_of_numbers_is_named_where_it_is_not_the_label(tmp_path, capsys):
+    draw = random.Random(2)
+    rows = [
+        [f"{x:.9f}", f"{5e4 + 9000 * x + draw.gauss(0, 500):.1f}"]
+        for x in (draw.gauss(0, 1) for _ in range(200))
+    ]
+    path = write_rows(tmp_path / "rows.csv", ["x", "price"], rows)
+    out = tmp_path / "ready"
+    words = ("run", path, "--label", "price", "--table", "--epochs", 5, "--out", out)
+    assert smidgen(*words) == 0
+    unit = TaskNote.load(out).unit
+    assert unit == "(price - 0) / 1000"
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"numbers of rules are of {unit}" in said
+    assert f"Numbers above are of `{unit}`" in (out / "README.md").read_text()
+
+
+def test_probabilities_are_listed_only_if_they_are_asked_for(table, tmp_path, monkeypatch):
+    out = tmp_path / "ready"
+    words = ("run", table, "--label", "buys", *RUN, "--leave-out", "score", "--out", out)
+    assert smidgen(*words, "--epochs", 2) == 0
+    listed = []
+    list_all = answers.list_probabilities
+    monkeypatch.setattr(
+        answers, "list_probabilities", lambda *a: listed.append(1) or list_all(*a)
+    )
+    assert smidgen("predict", out, "--data", table, "--out", tmp_path / "a.csv") == 0
+    assert not listed
+    assert smidgen("predict", out, "--data", table, "--json", tmp_path / "a.json") == 0
+    entries = json.loads((tmp_path / "a.json").read_text())["predictions"]
+    assert sum(entries[0]["probabilities"].values()) == pytest.approx(1)
 
 
 def test_columns_are_separated_by_commas():

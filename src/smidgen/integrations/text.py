@@ -92,7 +92,11 @@ class TextTable:
         return sorted(range(len(self)), key=lambda i: len(self.texts[i]) + len(pairs[i]))
 
     def keys(self) -> list[tuple[Hashable, ...]]:
-        """List what makes each row the same as another: either of its texts, whatever its case."""
+        """List what makes each row the same as another: its text or its pair, whatever the case."""
+        return [(side,) if len(side) > 1 else side for side in self.list_sides()]
+
+    def list_sides(self) -> list[tuple[str, ...]]:
+        """List the text or the two texts of each row, without case and needless spaces."""
         columns = [self.texts] if self.pairs is None else [self.texts, self.pairs]
         return [
             tuple(" ".join(text.casefold().split()) for text in row)

@@ -301,6 +301,8 @@ def test_several_columns_are_one_text(tmp_path):
         read_text(path, text=["title", "boby"])
 
 
-def test_either_text_of_a_pair_makes_rows_the_same():
-    table = TextTable(("One  text", "two"), ("x", "ONE text "))
-    assert table.keys() == [("one text", "x"), ("two", "one text")]
+def test_a_row_is_the_same_as_another_by_its_text_or_its_pair():
+    texts, pairs = ("One  text", "two"), ("x", "ONE text ")
+    assert TextTable(texts).keys() == [("one text",), ("two",)]
+    table = TextTable(texts, pairs)
+    assert table.keys() == [(("one text", "x"),), (("two", "one text"),)]

@@ -104,7 +104,18 @@ def _list_inputs(context: typer.Context, written: set[str]) -> list[Input]:
             path = Path(str(item)) if is_model else item
             if name not in written and isinstance(path, Path):
                 found.append(Input(name, path))
+                found += [Input(name, labels) for labels in _find_labels(path)]
     return found
+
+
+def _find_labels(path: Path) -> list[Path]:
+    """Find the file of labels that is read with an IDX file of images."""
+    if "images-idx3" not in path.name:
+        return []
+    from smidgen.integrations.arrays import find_idx_labels
+
+    partner = find_idx_labels(path)
+    return [] if partner is None else [partner]
 
 
 def _is_model(name: str) -> bool:

@@ -136,7 +136,11 @@ def run(
 ) -> None:
     """From a file of texts, numbers or images to a predictor that knows when it is unsure."""
     from smidgen.workflows.run.pipeline import run_steps
-    from smidgen.workflows.run.ready_folder import fill_ready_folder, refuse_taken_ready
+    from smidgen.workflows.run.ready_folder import (
+        RunParts,
+        fill_ready_folder,
+        refuse_taken_ready,
+    )
 
     source, settings = _read_source(context.params), _read_settings(context.params)
     claim = outputs.open_run(context, outputs.folder(folder, refuse_taken_ready))
@@ -144,7 +148,7 @@ def run(
     say = Steps()
     result = run_steps(source, settings, claim.folder, say=say)
     ready = fill_ready_folder(
-        _parts(claim.folder), folder, result.note, overwrite=claim.overwrite
+        RunParts(claim.folder), folder, result.note, overwrite=claim.overwrite
     )
     if json_file is not None:
         result.record.save(json_file)
@@ -154,12 +158,6 @@ def run(
         out.print(f"Numbers above are of {result.record.config['units']}.")
     out.print(f"\nReady: {folder}. The whole story: {ready.page}")
     out.print(f"New rows: smidgen predict {folder} --data NEW --out answers.csv")
-
-
-def _parts(folder: Path) -> Any:
-    from smidgen.workflows.run.ready_folder import RunParts
-
-    return RunParts(folder)
 
 
 def _read_source(typed: dict[str, Any]) -> RunSource:
@@ -192,7 +190,7 @@ def _read_source(typed: dict[str, Any]) -> RunSource:
         typed["data"],
         typed["label"],
         kind,
-        split_columns(typed["text"], typed["data"]),
+        split_columns(typed["text"]),
         typed["text_pair"],
         tuple(split_words(typed["leave_out"])),
         typed["group"],
@@ -204,7 +202,7 @@ def _read_source(typed: dict[str, Any]) -> RunSource:
     )
 
 
-def split_columns(typed: str | None, path: Path | None = None) -> tuple[str, ...]:
+def split_columns(typed: str | None) -> tuple[str, ...]:
     """Read the columns of a text: one name, or several separated by commas."""
     return tuple(split_words([typed or ""]))
 

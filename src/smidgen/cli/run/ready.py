@@ -88,6 +88,9 @@ def predict_ready(
     if answers is not None:
         write_answers(answers, add_columns(kept, added))
         out.print(f"wrote {answers}")
+    json_file = context.params["json_file"]
+    if json_file is None:
+        return  # Every class of every row may be a lot.
     entries: list[dict[str, Any]] = [
         {name: column[row] for name, column in added.items()} for row in range(len(rows))
     ]
@@ -96,7 +99,7 @@ def predict_ready(
             entries, list_probabilities(predictor, predictive), strict=True
         ):
             entry["probabilities"] = probabilities
-    write_json(context.params["json_file"], {"predictions": entries})
+    write_json(json_file, {"predictions": entries})
 
 
 def evaluate_ready(

@@ -36,7 +36,10 @@ def write_answers(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
     check_answers_file(path, "path")
     rows = list(zip(*columns.values(), strict=True))
     if path.suffix.lower() == ".jsonl":
-        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+        # Parquet also holds times and other values that JSON lacks.
+        lines = [
+            json.dumps(dict(zip(columns, row, strict=True)), default=str) for row in rows
+        ]
         return write_text(path, "\n".join(lines) + "\n")
     if path.suffix.lower() == ".tsv":
         # Quotes are text there, so that no cell can hold a tab or a new line.
@@ -65,4 +68,6 @@ def add_columns(
 def _plain(cell: Any) -> str:
     if cell is None:
         return ""
-    return json.dumps(cell) if isinstance(cell, bool | list | dict) else str(cell)
+    return (
+        json.dumps(cell, default=str) if isinstance(cell, bool | list | dict) else str(cell)
+    )

@@ -6,6 +6,7 @@ Images are channels first with values in [0, 1]. Folders of images need Pillow.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -31,6 +32,8 @@ from smidgen.types import Shape
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _LARGEST_SIDE = 32
 """Larger pictures of a folder are scaled to squares of this size."""
+_WIDE = 100.0
+"""A span of floats that is wider was not scaled to about one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +116,34 @@ def join_images(parts: Sequence[ImageSet]) -> ImageSet:
     )
 
 
+def find_span(images: ImageSet) -> tuple[float, float]:
+    """Find the smallest and the largest value of images."""
+    return float(images.inputs.min()), float(images.inputs.max())
+
+
+def refuse_other_scale(images: ImageSet, span: tuple[float, float], path: Path) -> None:
+    """Refuse images whose values are on another scale than those of training.
+
+    Args:
+        images: New images.
+        span: The smallest and the largest value in training.
+        path: Where the images came from.
+
+    Raises:
+        DataError: If values are far outside the span, or all in a small corner of a wide one.
+    """
+    low, high = find_span(images)
+    width = span[1] - span[0]
+    is_outside = low < span[0] - width or high > span[1] + width
+    # Bytes are read as [0, 1], where a dark picture has small values of its own right.
+    is_corner = width > _WIDE and 0 < high - low < width / _WIDE
+    if width and (is_outside or is_corner):
+        raise DataError(
+            f"{path} must hold images with values on the scale of training, {span[0]:g} to "
+            f"{span[1]:g}, got {low:g} to {high:g}. Scale them alike."
+        )
+
+
 def _read_file(path: Path) -> tuple[ImageSet, list[Any]]:
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
@@ -160,9 +191,10 @@ def _read_pictures(paths: Sequence[Path], folder: Path, shape: Shape | None) -> 
 def _find_shape(paths: Sequence[Path]) -> Shape:
     """Find the shape for all pictures: theirs if it is one and small, else 32 × 32."""
     sizes, modes = set(), set()
-    for picture in _open_all(paths):
-        sizes.add(picture.size)
-        modes.add(picture.mode)
+    for path in paths:
+        with _open_picture(path) as picture:
+            sizes.add(picture.size)
+            modes.add(picture.mode)
     channels = 1 if modes <= {"1", "L", "I", "I;16"} else 3
     width, height = sizes.pop() if len(sizes) == 1 else (_LARGEST_SIDE + 1,) * 2
     if max(width, height) > _LARGEST_SIDE:
@@ -170,24 +202,24 @@ def _find_shape(paths: Sequence[Path]) -> Shape:
     return channels, height, width
 
 
-def _open_all(paths: Sequence[Path]) -> Iterator[Any]:
+@contextmanager
+def _open_picture(path: Path) -> Iterator[Any]:
     pillow = import_module("PIL.Image")
-    for path in paths:
-        try:
-            with pillow.open(path) as picture:
-                yield picture
-        except (OSError, ValueError, pillow.DecompressionBombError) as error:
-            raise DataError(
-                f"{path} must be a picture that Pillow can read, got {error}. Remove it."
-            ) from error
+    # Pixels are decoded when they are asked for, so what is damaged also shows inside.
+    try:
+        with pillow.open(path) as picture:
+            yield picture
+    except (OSError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(
+            f"{path} must be a picture that Pillow can read, got {error}. Remove it."
+        ) from error
 
 
 def _read_picture(path: Path, shape: Shape) -> np.ndarray:
     """Read one picture as bytes, (height, width) or (height, width, 3), scaled to a shape."""
     channels, height, width = shape
-    for picture in _open_all([path]):
+    with _open_picture(path) as picture:
         plain = picture.convert("L" if channels == 1 else "RGB")
         if plain.size != (width, height):
             plain = plain.resize((width, height))
         return np.asarray(plain, dtype=np.uint8)
-    raise AssertionError(path)

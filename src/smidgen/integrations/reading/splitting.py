@@ -6,7 +6,7 @@ together. Groups are dealt out by a seed, class by class, to where most are miss
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from random import Random
 
@@ -24,6 +24,8 @@ _SHARES = {
     0: (0.4, 0.12, 0.2, 0.14, 0.14),
 }
 _LEAST_ROWS = 25
+_MOST_TOGETHER, _MOST_SHARE = 10, 0.01
+"""Pairs, or a share of all pairs, that a text may hold together."""
 # To hold out of a training file, which leaves twenty or more to calibrate with.
 _HELD_OUT, _LEAST_TO_HOLD_OUT = 64, 80
 
@@ -78,6 +80,30 @@ def group_rows(keys: Sequence[Iterable[Hashable]]) -> list[int]:
             one, two = find(first.setdefault(key, row)), find(row)
             leader[max(one, two)] = min(one, two)
     return [find(row) for row in range(len(keys))]
+
+
+def group_pairs(pairs: Sequence[tuple[str, ...]]) -> tuple[list[int], tuple[int, ...]]:
+    """Group pairs of texts that share one, as far as that leaves groups small.
+
+    A sentence that stands in a few pairs is a hint to the others; one that stands in many,
+    such as a topic or a question that is always asked, is not.
+
+    Args:
+        pairs: The two texts of each row.
+
+    Returns:
+        The number of each row's group, and the sides that pairs were grouped by: both, one,
+        or none, where only equal pairs are together.
+    """
+    # Equal pairs count once: they are together anyway.
+    different = {pair: row for row, pair in enumerate(pairs)}.values()
+    most = max(_MOST_TOGETHER, int(_MOST_SHARE * len(different)))
+    for sides in ((0, 1), (0,), (1,)):
+        groups = group_rows([(pair, *(pair[side] for side in sides)) for pair in pairs])
+        sizes = Counter(groups[row] for row in different)
+        if max(sizes.values(), default=0) <= most:
+            return groups, sides
+    return group_rows([(pair,) for pair in pairs]), ()
 
 
 def deal_rows(

@@ -26,6 +26,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a", "<na>"})
 _FEW_TEXTS = 0.1
 """A column with so small a part of texts among its numbers is one of numbers with a mistake."""
+_UNNAMED = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")
+_LEAST_COUNTED = 20
 NPZ_LABEL = "y"
 """The name of the label of an .npz, whose other columns are named by their numbers."""
 
@@ -160,6 +162,28 @@ def find_identifiers(table: FeatureTable) -> list[str]:
         if any(isinstance(cell, str) for cell in column)
         and len(set(column)) > max(20, len(column) // 2)
     ]
+
+
+def find_row_numbers(table: FeatureTable) -> list[str]:
+    """List columns that only count the rows of a file, in its order or another."""
+    # Whole numbers that differ in every row do: under no name, or under any without a gap.
+    return [
+        name
+        for name, column in table.cells.items()
+        if len(column) >= _LEAST_COUNTED
+        and all(isinstance(cell, float) and cell.is_integer() for cell in column)
+        and len(set(column)) == len(column)
+        and (_is_unnamed(name) or _has_no_gap(column))
+    ]
+
+
+def _is_unnamed(name: str) -> bool:
+    # As pandas writes the index of a frame.
+    return not name.strip() or bool(_UNNAMED.fullmatch(name))
+
+
+def _has_no_gap(column: Sequence[Any]) -> bool:
+    return bool(max(column) - min(column) == len(column) - 1)
 
 
 def _parse_cell(value: Any, name: str, row: int, path: Path) -> FeatureCell:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from smidgen.errors import DataError
-from smidgen.integrations.labels import Labels, format_label, parse_label, read_labels
+from smidgen.integrations.labels import Labels, format_label, parse_label
 
 TargetKind = Literal["classes", "regression"]
 _MOST_WHOLE_CLASSES = 20
@@ -40,7 +40,8 @@ def read_target(
         values: The column, as it was read.
         path: The file, for errors.
         kind: What the labels are. By default texts are classes, decimal numbers are a
-            regression, and whole numbers are classes if they have at most 20 values.
+            regression, and whole ones, also written as 1.0, are classes if they have at most
+            20 values.
         names: The names of the classes, where they are known.
 
     Returns:
@@ -49,11 +50,10 @@ def read_target(
     Raises:
         DataError: If a label is missing or does not suit the others.
     """
-    plain = [_drop_zero(value) for value in values]
+    read = [parse_label(value, row, path) for row, value in enumerate(values, 1)]
+    parsed = [_drop_zero(label) for label in read]
     if names is not None:
-        labels, known = read_labels(plain, tuple(names), path)
-        return Target(labels, known)
-    parsed = [parse_label(value, row, path) for row, value in enumerate(plain, 1)]
+        return _as_known_classes(parsed, tuple(names), path)
     texts = [isinstance(label, str) for label in parsed]
     if kind == "regression":
         if any(texts):
@@ -73,7 +73,31 @@ def read_target(
                 assumed=f"the label has {len(set(parsed))} different whole numbers, so a "
                 "number is predicted; pass --classes if each is a class",
             )
-    return _as_classes(parsed, path, kind)
+    target = _as_classes(parsed, path, kind)
+    assert target.names is not None
+    # Two whole numbers are classes to everyone, unless they were written as decimal ones.
+    is_clear = len(target.names) == 2 and not any(isinstance(x, float) for x in read)
+    if kind is None and not any(texts) and not is_clear:
+        assumed = (
+            f"the label has {len(target.names)} different whole numbers, taken for classes; "
+            "pass --regression to predict a number"
+        )
+        return replace(target, assumed=assumed)
+    return target
+
+
+def _as_known_classes(parsed: list[Any], names: tuple[str, ...], path: Path) -> Target:
+    """Number labels by their names alone, as training read its own."""
+    # Not by their numbers: nobody who wrote 0 meant the first name of the alphabet.
+    numbers = {name: number for number, name in enumerate(names)}
+    for row, label in enumerate(parsed, 1):
+        if str(label) not in numbers:
+            raise DataError(
+                f"label must be one of {', '.join(names)}, as in training, got "
+                f"{format_label(label)} in row {row} of {path}. Write it as training saw it, or "
+                "remove the row."
+            )
+    return Target(tuple(numbers[str(label)] for label in parsed), names)
 
 
 def _as_classes(parsed: list[Any], path: Path, kind: TargetKind | None) -> Target:
@@ -94,15 +118,7 @@ def _as_classes(parsed: list[Any], path: Path, kind: TargetKind | None) -> Targe
             "of another class, or name another column."
         )
     numbers = {value: number for number, value in enumerate(order)}
-    assumed = None
-    if kind is None and not any(texts) and len(order) > 2:
-        assumed = (
-            f"the label has {len(order)} different whole numbers, taken for classes; pass "
-            "--regression to predict a number"
-        )
-    return Target(
-        tuple(numbers[value] for value in values), tuple(map(str, order)), assumed
-    )
+    return Target(tuple(numbers[value] for value in values), tuple(map(str, order)))
 
 
 def _drop_zero(value: Any) -> Any:

@@ -66,6 +66,7 @@ class TaskNote:
         target: Of a regression, the number a label is reduced by and the unit it is then
             counted in, which make the target of the model.
         shape: The shape of an image.
+        span: The smallest and the largest value of images.
         files: Where the rows came from.
         split: Which rows went where.
     """
@@ -80,8 +81,18 @@ class TaskNote:
     scaling: Scaling | None = None
     target: tuple[float, float] | None = None
     shape: tuple[int, ...] | None = None
+    span: tuple[float, float] | None = None
     files: tuple[DataFile, ...] = ()
     split: SplitNote | None = None
+
+    @property
+    def unit(self) -> str | None:
+        """Say what the model's numbers are of, where that is not the label itself."""
+        if self.target in (None, (0.0, 1.0)):
+            return None
+        assert self.target is not None
+        offset, unit = self.target
+        return f"({self.label} - {offset:.6g}) / {unit:.6g}"
 
     def save(self, folder: Path) -> Path:
         """Write the note into a folder, sealed."""
@@ -137,6 +148,7 @@ class TaskNote:
             "base": str | None,
             "target": tuple[float, float] | None,
             "shape": tuple[int, ...] | None,
+            "span": tuple[float, float] | None,
         }
         plain = {
             name: convert_json(values[name], kind, name) for name, kind in types.items()

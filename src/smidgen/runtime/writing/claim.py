@@ -200,16 +200,16 @@ def hidden_beside(path: Path) -> Path:
 
 
 def digest_path(path: Path) -> str:
-    """Hash a file, or a folder's own files; of a large file its length and 64 samples."""
-    # Of very many files the last ones are known by their names and lengths only.
+    """Hash a file, or all files under a folder; of a large file its length and 64 samples."""
+    # Of very many files the last large ones are known by their names and lengths only.
     digest = sha256()
-    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    files = [path] if path.is_file() else _list_under(path)
     for index, file in enumerate(files):
         size = file.stat().st_size
         digest.update(
             f"{file.relative_to(path).as_posix()} {size}\n".encode(errors="replace")
         )
-        if index >= _MOST_FILES:
+        if index >= _MOST_FILES and size > _SAMPLE:
             continue
         with file.open("rb") as opened:
             if size <= _WHOLE:
@@ -219,6 +219,16 @@ def digest_path(path: Path) -> str:
                 opened.seek(sample * (size - _SAMPLE) // (_SAMPLES - 1))
                 digest.update(opened.read(_SAMPLE))
     return digest.hexdigest()
+
+
+def _list_under(folder: Path) -> list[Path]:
+    """List the files under a folder, without hidden ones, such as the claim of a run there."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(
+        path
+        for path in found
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def _find_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ so a run that was killed and started again ends with the same numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,13 +98,15 @@ def run_steps(
     for sentence in data.said:
         say(f"  {sentence}")
     with times.step("training", "Training: the point estimate (MAP)"):
-        task = _train(data, settings, parts, say, progress)
+        data, task = _train(data, settings, parts, say, progress)
     with times.step("bayesify", "Making it Bayesian, as far as that pays (bayesify)"):
         posterior = _make_posterior(data, task, settings, parts, say, progress)
     with times.step("rules", "Making rules from rows that chose nothing else"):
-        rules = _make_rules(data, task, posterior, settings, parts, progress)
+        rules = _make_rules(data, task, posterior, settings, parts, say, progress)
     for rule in rules.by_name().values():
         say(f"  {rule}")
+    if task.note.unit is not None:
+        say(f"  numbers of rules are of {task.note.unit}; answers are of the label itself")
     with times.step("comparing", "Comparing on test rows that chose nothing"):
         record = _compare(
             data, Predictor(task, posterior, rules), settings, parts, progress
@@ -121,6 +123,7 @@ def score_rows_of(
     shifted: Mapping[str, TaskRows] | None = None,
     name: str | None = None,
     max_error: float = 0.05,
+    row_numbers: Sequence[int] | None = None,
     progress: bool = True,
 ) -> Record:
     """Compare a predictor with its model, and with temperature scaling, on labelled rows.
@@ -132,6 +135,7 @@ def score_rows_of(
         shifted: Other rows by name, which uncertainty should tell apart.
         name: The name of the posterior in the record.
         max_error: The share of wrong answers that automated ones may have.
+        row_numbers: Which row of its file each is, from 0; by default they are in its order.
         progress: Show progress bars.
 
     Returns:
@@ -139,10 +143,8 @@ def score_rows_of(
     """
     task = predictor.task
     note = task.note
-    if note.target not in (None, (0.0, 1.0)):
-        assert note.target is not None
-        offset, unit = note.target
-        config["units"] = f"({note.label} - {offset:.6g}) / {unit:.6g}"
+    if note.unit is not None:
+        config["units"] = note.unit
     return compare(
         task.problem,
         predictor.posterior if name is None else {name: predictor.posterior},
@@ -152,6 +154,7 @@ def score_rows_of(
         settings=CompareSettings(
             rules=predictor.rules,
             texts=list(name_rows(rows)),
+            row_numbers=row_numbers,
             class_names=note.classes or ([note.label] if note.label else None),
             max_errors=(max_error,),
         ),
@@ -165,10 +168,11 @@ def _train(
     parts: RunParts,
     say: Callable[[str], None],
     progress: bool,
-) -> TaskModel:
+) -> tuple[RunRows, TaskModel]:
     """Train a model, or take the one that is trained; then read it from the disk."""
     if settings.trained is not None:
-        note = _take_trained(data, settings, parts)
+        data = _take_trained(data, settings, parts)
+        note = data.note
     else:
         start = make_untrained(data, data.note, settings)
         note = start.note
@@ -181,11 +185,11 @@ def _train(
             )
             say(f"  {len(history)} epochs; the weights of epoch {best.number} are kept")
             start.save(model, parts.model)
-    return load_task_model(parts.model, note, device=settings.device)
+    return data, load_task_model(parts.model, note, device=settings.device)
 
 
-def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> TaskNote:
-    """Copy a trained text model as it is, if its classes are those of the data."""
+def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunRows:
+    """Copy a trained text model as it is, and number classes as it does."""
     assert settings.trained is not None
     note = data.note
     if note.kind != "text":
@@ -195,7 +199,7 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> Task
         )
     network, tokenizer = load_text_model(settings.trained, device="cpu")
     classes = list_text_classes(network)
-    if classes != note.classes:
+    if sorted(classes or ()) != sorted(note.classes or ()):
         raise DataError(
             f"--trained {settings.trained} must have the classes of --label, "
             f"{_name(note.classes)}, got {_name(classes)}. Name classes as the model does."
@@ -204,7 +208,10 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> Task
         save_text_model(tokenizer)(network, parts.model)
     assert note.max_length is not None
     length = min(note.max_length, tokenizer.model_max_length)
-    return replace(note, base=settings.trained, max_length=length)
+    if classes is not None:
+        data = data.order_classes(classes)
+    note = replace(data.note, base=settings.trained, max_length=length)
+    return replace(data, note=note)
 
 
 def _name(classes: tuple[str, ...] | None) -> str:
@@ -241,13 +248,17 @@ def _make_rules(
     posterior: Posterior,
     settings: RunSettings,
     parts: RunParts,
+    say: Callable[[str], None],
     progress: bool,
 ) -> Rules:
+    rows, single = data.part("decision"), data.draw_from_groups("decision", settings.seed)
+    if len(single) < len(rows):
+        say(f"  rules from {len(single):,} groups of {len(rows):,} rows, a row of each")
     if not parts.rules.is_file():
         rules = make_rules(
             posterior,
             task.problem,
-            task.batch(data.part("decision"), size=settings.batch_size),
+            task.batch(single, size=settings.batch_size),
             max_error=settings.max_error,
             coverage=settings.coverage,
             progress=progress,
@@ -281,6 +292,7 @@ def _compare(
         config=config,
         progress=progress,
         max_error=settings.max_error,
+        row_numbers=data.number_rows("test"),
     )
     record.save(parts.record)
     return record

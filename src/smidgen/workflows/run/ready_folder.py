@@ -170,6 +170,13 @@ def write_card(folder: Path, note: TaskNote, record: Record, rules: Rules) -> st
         "",
         *(f"- {rule}" for rule in rules.by_name().values()),
         "",
+        *_explain_unit(note),
         "`report.html` is the page, `record.json` its numbers, `task.json` what training saw.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _explain_unit(note: TaskNote) -> list[str]:
+    if note.unit is None:
+        return []
+    return [f"Numbers above are of `{note.unit}`; answers are of the label itself.", ""]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from statistics import fmean
 from typing import Any
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import Labels
 from smidgen.integrations.reading.columns import FileColumns
-from smidgen.integrations.reading.images import ImageSet, join_images, read_image_set
+from smidgen.integrations.reading.images import (
+    ImageSet,
+    find_span,
+    join_images,
+    read_image_set,
+    refuse_other_scale,
+)
 from smidgen.integrations.reading.tables import (
     NPZ_LABEL,
     FeatureTable,
     find_identifiers,
+    find_row_numbers,
     make_feature_table,
     read_table_columns,
     refuse_stray_texts,
@@ -34,17 +44,56 @@ _WORDS = 4
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """All rows of a run, what is known of them, and a sentence for each thing assumed."""
+    """All rows of a run, what is known of them, and a sentence for each thing assumed.
+
+    `groups` number the rows that stayed together when they were divided.
+    """
 
     rows: TaskRows
     note: TaskNote
     said: tuple[str, ...]
+    groups: tuple[int, ...]
 
     def part(self, name: str) -> TaskRows:
         """Take the rows of a part; texts from short to long, so that batches need no padding."""
         assert self.note.split is not None
-        rows = self.rows.take(self.note.split.rows[name])
-        return rows.take(rows.by_length()) if isinstance(rows, TextTable) else rows
+        return self._take(self.note.split.rows[name])
+
+    def draw_from_groups(self, name: str, seed: int) -> TaskRows:
+        """Take one row of each group of a part, drawn by a seed."""
+        # A promise that counts rows holds where they are drawn one by one; those of a group
+        # came together, and say the same thing several times.
+        assert self.note.split is not None
+        members: dict[int, list[int]] = {}
+        for row in self.note.split.rows[name]:
+            members.setdefault(self.groups[row], []).append(row)
+        draw = Random(seed)
+        return self._take(sorted(draw.choice(rows) for rows in members.values()))
+
+    def number_rows(self, name: str) -> list[int]:
+        """List which row of its own file each row of a part is, from 0, in the part's order."""
+        assert self.note.split is not None
+        starts = [0, *accumulate(file.rows for file in self.note.files)]
+        numbers = self._order(self.note.split.rows[name])
+        return [row - starts[bisect_right(starts, row) - 1] for row in numbers]
+
+    def order_classes(self, names: tuple[str, ...]) -> RunRows:
+        """Number the same classes in another order."""
+        numbers = [names.index(name) for name in self.note.classes or ()]
+        labels = tuple(numbers[int(label)] for label in self.rows.labels or ())
+        return replace(
+            self,
+            rows=replace(self.rows, labels=labels, label_names=names),
+            note=replace(self.note, classes=names),
+        )
+
+    def _take(self, numbers: Sequence[int]) -> TaskRows:
+        return self.rows.take(self._order(numbers))
+
+    def _order(self, numbers: Sequence[int]) -> Sequence[int]:
+        if not isinstance(self.rows, TextTable):
+            return numbers
+        return [numbers[row] for row in self.rows.take(numbers).by_length()]
 
 
 def read_run_rows(source: RunSource, seed: int) -> RunRows:
@@ -67,8 +116,8 @@ def read_run_rows(source: RunSource, seed: int) -> RunRows:
         if kind == "images"
         else _read_columns(source, kind, said)
     )
-    split = divide_rows(source, read, seed, said)
-    return RunRows(read.rows, replace(read.note, split=split), tuple(said))
+    split, groups = divide_rows(source, read, seed, said)
+    return RunRows(read.rows, replace(read.note, split=split), tuple(said), groups)
 
 
 def read_noted_rows(
@@ -89,6 +138,8 @@ def read_noted_rows(
     """
     if note.kind == "images":
         images, listed = read_image_set(path, shape=note.shape)
+        if note.span is not None:
+            refuse_other_scale(images, note.span, path)
         if labelled and not listed:
             raise DataError(
                 f"{path} must hold labels to be scored, got none. Add them, or use 'smidgen "
@@ -141,6 +192,8 @@ def _read_images(source: RunSource, said: list[str]) -> ReadRows:
     target: Target | None = None
     for path in source.files:
         images, listed = read_image_set(path, shape=sets[0].shape if sets else None)
+        if sets:
+            refuse_other_scale(images, find_span(sets[0]), path)
         if not listed:
             raise DataError(
                 f"{path} must hold a class for each image, got none. Put images into a folder "
@@ -156,7 +209,13 @@ def _read_images(source: RunSource, said: list[str]) -> ReadRows:
     files = [
         _describe_file(path, len(s)) for path, s in zip(source.files, sets, strict=True)
     ]
-    note = TaskNote("images", classes=target.names, shape=rows.shape, files=tuple(files))
+    note = TaskNote(
+        "images",
+        classes=target.names,
+        shape=rows.shape,
+        span=find_span(sets[0]),
+        files=tuple(files),
+    )
     said.append(
         f"{len(rows):,} images of shape {' × '.join(map(str, rows.shape))} in "
         f"{len(target.names or ())} classes"
@@ -196,11 +255,8 @@ def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> 
     rows = _join(parts)
     if isinstance(rows, FeatureTable):
         refuse_stray_texts(rows, source.data)
-        kept = [n for n in rows.cells if n not in find_identifiers(rows)]
-        for name in sorted(set(rows.cells) - set(kept)):
-            said.append(f"{name!r} differs in almost every row and is left out")
-        rows = replace(rows, cells={name: rows.cells[name] for name in kept})
-        note = replace(note, columns=tuple(kept))
+        rows = _leave_out_columns(rows, parts[0], said)
+        note = replace(note, columns=tuple(rows.cells))
     listed = [
         _describe_file(path, len(part))
         for path, part in zip(source.files, parts, strict=True)
@@ -212,6 +268,21 @@ def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> 
     split = None if source.split is None else list(files[0][source.split])
     said.append(_describe_task(rows, note))
     return ReadRows(rows, replace(note, files=tuple(listed)), keys, split)
+
+
+def _leave_out_columns(
+    rows: FeatureTable, first: TextTable | FeatureTable, said: list[str]
+) -> FeatureTable:
+    """Leave out columns that tell rows apart and nothing else, and say so."""
+    assert isinstance(first, FeatureTable)
+    named = dict.fromkeys(find_identifiers(rows), "differs in almost every row")
+    # A file of test rows may count its own from the start again.
+    counting = dict.fromkeys(find_row_numbers(first), "only counts the rows")
+    if len(named | counting) < len(rows.cells):
+        named |= counting
+    for name, reason in sorted(named.items()):
+        said.append(f"{name!r} {reason} and is left out")
+    return replace(rows, cells={n: c for n, c in rows.cells.items() if n not in named})
 
 
 def _choose_columns(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from datetime import datetime
 
 import pytest
 
@@ -42,3 +43,10 @@ def test_other_suffixes_are_refused(tmp_path):
 def test_a_taken_name_is_not_replaced():
     joined = add_columns({"answer": ["mine"]}, {"answer": ["ours"], "set": ["a|b"]})
     assert joined == {"answer": ["mine"], "answer_": ["ours"], "set": ["a|b"]}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_values_that_json_lacks_are_written_as_texts(tmp_path, suffix):
+    day = datetime(2026, 11, 18, 9, 30)
+    path = write_answers(tmp_path / f"a{suffix}", {"day": [day], "days": [[day]]})
+    assert path.read_text().count("2026-11-18 09:30:00") == 2

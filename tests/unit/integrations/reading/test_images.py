@@ -74,3 +74,13 @@ def test_what_is_no_image_is_refused(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"bad\.png must be a picture"):
         read_image_set(tmp_path / "bad.png")
+
+
+def test_a_picture_that_ends_early_is_named(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "1.png"
+    noise = np.random.default_rng(0).integers(0, 256, (30, 30), dtype=np.uint8)
+    image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(DataError, match=r"1\.png must be a picture that Pillow can read"):
+        read_image_set(path)

@@ -12,6 +12,7 @@ from smidgen.integrations.reading.splitting import (
     choose_shares,
     deal_rows,
     find_overlap,
+    group_pairs,
     group_rows,
     name_part,
 )
@@ -105,3 +106,24 @@ def test_overlap_names_rows_and_their_likes():
 def test_names_of_parts():
     names = [name_part(word) for word in ("Train", " dev ", "TEST", "other", None)]
     assert names == ["train", "validation", "test", None, None]
+
+
+def test_pairs_that_share_a_rare_text_are_together():
+    pairs = [("a", "b"), ("c", "a"), ("d", "b"), ("e", "f")]
+    assert group_pairs(pairs) == ([0, 0, 0, 3], (0, 1))
+
+
+def test_a_text_of_many_pairs_holds_nothing_together():
+    topics = [(f"text {row // 2}", f"topic {row % 3}") for row in range(500)]
+    groups, sides = group_pairs(topics)
+    assert sides == (0,)
+    assert groups == [row - row % 2 for row in range(500)]
+    both = [(f"first {row % 20}", f"second {row // 20 % 20}") for row in range(800)]
+    groups, sides = group_pairs(both)
+    assert sides == ()
+    assert len(set(groups)) == 400
+
+
+def test_equal_pairs_do_not_make_a_text_common():
+    pairs = [("same", "pair")] * 30 + [("same", "other"), ("new", "one")]
+    assert group_pairs(pairs) == ([0] * 31 + [31], (0, 1))

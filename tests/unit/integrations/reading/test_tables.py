@@ -7,6 +7,7 @@ from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.reading.tables import (
     FeatureTable,
     find_identifiers,
+    find_row_numbers,
     make_feature_table,
     read_table_columns,
     refuse_stray_texts,
@@ -88,3 +89,13 @@ def test_take_and_keys():
 def test_values_that_are_no_cells_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"\[1\] in row 1"):
         make_feature_table({"x": [[1]]}, ["x"], tmp_path)
+
+
+def test_columns_that_count_rows():
+    shuffled = tuple(float(row * 7 % 30 + 5) for row in range(30))
+    gaps = tuple(float(row * 2) for row in range(30))
+    cells = {"id": shuffled, "": gaps, "evens": gaps, "half": tuple(x / 2 for x in gaps)}
+    cells["parts"] = tuple(x + 0.5 for x in shuffled)
+    assert find_row_numbers(FeatureTable(cells)) == ["id", "", "half"]
+    few = FeatureTable({"x": (0.0, 1.0, 2.0)})
+    assert find_row_numbers(few) == []

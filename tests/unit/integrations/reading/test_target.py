@@ -70,3 +70,24 @@ def test_labels_that_cannot_be_used(values, kind, message):
 
 def test_numbers_and_names_may_be_mixed_if_all_are_classes():
     assert read_target(["a", "1"], PATH, kind="classes").names == ("1", "a")
+
+
+def test_numbers_are_not_taken_for_names_by_their_place():
+    with pytest.raises(DataError, match="one of a, b, as in training, got 0 in row 2"):
+        read_target(["a", "0"], PATH, names=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[True, False, True], ["01", "02", "01"], ["1.0", "0.0", "1.0"], [1.0, 2.0, 1.0]],
+)
+def test_what_training_read_is_read_again(values):
+    first = read_target(values, PATH, kind="classes")
+    assert read_target(values, PATH, names=first.names) == first
+
+
+def test_whole_numbers_with_a_decimal_point_are_alike_in_every_format():
+    written, stored = (read_target(v, PATH) for v in (["0.0", "1.0"], [0.0, 1.0]))
+    assert written == stored
+    assert written.names == ("0", "1")
+    assert "2 different whole numbers, taken for classes; pass --regr" in written.assumed

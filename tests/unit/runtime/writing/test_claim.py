@@ -227,12 +227,29 @@ def test_a_digest_is_of_names_and_contents(tmp_path):
     assert digest_path(tmp_path / "a") != first
 
 
-def test_a_digest_goes_no_deeper_than_the_folder(tmp_path):
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "one").write_text("1")
+def test_a_digest_goes_as_deep_as_pictures_by_class_but_not_into_what_is_hidden(tmp_path):
+    for name in ("cats/1.png", "dogs/1.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
     first = digest_path(tmp_path)
-    (tmp_path / "deep" / "two").write_text("2")
+    (tmp_path / ".made.run").mkdir()
+    (tmp_path / ".made.run" / "run.json").write_text("a run's own")
     assert digest_path(tmp_path) == first
+    (tmp_path / "cats" / "1.png").write_text("dogs/1.png")
+    (tmp_path / "dogs" / "1.png").write_text("cats/1.png")
+    swapped = digest_path(tmp_path)
+    assert swapped != first
+    (tmp_path / "dogs" / "1.png").unlink()
+    assert digest_path(tmp_path) not in (first, swapped)
+
+
+def test_of_very_many_small_files_every_content_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr("smidgen.runtime.writing.claim._MOST_FILES", 2)
+    for number in range(5):
+        (tmp_path / str(number)).write_text("same length")
+    first = digest_path(tmp_path)
+    (tmp_path / "4").write_text("other text.")
+    assert digest_path(tmp_path) != first
 
 
 def test_a_large_file_is_sampled_from_its_start_to_its_end(tmp_path):

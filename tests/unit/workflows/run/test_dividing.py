@@ -20,8 +20,9 @@ def read(values, path="rows.csv"):
 
 def test_every_row_has_one_place(tmp_path):
     said = []
-    split = divide_rows(RunSource(tmp_path), read(range(300)), 0, said)
+    split, groups = divide_rows(RunSource(tmp_path), read(range(300)), 0, said)
     assert sorted(row for rows in split.rows.values() for row in rows) == list(range(300))
+    assert groups == tuple(range(300))
     assert said[-1].startswith("rows divided by seed 0: 12")
 
 

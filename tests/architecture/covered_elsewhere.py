@@ -97,7 +97,7 @@ _COVERING = {
     "unit/report/one_record/test_page.py": """
         report/drawing/axes report/drawing/palette report/drawing/svg report/formats
         report/one_record/figures report/one_record/subset_picture report/one_record/tables
-        report/one_record/verdict report/wording
+        report/one_record/verdict
     """,
     "unit/report/ramp/test_page.py": "report/ramp/figures report/ramp/layers",
     "unit/select/scores/test_passes.py": """

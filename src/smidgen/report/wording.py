@@ -5,6 +5,10 @@ from __future__ import annotations
 LOWER, HIGHER, ALIKE = "clearly lower", "clearly higher", "cannot be told apart"
 
 
+# Scores that agree but for the last bits of their sums are alike.
+_ROUNDING = 1e-12
+
+
 def name_side(low: float, high: float) -> str:
     """Say on which side of zero an interval lies, if wholly on one."""
-    return LOWER if high < 0 else HIGHER if low > 0 else ALIKE
+    return LOWER if high < -_ROUNDING else HIGHER if low > _ROUNDING else ALIKE

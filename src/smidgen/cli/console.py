@@ -141,8 +141,8 @@ def _describe_automation(record: Record) -> list[str]:
     if max_error is None:
         return []
     return [
-        "Automated: the share of answers that may be given without a person, with at most "
-        f"{format_share(max_error)} errors among them."
+        "Automated: the share of answers that could at best be given without a person, "
+        f"with at most {format_share(max_error)} errors among them."
     ]
 
 

@@ -87,7 +87,7 @@ SCORES = (
     Column("brier", "Brier", "↓", format_nll),
 )
 AUTOMATION = Column("automation", "Automated", "↑", format_share)
-"""The share of answers that may be given at the first named error, for tables of one line."""
+"""The share that could be answered at the first named error, for tables of one line."""
 COLUMNS = (
     AUTOMATION,
     *SCORES,

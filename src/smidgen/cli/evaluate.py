@@ -70,6 +70,7 @@ def evaluate(
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, seen.columns)
+    ready.warn_of_seen_rows(seen.note, table, lambda p: network.read(p, seen.columns))
     shifted = {}
     for key, path in items:
         others = network.read(path, (*seen.columns[:2], None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from smidgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from smidgen.integrations.reading.task_note import TaskNote
+    from smidgen.workflows.run.dividing import TaskRows
     from smidgen.workflows.run.ready_folder import Predictor, RunParts
 
 _SHOWN, _WIDTH = 10, 28
@@ -115,9 +116,12 @@ def evaluate_ready(
     predictor, note = load_ready(context, parts, device)
     test, page, name = (context.params[n] for n in ("test", "page", "name"))
     rows, _ = read_noted_rows(note, test, labelled=True)
-    others = {
-        key: read_noted_rows(note, path, labelled=False)[0] for key, path in shifted.items()
-    }
+
+    def read(path: Path) -> TaskRows:
+        return read_noted_rows(note, path, labelled=False)[0]
+
+    warn_of_seen_rows(note, rows, read)
+    others = {key: read(path) for key, path in shifted.items()}
     config = {
         "title": f"{parts.folder} on {test.name}",
         "model": str(parts.folder),
@@ -131,6 +135,17 @@ def evaluate_ready(
         from smidgen.report import write
 
         out.print(f"wrote {write(record, page)}")
+
+
+def warn_of_seen_rows(
+    note: TaskNote | None, rows: TaskRows, read: Callable[[Path], TaskRows]
+) -> None:
+    """Say how many rows to be scored trained the model or chose something for it."""
+    from smidgen.workflows.run.seen_rows import describe_seen_rows
+
+    sentence = None if note is None else describe_seen_rows(note, rows, read)
+    if sentence is not None:
+        note_line(sentence)
 
 
 def _is_typed(context: Context, name: str) -> bool:

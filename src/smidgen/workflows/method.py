@@ -41,6 +41,8 @@ _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 # A slow prediction is timed once.
 _TIMED_SECONDS = 20.0
 _DRAWS = 300
+# A record of more test rows would grow large; its intervals are narrow without them.
+_MOST_LOSSES, _DIGITS = 10_000, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +231,7 @@ def _score(
         "scores": {name: interval.to_dict() for name, interval in scores.items()},
         "floats": method.floats,
         "relative_seconds": method.relative_seconds,
+        **list_losses(predictive, targets),
     }
     if not isinstance(predictive, GaussianPredictive):
         # With several labels, each yes or no is an answer by itself.
@@ -251,6 +254,22 @@ def _score(
             predictive.entropy, values
         ).to_dict()
     return row
+
+
+def list_losses(predictive: Predictive, targets: Tensor) -> dict[str, list[float]]:
+    """List the NLL of every test row, so that records of other methods can be paired with it.
+
+    Args:
+        predictive: Predictions of the test rows.
+        targets: Their targets.
+
+    Returns:
+        `losses`, four digits of each; nothing if the rows are many.
+    """
+    if len(targets) > _MOST_LOSSES:
+        return {}
+    values = evaluate.nll(predictive, targets).tolist()
+    return {"losses": [float(f"{value:.{_DIGITS}g}") for value in values]}
 
 
 def _differences(

@@ -1,8 +1,10 @@
 """Regression on tables of numbers: the UCI sets in their usual splits.
 
 A folder for each set: data.txt, index_features.txt, index_target.txt, and for each split
-index_train_N.txt and index_test_N.txt. A tenth of the training rows is held out; inputs and
-targets are standardised by the others, and scores are of standardised targets.
+index_train_N.txt and index_test_N.txt. A tenth of the training rows calibrates, and
+`stopping` of them stops the training: rows that stopped it are fitted too well to say how large
+the noise is. Inputs and targets are standardised by the others, and scores are of standardised
+targets.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from smidgen.runtime.artifact import (
     require_like,
     write_tensor_file,
 )
+from smidgen.workflows.method import list_losses
 from smidgen_studies.engine.cell import Job, locate
+from smidgen_studies.engine.settings import Unsigned
 
-_HELD_OUT = 0.1
+_HELD_OUT, _MOST_STOPPING = 0.1, 0.5
 _HIDDEN = 50
 _WEIGHTS, _KEY = "model.safetensors", "smidgen-network"
 InputsAndTargets = tuple[Tensor, Tensor]
@@ -43,6 +47,14 @@ class TableData:
 
     name: str
     folder: str
+    stopping: Unsigned = 0.0
+
+    def __post_init__(self) -> None:
+        if self.stopping > _MOST_STOPPING:
+            raise ArgumentError(
+                f"stopping of data {self.name!r} must be at most {_MOST_STOPPING}, got "
+                f"{self.stopping}. Name the share of training rows that stop the training."
+            )
 
     def check_files(self, root: Path | None, seeds: Sequence[int]) -> None:
         """Refuse seeds for which the folder has no split."""
@@ -59,16 +71,20 @@ class TableData:
 
 @dataclass(frozen=True)
 class Tables:
-    """Inputs (N, D) and targets (N, 1) of one split, in fp64."""
+    """Inputs (N, D) and targets (N, 1) of one split, in fp64.
+
+    Without rows that stop the training, those that calibrate do.
+    """
 
     train: InputsAndTargets
     validation: InputsAndTargets
     test: InputsAndTargets
+    stopping: InputsAndTargets | None = None
 
     def loader(self, name: str) -> list[InputsAndTargets]:
         """One batch of everything: the sets are small."""
-        pair: InputsAndTargets = getattr(self, name)
-        return [pair]
+        pair: InputsAndTargets | None = getattr(self, name)
+        return [self.validation if pair is None else pair]
 
     def shuffled(self, seed: int, batches: int = 8) -> DataLoader[tuple[Tensor, ...]]:
         """About so many batches of the training rows, in a new order each time."""
@@ -97,7 +113,10 @@ def read_tables(job: Job) -> Tables:
         ) from error
     order = np.random.default_rng(job.seed).permutation(train)
     held = max(1, round(_HELD_OUT * len(train)))
-    rows = {"train": order[held:], "validation": order[:held], "test": test}
+    rest, stopping = order[held:], round(about.stopping * len(train))
+    rows = {"train": rest[stopping:], "validation": order[:held], "test": test}
+    if stopping:
+        rows["stopping"] = rest[:stopping]
     x, y = (_standardise(values[:, i], rows["train"]) for i in (features, target))
     return Tables(**{n: (torch.tensor(x[i]), torch.tensor(y[i])) for n, i in rows.items()})
 
@@ -178,7 +197,9 @@ def level_results(
                 **level.settings,
             }
         )
-    best = dict(min(listed, key=lambda entry: entry["validation_nll"]))
+    place = min(range(len(listed)), key=lambda i: listed[i]["validation_nll"])
+    best = dict(listed[place])
     del best["scheme"]
-    method = {"name": name, "label": label, **best}
+    losses = list_losses(levels[place].predictive, targets)
+    method = {"name": name, "label": label, **best, **losses}
     return {"methods": [method], "levels": listed, "data": {"test": len(targets)}}

@@ -1,4 +1,4 @@
-"""The point estimate of a regression, its noise fitted on validation data."""
+"""The point estimate of a regression, its noise fitted on rows that calibrate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(job: Job) -> Mapping[str, Any]:
     tuned = fit.finetune(
         Problem(start, likelihood),
         tables.shuffled(job.seed),
-        validation=tables.loader("validation"),
+        validation=tables.loader("stopping"),
         seed=job.seed,
         settings=fit.FinetuneSettings(
             epochs=settings.epochs,

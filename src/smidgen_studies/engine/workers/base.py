@@ -13,7 +13,7 @@ from typing import Protocol
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.integrations.devices import find_device
 from smidgen.runtime.record import Record
-from smidgen_studies.engine.cell import Cell, Job
+from smidgen_studies.engine.cell import PROTOCOL, Cell, Job
 from smidgen_studies.engine.data_files import file_digests
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.kinds import find_kind
@@ -93,6 +93,7 @@ def _do(cell: Cell, ledger: Ledger, workspace: Workspace) -> None:
         "title": f"{cell.data.get('name')}, seed {cell.seed}: {cell.name}",
         "cell": cell.name,
         "kind": cell.kind,
+        "protocol": PROTOCOL,
         "key": cell.key,
         "data": dict(cell.data),
         **({"test_to_train": cell.test_to_train} if cell.test_to_train else {}),

@@ -1,9 +1,9 @@
-"""The three things that can be said of a difference, in the same words everywhere."""
+"""What can be said of a difference, in the same words everywhere."""
 
 from __future__ import annotations
 
 LOWER, HIGHER, ALIKE = "clearly lower", "clearly higher", "cannot be told apart"
-
+EQUAL = "equal within the margin"
 
 # Scores that agree but for the last bits of their sums are alike.
 _ROUNDING = 1e-12

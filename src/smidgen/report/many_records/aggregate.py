@@ -1,11 +1,13 @@
 """Many records side by side: means over seeds, and differences of what shares a seed.
 
-Intervals are Student's, over seeds (or splits): what another seed would change. Where seeds
-share test rows, nothing is said of other rows. Splits of the same rows into training and
-test rows overlap, so their numbers vary too little: the variance of a mean of n is
-s²(1/n + r) then, with r test rows to a training row (Nadeau and Bengio, 2003). Two methods
-are compared by the differences within each seed, on the same test rows. Over all data sets
-each counts alike and only its seeds vary: nothing is said of other data sets.
+Intervals are Student's, over seeds (or splits): what another seed would change. Splits of
+the same rows into training and test rows overlap, so their numbers vary too little: the
+variance of a mean of n is s²(1/n + r) then, with r test rows to a training row (Nadeau and
+Bengio, 2003). Two methods are compared by the differences within each seed, on the same test
+rows. Where seeds share test rows, other rows would change the difference too: the variance
+that rows bring is added, from the losses of every row that records hold (older ones do not).
+Over all data sets each counts alike and only its seeds and rows vary: nothing is said of
+other data sets.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isclose, sqrt
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 from typing import Any
 
 from scipy.stats import t as student
@@ -25,7 +27,7 @@ from smidgen.runtime.record import Record
 LEVEL = 0.95
 FEWEST = 3
 """How many differences it takes for a verdict."""
-_TOLERANCE = 1e-4
+_TOLERANCE, _NLL = 1e-4, "nll"
 DataSeed = tuple[str, int]
 """The name of a data set and a seed."""
 
@@ -34,7 +36,8 @@ DataSeed = tuple[str, int]
 class SeedMean:
     """A mean over seeds, its standard error and interval (None if there is one seed only).
 
-    Fewer than three numbers allow no verdict, wherever their interval lies.
+    Fewer than three numbers allow no verdict, wherever their interval lies. `chance` is the
+    probability of a mean so far from zero if it were zero (Student's, two-sided).
     """
 
     value: float
@@ -42,6 +45,7 @@ class SeedMean:
     high: float | None
     count: int
     error: float | None = None
+    chance: float | None = None
 
     @property
     def below_zero(self) -> bool:
@@ -60,9 +64,21 @@ def average_seeds(values: Sequence[float], test_to_train: float = 0.0) -> SeedMe
 
 
 def average_groups(
-    groups: Sequence[Sequence[float]], test_to_train: Sequence[float] | None = None
+    groups: Sequence[Sequence[float]],
+    test_to_train: Sequence[float] | None = None,
+    of_rows: float = 0.0,
 ) -> SeedMean:
-    """Average the means of groups (one number per seed in each), which count alike."""
+    """Average the means of groups (one number per seed in each), which count alike.
+
+    Args:
+        groups: Numbers by data set, one for each seed.
+        test_to_train: By data set, test rows to a training row where seeds are splits.
+        of_rows: What test rows add to the variance of the mean of a data set, averaged over
+            data sets.
+
+    Returns:
+        The mean, with an interval if every group has several seeds.
+    """
     mean, count = fmean(map(fmean, groups)), sum(map(len, groups))
     if any(len(group) < 2 for group in groups):
         return SeedMean(mean, None, None, count)
@@ -71,21 +87,28 @@ def average_groups(
         (variance(group) * (1 / len(group) + ratio) / len(groups) ** 2, len(group) - 1)
         for group, ratio in zip(groups, test_to_train or [0.0] * len(groups), strict=True)
     ]
-    error = sqrt(sum(share for share, _ in shares))
-    return SeedMean(mean, *find_interval(mean, shares), count, error)
+    known = of_rows / len(groups)
+    error, freedom = _find_error(shares, known)
+    chance = 2 * float(student.sf(abs(mean) / error, freedom)) if error else float(not mean)
+    return SeedMean(mean, *find_interval(mean, shares, known), count, error, chance)
 
 
 def find_interval(
     mean: float, shares: Sequence[tuple[float, int]], known: float = 0.0
 ) -> tuple[float, float]:
     """Find Student's interval of a mean whose variance is a sum of estimates."""
+    error, freedom = _find_error(shares, known)
+    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    return mean - half, mean + half
+
+
+def _find_error(shares: Sequence[tuple[float, int]], known: float) -> tuple[float, float]:
+    """The standard error of a mean, and its degrees of freedom."""
     # Each share has its degrees of freedom (those of the sum are Satterthwaite's), while
     # `known` is so well known that it costs none.
     error = known + sum(share for share, _ in shares)
     spent = sum(share**2 / freedom for share, freedom in shares)
-    freedom = error**2 / spent if spent else inf
-    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * sqrt(error)
-    return mean - half, mean + half
+    return sqrt(error), error**2 / spent if spent else inf
 
 
 @dataclass(frozen=True)
@@ -156,9 +179,37 @@ class RecordTable:
             return None
         # Over all data sets, those with a single such seed only count if no other has more.
         gaps = {name: values for name, values in gaps.items() if len(values) > 1} or gaps
+        of_rows = [self._vary_rows(name, method, other) for name in gaps]
         return average_groups(
-            list(gaps.values()), [self.test_to_train[name] for name in gaps]
+            list(gaps.values()),
+            [self.test_to_train[name] for name in gaps],
+            fmean(of_rows) if score == _NLL else 0.0,
         )
+
+    def median(self, data: str, method: str, score: str) -> float | None:
+        """Take the median of a method's numbers over the seeds of a data set."""
+        values = self.values(data, method, score)
+        return median(values) if values else None
+
+    def _vary_rows(self, data: str, method: str, other: str) -> float:
+        """The variance that test rows bring to the mean NLL difference of two methods."""
+        if self.test_to_train[data]:
+            # Each split has test rows of its own, so seeds vary by them too.
+            return 0.0
+        pairs = [
+            [
+                (self.entries.get((*pair, name)) or {}).get("losses")
+                for name in (method, other)
+            ]
+            for pair in self.pairs(data)
+        ]
+        held = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+        if not held or len({len(losses) for pair in held for losses in pair}) > 1:
+            return 0.0
+        # Seeds share the rows, so a row's differences are averaged over seeds first.
+        gaps = [[a - b for a, b in zip(*pair, strict=True)] for pair in held]
+        by_row = [fmean(row) for row in zip(*gaps, strict=True)]
+        return variance(by_row) / len(by_row) if len(by_row) > 1 else 0.0
 
     def ranks(self, score: str) -> dict[str, float]:
         """Average the ranks by a score, lowest first, of methods that every pair has."""
@@ -183,12 +234,6 @@ class RecordTable:
         # A mean over fewer seeds may be low because of them.
         means = {m: fmean(values) for m, values in losses.items() if len(values) == most}
         return min(means, key=lambda m: means[m], default=None)
-
-    def best(self, data: str, baseline: str) -> str | None:
-        """Find the method of the lowest mean NLL, if it is clearly below the baseline."""
-        lowest = self.lowest(data)
-        gap = lowest and self.difference(lowest, baseline, "nll", data)
-        return lowest if gap and gap.below_zero else None
 
     def parts(self, data: str, part: str) -> list[Any]:
         """List one part of the results of every record of a data set that has it."""

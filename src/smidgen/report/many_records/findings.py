@@ -10,10 +10,17 @@ from smidgen.report import fields
 from smidgen.report.formats import format_nll, format_signed, format_significant
 from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
 from smidgen.report.many_records.trials import describe_edges
-from smidgen.report.wording import ALIKE, HIGHER, LOWER
+from smidgen.report.many_records.verdicts import (
+    MARGINS,
+    NLL,
+    Question,
+    Verdicts,
+    ask,
+    judge,
+)
+from smidgen.report.wording import ALIKE, EQUAL, HIGHER, LOWER
 
-# What readers ask of such records: how the first of a pair does against the second.
-_PAIRS = (
+PAIRS = (
     ("sparse-kfac", "full"),
     ("sparse-kfac", "last-layer"),
     ("sparse-kfac", "random"),
@@ -52,73 +59,104 @@ _PAIRS = (
     ("ssvi-5", "ssvi-5-exponential-snr"),
     ("ssvi-5", "ssvi-5-uniform"),
     ("ssvi-5", "ssvi-5-global"),
+    ("last-layer", "isotropic"),
+    ("last-layer", "head-isotropic"),
+    ("sparse-kfac", "isotropic"),
+    ("sparse-kfac-head", "last-layer"),
+    ("sparse-kfac-head", "ensemble-temperature"),
+    ("last-layer", "ensemble-temperature"),
+    ("adapter", "adapter-isotropic"),
+    ("adapter", "last-layer"),
+    ("adapter", "tfb-temperature"),
+    ("adapter", "swag-adapter"),
+    ("adapter", "ensemble-temperature"),
 )
+"""Pairs of methods that pages compare besides, where both are there."""
 _CONSTANT = "constant"
 _MOST_NAMED = 6
 
 
-def findings(table: RecordTable, baseline: str) -> list[str]:
+def findings(
+    table: RecordTable, baseline: str, verdicts: Verdicts | None = None
+) -> list[str]:
     """Say what the numbers show, and how surely: of each data set and of each question."""
-    lines = [_describe_lowest(table, data, baseline) for data in table.data]
-    lines += _count_sides(table, baseline, "nll", "NLL")
+    verdicts = verdicts or judge(table, baseline, PAIRS)
+    lines = [_describe_lowest(table, data, baseline, verdicts) for data in table.data]
+    lines += _count_sides(table, baseline, verdicts, NLL, "NLL")
     calibration = "squared calibration error"
-    lines += _count_sides(table, baseline, fields.SQUARED_CALIBRATION, calibration)
-    for first, second in _PAIRS:
-        if {first, second} <= set(table.methods):
-            gap = table.difference(first, second, "nll")
-            if gap is not None and gap.count >= FEWEST:
-                lines.append(_compare_pair(table, first, second, gap))
+    lines += _count_sides(
+        table, baseline, verdicts, fields.SQUARED_CALIBRATION, calibration
+    )
+    for first, second in PAIRS:
+        gap = verdicts.gap(Question(first, second))
+        if gap is not None:
+            lines.append(_compare_pair(table, Question(first, second), gap, verdicts))
+    lines += _explain_verdicts(verdicts)
     lines += _list_worse_than_constant(table)
     lines += _list_edges(table)
     return [line for line in lines if line]
 
 
-def _describe_lowest(table: RecordTable, data: str, baseline: str) -> str:
+def _describe_lowest(
+    table: RecordTable, data: str, baseline: str, verdicts: Verdicts
+) -> str:
     lowest = table.lowest(data)
-    mean = lowest and table.mean(data, lowest, "nll")
+    mean = lowest and table.mean(data, lowest, NLL)
     if not lowest or not mean:
         return ""
     other = _quote(table, baseline)
     opening = f"{data}: the lowest mean NLL is {format_nll(mean.value)}, of {_quote(table, lowest)}"
     if lowest == baseline:
         return f"{opening}, the baseline itself."
-    gap = table.difference(lowest, baseline, "nll", data)
+    gap = table.difference(lowest, baseline, NLL, data)
     if gap is None:
         return f"{opening}; {other} was not measured beside it."
     if gap.count < FEWEST:
         few = {1: "one pair allows", 2: "two pairs allow"}[gap.count]
         difference = f"difference to {other} {format_signed(gap.value)}"
         return f"{opening} ({difference}; {few} no verdict)."
-    side = f"{LOWER} than" if gap.below_zero else f"which {ALIKE} from"
-    return f"{opening}, {side} that of {other} ({_describe_gap(gap)})."
-
-
-def _count_sides(table: RecordTable, baseline: str, score: str, text: str) -> list[str]:
-    """Count and name the methods that lie clearly to a side of the baseline over all data."""
-    gaps = {
-        method: gap
-        for method in table.methods
-        if (gap := table.difference(method, baseline, score)) is not None
-        if gap.count >= FEWEST
+    words = {
+        LOWER: f"{LOWER} than that of {other}",
+        EQUAL: f"{EQUAL} to that of {other}",
+        ALIKE: f"which {ALIKE} from that of {other}",
     }
+    side = words[verdicts.side(ask(table, lowest, baseline, data))]
+    return f"{opening}, {side} ({_describe_gap(gap)})."
+
+
+def _count_sides(
+    table: RecordTable, baseline: str, verdicts: Verdicts, score: str, text: str
+) -> list[str]:
+    """Count and name the methods that lie clearly to a side of the baseline over all data."""
+    questions = [Question(method, baseline, score) for method in table.methods]
+    gaps = {q.method: gap for q in questions if (gap := verdicts.gap(q)) is not None}
     if not gaps:
         return []
     ordered = sorted(gaps, key=lambda m: gaps[m].value)
-    lower = [m for m in ordered if gaps[m].below_zero]
-    higher = [m for m in reversed(ordered) if gaps[m].above_zero]
+    sides = {m: verdicts.side(Question(m, baseline, score)) for m in ordered}
+    lower, equal, alike = (
+        [m for m in ordered if sides[m] == side] for side in (LOWER, EQUAL, ALIKE)
+    )
+    higher = [m for m in reversed(ordered) if sides[m] == HIGHER]
     several = [data for data in table.data if len(table.seeds(data)) > 1]
     where = "all data"
     if len(several) not in (0, len(table.data)):
         have = _agree(len(several), "has", "have")
         where = f"{', '.join(several)}, which {have} enough seeds"
     methods = _agree(len(gaps), "method", "methods")
-    has, has_higher = (_agree(len(group), "has", "have") for group in (lower, higher))
-    alike = len(gaps) - len(lower) - len(higher)
+    has, has_higher, is_equal = (
+        _agree(len(group), *words)
+        for group, words in (
+            (lower, ("has", "have")),
+            (higher, ("has", "have")),
+            (equal, ("is", "are")),
+        )
+    )
     return [
         f"Over {where}, {len(lower)} of {len(gaps)} {methods} {has} a {LOWER} {text} than "
         f"{_quote(table, baseline)}{_name_some(table, lower)}; {len(higher)} {has_higher} a "
-        f"{HIGHER} one{_name_some(table, higher)}; {alike} {ALIKE}. Of so many comparisons, "
-        "one in twenty would seem clear by chance."
+        f"{HIGHER} one{_name_some(table, higher)}; {len(equal)} {is_equal} {EQUAL}"
+        f"{_name_some(table, equal)}; {len(alike)} {ALIKE}."
     ]
 
 
@@ -128,26 +166,46 @@ def _name_some(table: RecordTable, methods: Sequence[str]) -> str:
     return f": {named}{more}" if methods else ""
 
 
-def _compare_pair(table: RecordTable, first: str, second: str, gap: SeedMean) -> str:
-    verb = f"{ALIKE} in NLL from"
-    if gap.below_zero or gap.above_zero:
-        verb = f"has a {LOWER if gap.below_zero else HIGHER} NLL than"
+def _compare_pair(
+    table: RecordTable, question: Question, gap: SeedMean, verdicts: Verdicts
+) -> str:
+    verb = {
+        LOWER: f"has a {LOWER} NLL than",
+        HIGHER: f"has a {HIGHER} NLL than",
+        EQUAL: f"has an NLL {EQUAL} to that of",
+        ALIKE: f"{ALIKE} in NLL from",
+    }[verdicts.side(question)]
+    first, second = question.method, question.other
     claim = f"{_quote(table, first)} {verb} {_quote(table, second)}"
-    return f"{claim} ({_describe_gap(gap)}).{_compare_by_data(table, first, second)}"
+    by_data = _compare_by_data(table, question, verdicts)
+    return f"{claim} ({_describe_gap(gap)}).{by_data}"
 
 
-def _compare_by_data(table: RecordTable, first: str, second: str) -> str:
+def _compare_by_data(table: RecordTable, question: Question, verdicts: Verdicts) -> str:
     """Compare on each data set by itself: a mean over all may be due to one."""
-    gaps = {data: table.difference(first, second, "nll", data) for data in table.data}
-    known = {data: gap for data, gap in gaps.items() if gap and gap.low is not None}
+    asked = {data: question._replace(data=data) for data in table.data}
+    known = [data for data, part in asked.items() if verdicts.gap(part) is not None]
     if len(known) < 2:
         return ""
-    sides = {
-        LOWER: [data for data, gap in known.items() if gap.below_zero],
-        HIGHER: [data for data, gap in known.items() if gap.above_zero],
-    }
-    parts = [f"{side} on {', '.join(names)}" for side, names in sides.items() if names]
+    parts = []
+    for side in (LOWER, HIGHER, EQUAL):
+        names = [data for data in known if verdicts.side(asked[data]) == side]
+        if names:
+            parts.append(f"{side} on {', '.join(names)}")
     return f" Data set by data set: {' and '.join(parts) or f'{ALIKE} on any'}."
+
+
+def _explain_verdicts(verdicts: Verdicts) -> list[str]:
+    if not verdicts.families:
+        return []
+    counts = " and ".join(str(size) for size in verdicts.families)
+    margin, square = (f"{value:g}" for value in MARGINS.values())
+    return [
+        f"Verdicts are corrected for being many (Holm, within families of {counts} "
+        f"comparisons: over all data of NLL and of calibration, and data set by data set). "
+        f"“{EQUAL.capitalize()}” is a whole interval within ±{margin} of NLL or ±{square} of "
+        "the squared calibration error; what cannot be told apart may be more."
+    ]
 
 
 def _list_worse_than_constant(table: RecordTable) -> list[str]:

@@ -31,8 +31,9 @@ from smidgen.report.many_records.figures import (
     join_ramps,
     pool_bins,
 )
-from smidgen.report.many_records.findings import findings
+from smidgen.report.many_records.findings import PAIRS, findings
 from smidgen.report.many_records.trials import describe_trial, lay_out_trials
+from smidgen.report.many_records.verdicts import Verdicts, find_best, judge
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record.figures import draw_reliability
 from smidgen.report.one_record.page import embed_json, environment, refuse_unknown_layout
@@ -56,9 +57,12 @@ from smidgen.report.ramp.page import (
 from smidgen.runtime.files import write_text
 from smidgen.runtime.record import Record
 
+# A few splits of a regression may have an NLL that outweighs all others.
+_MEDIAN = Column("nll.median", "Median NLL", "↓", format_nll)
 _COLUMNS = (
     Column("metric", "Task's own score", "↑", format_rate),
     NLL,
+    _MEDIAN,
     Column("ece_equal_mass", "ECE", "↓", format_rate),
     Column("ece_equal_width", "ECE, equal widths", "↓", format_rate),
     Column("accuracy", "Accuracy", "↑", format_percent),
@@ -137,15 +141,16 @@ def choose_baseline(table: RecordTable, preferred: str | None) -> str:
 
 def _render(table: RecordTable, about: About) -> str:
     baseline = choose_baseline(table, about.baseline)
-    styles = assign_styles(table.methods)
+    styles, verdicts = assign_styles(table.methods), judge(table, baseline, PAIRS)
     template = environment().get_template("across.html.j2")
     return template.render(
         about=about,
         splits=any(table.test_to_train.values()),
         baseline=table.labels[baseline],
-        findings=about.found or findings(table, baseline),
+        findings=about.found or findings(table, baseline, verdicts),
+        rows_unknown=_count_without_losses(table),
         data=[
-            _describe_data(table, name, index, baseline, styles, about.paper)
+            _describe_data(table, name, index, baseline, styles, about.paper, verdicts)
             for index, name in enumerate(table.data)
         ],
         describe_trial=describe_trial,
@@ -167,6 +172,7 @@ def _describe_data(
     baseline: str,
     styles: Styles,
     paper: Mapping[str, Any],
+    verdicts: Verdicts,
 ) -> dict[str, Any]:
     """Prepare what the page shows of one data set."""
     methods = [m for m in table.methods if table.mean(data, m, "nll")]
@@ -175,9 +181,11 @@ def _describe_data(
         column
         for column in _COLUMNS
         if published or column.score != _PAPER_ECE
-        if any(table.mean(data, method, column.score) for method in methods)
+        if column is not _MEDIAN or any(table.values(data, m, RMSE.score) for m in methods)
+        if column is _MEDIAN
+        or any(table.mean(data, method, column.score) for method in methods)
     ]
-    best = table.best(data, baseline)
+    best = find_best(table, data, baseline, verdicts)
     gap_column = Column("nll.difference", "", "", format_signed)
     name = f"d{index}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
     return {
@@ -234,6 +242,10 @@ def _make_score_cell(
     table: RecordTable, data: str, method: str, column: Column
 ) -> TableCell:
     """Show a mean over seeds; of sizes that differ, the smallest and the largest."""
+    if column is _MEDIAN:
+        middle = table.median(data, method, NLL.score)
+        shown = "–" if middle is None else column.format(middle)
+        return TableCell(column.score, shown, middle)
     values = table.values(data, method, column.score)
     if column.score in _SIZES and values and min(values) < max(values):
         ends = (column.format(min(values)), column.format(max(values)))
@@ -264,6 +276,16 @@ def _count_notes(table: RecordTable) -> dict[str, int]:
     """Count the records that carry each warning, the most frequent first."""
     notes = (fields.read_part(record, "notes") or () for record in table.records)
     return dict(Counter(chain.from_iterable(notes)).most_common())
+
+
+def _count_without_losses(table: RecordTable) -> int:
+    """Count the scored methods whose records do not hold the loss of every test row."""
+    shared = [data for data in table.data if not table.test_to_train[data]]
+    return sum(
+        not entry.get("losses")
+        for (data, _, _), entry in table.entries.items()
+        if data in shared
+    )
 
 
 def _draw_figures(

@@ -19,6 +19,7 @@ from smidgen.report import About, fields, render_many
 from smidgen.report.many_records.aggregate import average_groups, average_seeds, gather
 from smidgen.report.many_records.figures import draw_intervals, join_ramps
 from smidgen.report.many_records.findings import findings
+from smidgen.report.many_records.verdicts import find_best, judge
 from smidgen.report.names import assign_styles
 from smidgen.report.ramp.figures import collect_lines
 from smidgen.runtime.record import Record
@@ -68,7 +69,10 @@ def test_differences_are_of_the_same_seed():
     assert (found.low, found.high) == pytest.approx((low, high), rel=EXACT["rtol"])
     # Seeds differ by more than the methods do: unpaired intervals would overlap.
     assert found.below_zero
-    assert across.best(data, "temperature") == "sparse-kfac"
+    assert (
+        find_best(across, data, "temperature", judge(across, "temperature"))
+        == "sparse-kfac"
+    )
 
 
 def test_data_sets_count_alike_and_their_seeds_vary_within_them():
@@ -131,7 +135,10 @@ def test_words_agree_with_their_numbers():
         "Over one, two, which have enough seeds, 1 of 3 methods has a clearly lower NLL"
     )
     assert f"{opening} than “map”: “dense”; 2 have a clearly higher one: " in text
-    assert "“constant”, “sparse”; 0 cannot be told apart." in text
+    assert (
+        "“constant”, “sparse”; 0 are equal within the margin; 0 cannot be told apart."
+        in text
+    )
 
 
 def test_a_mean_over_fewer_seeds_is_not_the_lowest():
@@ -248,7 +255,7 @@ def test_one_seed_claims_nothing():
     ]
     across = gather(records)
     assert average_seeds([1.0]).low is None
-    assert across.best(DATA[0], "temperature") is None
+    assert find_best(across, DATA[0], "temperature", judge(across, "temperature")) is None
     text = " ".join(findings(across, "temperature"))
     assert "one pair allows no verdict" in text
     assert "clearly" not in text
@@ -263,7 +270,7 @@ def test_a_lead_that_may_be_chance_is_not_marked():
     ]
     across = gather(records)
     assert across.lowest("X") == "sparse-kfac"
-    assert across.best("X", "temperature") is None
+    assert find_best(across, "X", "temperature", judge(across, "temperature")) is None
     assert "No NLL is marked" in render_many(records)
 
 
@@ -279,6 +286,30 @@ def test_data_of_one_name_drawn_otherwise_are_not_paired():
     assert across.data == ["X", "X (2)"]
     assert across.difference("temperature", "map", "nll") is None
     assert across.records_of("X (2)") == [large]
+
+
+def test_regressions_have_a_median_beside_the_mean():
+    records = [
+        record(
+            "X",
+            seed,
+            "a",
+            {
+                "methods": [
+                    {
+                        **plain("map", v),
+                        "scores": {"nll": {"value": v}, "rmse": {"value": 1.0}},
+                    }
+                ]
+            },
+        )
+        for seed, v in enumerate((0.4, 7.0, 0.6))
+    ]
+    across = gather(records)
+    assert across.median("X", "map", "nll") == 0.6
+    assert re.search(r'data-score="nll.median"[^>]*>0.6000<', render_many(records))
+    classes = [record("X", 0, "a", {"methods": [plain("map", 0.4)]})]
+    assert "nll.median" not in render_many(classes)
 
 
 def test_two_seeds_have_a_standard_error_and_three_an_interval():

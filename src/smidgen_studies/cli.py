@@ -146,6 +146,14 @@ def status(name: Name, folder: Folder = None, profile: Profile = None) -> None:
     state = _show_state(study, ledger)
     if not (state.done or state.running or state.failed):
         note(_no_records(name, study, ledger))
+    _note_stale([ledger.record(cell) for cell in state.done])
+
+
+def _note_stale(records: Sequence[Record]) -> None:
+    from smidgen_studies.engine.protocol import describe_stale
+
+    if sentence := describe_stale(records):
+        note(sentence)
 
 
 @app.command(
@@ -181,6 +189,7 @@ def report(
         raise ArgumentError(_no_records(name, study, ledger))
     records = [ledger.record(cell) for cell in done]
     _check_baseline(study, records)
+    _note_stale(records)
     left = len(study.cells) - len(done)
     if left:
         note(f"{left} of {len(study.cells)} cells are not done in {ledger.folder}.")

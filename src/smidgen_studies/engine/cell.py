@@ -25,14 +25,6 @@ _VERSION = 1
 _DIGITS = 12
 
 
-PROTOCOL = 2
-"""How cells are done, noted in their records; pages mark records of an earlier one.
-
-1: rows that stopped the training could calibrate; intervals knew seeds only. 2: those rows
-are others (where a study says `disjoint` or `stopping`), and the NLL of every test row is kept.
-"""
-
-
 @dataclass(frozen=True)
 class Cell:
     """One piece of work; its name and `test_to_train` do not shape the result.

@@ -198,13 +198,13 @@ def _compare_by_data(table: RecordTable, question: Question, verdicts: Verdicts)
 def _explain_verdicts(verdicts: Verdicts) -> list[str]:
     if not verdicts.families:
         return []
-    counts = " and ".join(str(size) for size in verdicts.families)
+    counts = ", ".join(f"{size} {words}" for words, size in verdicts.families.items())
     margin, square = (f"{value:g}" for value in MARGINS.values())
     return [
-        f"Verdicts are corrected for being many (Holm, within families of {counts} "
-        f"comparisons: over all data of NLL and of calibration, and data set by data set). "
-        f"“{EQUAL.capitalize()}” is a whole interval within ±{margin} of NLL or ±{square} of "
-        "the squared calibration error; what cannot be told apart may be more."
+        f"Verdicts are corrected for being many (Holm; comparisons that are corrected together: "
+        f"{counts}). “{EQUAL.capitalize()}” is a whole interval within ±{margin} of NLL or "
+        f"±{square} of the squared calibration error; what cannot be told apart may differ by "
+        "more."
     ]
 
 

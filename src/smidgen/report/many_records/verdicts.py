@@ -33,11 +33,14 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The differences that a page speaks of, and what may be said of each."""
+    """The differences that a page speaks of, and what may be said of each.
+
+    `families` names what is corrected together, and how many comparisons it has.
+    """
 
     gaps: Mapping[Question, SeedMean]
     sides: Mapping[Question, str]
-    families: tuple[int, ...]
+    families: Mapping[str, int]
 
     def gap(self, question: Question) -> SeedMean | None:
         """The difference, or None if too few seeds have both methods."""
@@ -65,20 +68,24 @@ def judge(
     beside = [(method, baseline) for method in table.methods if method != baseline]
     both = dict.fromkeys([*beside, *known])
     calibration = fields.SQUARED_CALIBRATION
-    families = [
-        [Question(*pair) for pair in both],
-        [Question(*pair, score=calibration) for pair in beside],
-        [Question(*pair, data=data) for data in _list_parts(table) for pair in both],
-    ]
+    parts = _list_parts(table)
+    families = {
+        "of NLL": [Question(*pair) for pair in both],
+        "of calibration": [Question(*pair, score=calibration) for pair in beside],
+        "of NLL on single data sets": [
+            Question(*pair, data=data) for data in parts for pair in both
+        ],
+    }
     gaps: dict[Question, SeedMean] = {}
     sides: dict[Question, str] = {}
-    sizes = []
-    for family in families:
+    sizes: dict[str, int] = {}
+    for words, family in families.items():
         found = dict(_measure(table, family))
         gaps |= found
         sides |= _name_sides(found)
-        sizes.append(len(found))
-    return Verdicts(gaps, sides, tuple(size for size in sizes if size))
+        if found:
+            sizes[words] = len(found)
+    return Verdicts(gaps, sides, sizes)
 
 
 def ask(table: RecordTable, method: str, other: str, data: str) -> Question:

@@ -13,9 +13,10 @@ from typing import Protocol
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.integrations.devices import find_device
 from smidgen.runtime.record import Record
-from smidgen_studies.engine.cell import PROTOCOL, Cell, Job
+from smidgen_studies.engine.cell import Cell, Job
 from smidgen_studies.engine.data_files import file_digests
 from smidgen_studies.engine.ledger import Ledger
+from smidgen_studies.engine.protocol import PROTOCOL
 from smidgen_studies.kinds import find_kind
 
 

@@ -140,10 +140,10 @@ def test_data_sets_are_a_family_of_their_own():
     several = gather([*table(*seeds).records, *table(*seeds, data="Y").records])
     verdicts = judge(several, "map", [("swag", "full")])
     # Three pairs over all data, and three on each of two data sets.
-    assert verdicts.families == (3, 6)
+    assert verdicts.families == {"of NLL": 3, "of NLL on single data sets": 6}
     assert verdicts.side(Question("swag", "full", data="Y")) == LOWER
     assert find_best(several, "Y", "map", verdicts) == "swag"
-    assert judge(table(*seeds), "map").families == (2,)
+    assert judge(table(*seeds), "map").families == {"of NLL": 2}
 
 
 def test_the_page_says_which_results_lack_their_rows():
@@ -174,4 +174,4 @@ def test_calibration_is_corrected_as_a_family():
     ]
     verdicts = judge(gather(records), "map")
     assert verdicts.side(Question("swag", "map", fields.SQUARED_CALIBRATION)) == LOWER
-    assert verdicts.families == (1, 1)
+    assert verdicts.families == {"of NLL": 1, "of calibration": 1}

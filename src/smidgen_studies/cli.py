@@ -82,8 +82,8 @@ def show(name: Name) -> None:
     """Print the file of a study, as a start for your own."""
     from smidgen_studies.engine.study import study_text
 
-    # Neither wrapped nor coloured: what is printed is the file.
-    typer.echo(study_text(name), nl=False)
+    # Neither wrapped nor coloured, and in UTF-8 wherever it goes: what is printed is the file.
+    typer.echo(study_text(name).encode("utf-8"), nl=False)
 
 
 @app.command(epilog="Example: [bold]smidgen study run uci --data data/uci[/bold]")

@@ -15,7 +15,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 import smidgen
-from smidgen.cli.console import Interrupted, note, out, refuse
+from smidgen.cli.console import Interrupted, note, out, refuse, spell_what_is_missing
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.runtime.progress import SWITCH
 
@@ -165,6 +165,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program and exit: 0 done, 1 refused, 2 wrong usage, 130 interrupted."""
+    spell_what_is_missing()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if "--quiet" in typed:
         os.environ[SWITCH] = "0"
@@ -175,9 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(words: list[str], *, debug: bool) -> int:
     for word in words:
         if not _is_utf8(word):
-            refuse(
-                f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
-            )
+            refuse(_explain_encoding(word))
             return _WRONG_USAGE
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
@@ -214,6 +213,18 @@ def _run(words: list[str], *, debug: bool) -> int:
 def _is_utf8(word: str) -> bool:
     """Whether a word of the command line is text; other bytes came as halves of characters."""
     return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
+def _explain_encoding(word: str) -> str:
+    """Say whether a word itself is no UTF-8, or is only read so by this shell's locale."""
+    try:
+        meant = os.fsencode(word).decode("utf-8")
+    except UnicodeError:
+        return f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
+    return (
+        f"the encoding of names must be utf-8 for {meant!r}, got "
+        f"{sys.getfilesystemencoding()}. Set PYTHONUTF8=1, or LC_ALL to a UTF-8 locale."
+    )
 
 
 def _find_command(words: list[str]) -> Any:

@@ -13,7 +13,18 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 NAMES = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
 PLATFORM_ONLY = {
-    *("fcntl", "grp", "posix", "pty", "pwd", "resource", "spwd", "syslog", "termios", "tty"),
+    *(
+        "fcntl",
+        "grp",
+        "posix",
+        "pty",
+        "pwd",
+        "resource",
+        "spwd",
+        "syslog",
+        "termios",
+        "tty",
+    ),
     *("msvcrt", "nt", "winreg", "_winapi", "winsound", "crypt", "nis", "ossaudiodev"),
 }
 # Attributes that Windows or macOS lack, or where they do something else (os.kill).

@@ -81,6 +81,10 @@ _COMMANDS = {
         "Train a sparse Bayesian network on numbers or images.",
         "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse",
     ),
+    "doctor": _Row(
+        "Check the installation and the machine; name the command that brings what is missing.",
+        "smidgen doctor",
+    ),
     "report": _Row(
         "Turn a record, or several side by side, into one HTML page that needs no network.",
         "smidgen report runs/demo/record.json --out report.html",

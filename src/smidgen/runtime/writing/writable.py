@@ -18,7 +18,9 @@ _LEAST_SPACE = 1 << 20
 """What any output may need: records, pages and folders of their own."""
 _LONGEST_NAME = 255
 # What Windows takes for a device, whatever follows after a dot, and what no name there holds.
-_DEVICES = {"con", "prn", "aux", "nul"} | {f"{n}{i}" for n in ("com", "lpt") for i in range(10)}
+_DEVICES = {"con", "prn", "aux", "nul"} | {
+    f"{n}{i}" for n in ("com", "lpt") for i in range(10)
+}
 _FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]|[. ]$')
 
 

@@ -15,6 +15,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 import smidgen
+from smidgen.cli.completion.table import is_completing, make_light_command
 from smidgen.cli.console import Interrupted, note, out, refuse, spell_what_is_missing
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.runtime.progress import SWITCH
@@ -83,7 +84,7 @@ _COMMANDS = {
     ),
     "doctor": _Row(
         "Check the installation and the machine; name the command that brings what is missing.",
-        "smidgen doctor",
+        "smidgen doctor --json machine.json",
     ),
     "report": _Row(
         "Turn a record, or several side by side, into one HTML page that needs no network.",
@@ -114,9 +115,9 @@ class _Commands(TyperGroup):
         super().format_help(ctx, formatter)
 
 
-def _make_app(**settings: Any) -> typer.Typer:
+def _make_app(*, add_completion: bool = False, **settings: Any) -> typer.Typer:
     return typer.Typer(
-        add_completion=False,
+        add_completion=add_completion,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         **settings,
@@ -130,7 +131,9 @@ def _find_plugins() -> dict[str, EntryPoint]:
 
 
 def _load_command(name: str) -> Any:
-    """Import a command, with its options."""
+    """Import a command, with its options; a shell that asks for them gets a list of them."""
+    if is_completing() and name in _COMMANDS:
+        return make_light_command(name)
     shelf = _make_app()
     if name in _find_plugins():
         shelf.add_typer(_find_plugins()[name].load(), name=name)
@@ -147,6 +150,7 @@ app = _make_app(
     name="smidgen",
     help="A smidgen of Bayes: calibrated uncertainty from a small subset of weights.",
     no_args_is_help=True,
+    add_completion=True,
 )
 
 

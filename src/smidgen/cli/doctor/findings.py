@@ -158,9 +158,9 @@ def _look_at_devices(torch: Any) -> Iterator[Finding]:
 def _describe_processor(torch: Any) -> str:
     """Say what the processor is, and whether it computes in bf16 or imitates it."""
     # Older releases of torch cannot say.
-    about = getattr(torch.cpu, "get_capabilities", dict)()
+    about: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     name = about.get("cpu_name") or platform.processor() or platform.machine()
-    flags = {flag: about[flag] for flag in about if "bf16" in flag}
+    flags = {flag: value for flag, value in about.items() if "bf16" in flag}
     if not flags:
         return f"{name}, bf16 unknown"
     return (

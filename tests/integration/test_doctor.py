@@ -140,7 +140,9 @@ def test_homes_are_not_spelled_out(monkeypatch, tmp_path):
     found = named(findings._look_at_caches(True))
     assert found["smidgen"].value.startswith("~/.cache/smidgen, ")
     assert found["models"].value.startswith("~/.cache/huggingface/hub, ")
-    assert findings._shorten(str(tmp_path / "someone else")) == str(tmp_path / "someone else")
+    assert findings._shorten(str(tmp_path / "someone else")) == str(
+        tmp_path / "someone else"
+    )
 
 
 def test_devices_are_those_torch_sees(monkeypatch):
@@ -189,7 +191,9 @@ def test_requirements_are_those_of_pyproject():
         own = []
         for line in needs:
             need = packaging.Requirement(line)
-            if need.name == "smidgen" or not (need.marker is None or need.marker.evaluate()):
+            if need.name == "smidgen" or not (
+                need.marker is None or need.marker.evaluate()
+            ):
                 continue
             # A bound of another kind would not be understood.
             least = [each.version for each in need.specifier if each.operator == ">="]

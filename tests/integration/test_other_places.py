@@ -46,7 +46,7 @@ def record(tmp_path_factory):
         model, batches, smidgen.select.last_layer(model), progress=False
     )
     path = tmp_path_factory.mktemp("ein Ordner – с именем") / "Ergebnis ü.json"
-    smidgen.compare(model, posterior, batches).record.save(path)
+    smidgen.compare(model, posterior, batches).save(path)
     return path
 
 
@@ -63,12 +63,18 @@ def record(tmp_path_factory):
     ids=lambda variables: " ".join(f"{n}={v}" for n, v in variables.items()),
 )
 @pytest.mark.parametrize(
-    "words", [("--help",), ("fit", "--help"), ("doctor",), ("study", "list")]
+    "words", [("--help",), ("verify", "--help"), ("study", "show", "uci")]
 )
 def test_commands_print_in_any_locale(words, variables):
     done = run(*words, **variables)
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(done.stdout) > 200
+
+
+def test_doctor_prints_and_warns_where_the_terminal_is_old():
+    done = run("doctor", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"-> Set PYTHONUTF8=1 to see and name every character" in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
@@ -158,7 +164,9 @@ def test_names_that_windows_keeps_are_refused_there(monkeypatch, tmp_path, name)
         require_writable(tmp_path / name, "--out", folder=True)
 
 
-@pytest.mark.parametrize("name", ["console", "nullable", "com", "a.b", ".hidden", "..", "ü"])
+@pytest.mark.parametrize(
+    "name", ["console", "nullable", "com", "a.b", ".hidden", "..", "ü"]
+)
 def test_other_names_are_allowed_there(monkeypatch, tmp_path, name):
     monkeypatch.setattr(writable, "on_windows", lambda: True)
     require_writable(tmp_path / "a" / name / "out", "--out", folder=True)

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench pictures pages format clean
+.PHONY: help demo test check bench pictures pages dist format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
@@ -31,7 +31,14 @@ pictures: $(VENV)/.demo ## Write figures and tables of the docs from the records
 pages: $(VENV)/.demo ## Build the page of every study in results/ under build/pages/
 	$(BIN)/python -m docs.build.pages
 
+dist: $(VENV)/.dev ## Build the wheel and the sdist, check them, try the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tests/installed/try_wheel.py dist/smidgen-*.whl -c constraints.txt
+
 format: $(VENV)/.dev ## Rewrite the sources in the project's format
+	$(BIN)/python -m docs.build.completion
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

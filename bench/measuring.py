@@ -88,7 +88,7 @@ def start_peak() -> int:
     """Set the peak of resident memory back, and tell what is resident now; needs Linux."""
     # What the allocator keeps of earlier work must not hide the peak of the next.
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return _resident("VmRSS")
 
 

@@ -97,8 +97,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Say how to install what is missing: from a checkout, as there is no release yet."""
-    return f"pip install -e '.[{extra}]' in a checkout of smidgen"
+    """Say how to install what is missing; an installed smidgen stays as it is."""
+    # In double quotes, which every shell knows: cmd.exe takes single ones for letters.
+    return f'pip install "smidgen[{extra}]"'
 
 
 def require_kind(name: str, value: object, kind: type, advice: str) -> None:

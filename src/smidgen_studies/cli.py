@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tomllib
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,13 +25,42 @@ if TYPE_CHECKING:
     from smidgen_studies.engine.study import Resources, Study
     from smidgen_studies.engine.workers.base import Engine
 
+_SHIPPED = resources.files("smidgen_studies") / "shipped"
+
 app = typer.Typer(
     help="Run the papers' experiments, or your own: list, show, run, status, report.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+def _offer_studies(incomplete: str) -> list[str]:
+    """List the studies a shell may complete, without importing what reads them."""
+    names = sorted(file.name.removesuffix(".toml") for file in _SHIPPED.iterdir())
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _offer_profiles(incomplete: str) -> list[str]:
+    """List the profiles of the study that was typed before, if its file can be read."""
+    # What is typed is not parsed yet where a value is still missing.
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    for name in typed.split():
+        shipped = _SHIPPED / f"{name}.toml"
+        try:
+            text = (shipped if shipped.is_file() else Path(name)).read_text("utf-8")
+            profiles = tomllib.loads(text).get("profiles", {})
+        except (OSError, ValueError):
+            continue
+        return [profile for profile in profiles if profile.startswith(incomplete)]
+    return []
+
+
 Name = Annotated[
-    str, typer.Argument(help="A name from 'smidgen study list', or a TOML file.")
+    str,
+    typer.Argument(
+        autocompletion=_offer_studies,
+        help="A name from 'smidgen study list', or a TOML file.",
+    ),
 ]
 Data = Annotated[
     Path | None, typer.Option("--data", help="The folder that holds the data files.")
@@ -39,7 +71,10 @@ Folder = Annotated[
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(help="A profile of the study: small, full, ... Default: its first."),
+    typer.Option(
+        autocompletion=_offer_profiles,
+        help="A profile of the study: small, full, ... Default: its first.",
+    ),
 ]
 EngineName = Annotated[
     Literal["local", "ray"],
@@ -82,8 +117,8 @@ def show(name: Name) -> None:
     """Print the file of a study, as a start for your own."""
     from smidgen_studies.engine.study import study_text
 
-    # Neither wrapped nor coloured: what is printed is the file.
-    typer.echo(study_text(name), nl=False)
+    # Neither wrapped nor coloured, and in UTF-8 wherever it goes: what is printed is the file.
+    typer.echo(study_text(name).encode("utf-8"), nl=False)
 
 
 @app.command(epilog="Example: [bold]smidgen study run uci --data data/uci[/bold]")

@@ -148,7 +148,7 @@ _COVERING_STUDIES = {
         methods/tuning_methods
     """,
     "unit/studies/engine/test_run.py": """
-        engine/cell engine/data_files engine/ledger engine/study engine/workers/base
+        engine/cell engine/data_files engine/study engine/workers/base
         engine/workers/local
     """,
     "unit/studies/test_statistics.py": "methods/task_scores",

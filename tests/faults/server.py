@@ -108,7 +108,7 @@ def watch_child(notes, kill_at):
 def children(pid):
     """List the processes that a process started, and those that these started."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
             direct = [int(word) for word in file.read().split()]
     except OSError:
         return []
@@ -117,7 +117,7 @@ def children(pid):
 
 def alive(pid):
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
     except OSError:
         return False

@@ -49,7 +49,7 @@ def test_killed_work_ends_as_the_undisturbed(server, work, item):
                 break
             path = Path(f"{folder}.log")
             # It may have been killed before its first word.
-            log = path.read_text() if path.exists() else ""
+            log = path.read_text(encoding="utf-8") if path.exists() else ""
             assert ended["code"] == KILLED, f"{work} after {moments}: {log}"
         compare(read_results(folder), expected, f"{work} after {moments}")
 
@@ -64,7 +64,7 @@ def test_a_late_kill_repeats_no_training(server, work, late):
     assert first["code"] == KILLED
     assert first["steps"] == usual["steps"]
     ended = server.run(work, folder)
-    assert ended["code"] == 0, Path(f"{folder}.log").read_text()
+    assert ended["code"] == 0, Path(f"{folder}.log").read_text(encoding="utf-8")
     assert ended["steps"] == 0
     compare(read_results(folder), expected, f"{work}, {late} before its end")
 
@@ -77,7 +77,7 @@ def test_the_same_command_again_is_done_already(server, work):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = server.run(work, folder)
     assert (again["code"], again["steps"]) == (0, 0)
-    assert "is done already" in Path(f"{folder}.log").read_text()
+    assert "is done already" in Path(f"{folder}.log").read_text(encoding="utf-8")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 

@@ -158,7 +158,7 @@ class Server:
         if work not in self.undisturbed:
             folder = self.new_folder()
             ended = self.run(work, folder)
-            assert ended["code"] == 0, Path(f"{folder}.log").read_text()
+            assert ended["code"] == 0, Path(f"{folder}.log").read_text(encoding="utf-8")
             self.undisturbed[work] = read_results(folder), ended
         return self.undisturbed[work]
 

@@ -45,7 +45,7 @@ def limited():
 
     before = signal.signal(signal.SIGALRM, stop)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     most = pages * resource.getpagesize() + 2 * 2**30
     resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -129,7 +129,7 @@ def run_chunk(name, kind, cases, chunk):
                 raise AssertionError(f"case {seed!r} ({way}): {error!r}") from error
     if path := os.environ.get("SMIDGEN_FUZZ_COUNTS"):
         found = {f"{way} {what}": count for (way, what), count in sorted(counts.items())}
-        with open(path, "a") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": name, **found}) + "\n")
     # Bytes flipped at random are almost never without effect on a digest.
     assert counts["bytes", "refused"] > counts["bytes", "unchanged"]

@@ -23,7 +23,7 @@ _ABSOLUTE = {torch.float64: 1e-11, torch.float32: 1e-7, torch.float16: 1e-4}
 def machine():
     """What sums depend on besides the code."""
     told = Path("/proc/cpuinfo")
-    text = told.read_text() if told.is_file() else ""
+    text = told.read_text(encoding="utf-8") if told.is_file() else ""
     keys = ("vendor_id", "cpu family", "model", "model name", "stepping")
     found = {k: re.search(rf"^{k}\s*:\s*(.*)$", text, re.M) for k in keys}
     return {

@@ -39,7 +39,7 @@ def main() -> None:
         short = {key: value[:1, :2] for key, value in batch.items() if key != "labels"}
         posterior = smidgen.fit.laplace(model, [short], subset)
     # From here on the peak counts: setting it back needs Linux, as the reading does.
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = resident("VmRSS")
     if what == "plain":
         model(**batch).loss.backward()
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) * 1024
 
 

@@ -85,7 +85,7 @@ def main() -> None:
     # From here on the peak counts, so what the allocator held on to is given back.
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = resident("VmRSS")
     if what == "fit":
         fitted(model, batch, subset, structure)

@@ -47,5 +47,5 @@ def run(job):
 
 
 def note(diary, text):
-    with open(diary, "a") as file:
+    with open(diary, "a", encoding="utf-8") as file:
         file.write(f"{os.getpid()} {text}\n")

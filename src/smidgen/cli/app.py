@@ -15,7 +15,8 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 import smidgen
-from smidgen.cli.console import Interrupted, note, out, refuse
+from smidgen.cli.completion.table import is_completing, make_light_command
+from smidgen.cli.console import Interrupted, note, out, refuse, spell_what_is_missing
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.runtime.progress import SWITCH
 
@@ -81,6 +82,10 @@ _COMMANDS = {
         "Train a sparse Bayesian network on numbers or images.",
         "smidgen train-sparse --train train-images-idx3-ubyte.gz --density 0.1 --out sparse",
     ),
+    "doctor": _Row(
+        "Check the installation and the machine; name the command that brings what is missing.",
+        "smidgen doctor --json machine.json",
+    ),
     "report": _Row(
         "Turn a record, or several side by side, into one HTML page that needs no network.",
         "smidgen report runs/demo/record.json --out report.html",
@@ -110,9 +115,9 @@ class _Commands(TyperGroup):
         super().format_help(ctx, formatter)
 
 
-def _make_app(**settings: Any) -> typer.Typer:
+def _make_app(*, add_completion: bool = False, **settings: Any) -> typer.Typer:
     return typer.Typer(
-        add_completion=False,
+        add_completion=add_completion,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         **settings,
@@ -126,7 +131,9 @@ def _find_plugins() -> dict[str, EntryPoint]:
 
 
 def _load_command(name: str) -> Any:
-    """Import a command, with its options."""
+    """Import a command, with its options; a shell that asks for them gets a list of them."""
+    if is_completing() and name in _COMMANDS:
+        return make_light_command(name)
     shelf = _make_app()
     if name in _find_plugins():
         shelf.add_typer(_find_plugins()[name].load(), name=name)
@@ -143,6 +150,7 @@ app = _make_app(
     name="smidgen",
     help="A smidgen of Bayes: calibrated uncertainty from a small subset of weights.",
     no_args_is_help=True,
+    add_completion=True,
 )
 
 
@@ -165,6 +173,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program and exit: 0 done, 1 refused, 2 wrong usage, 130 interrupted."""
+    spell_what_is_missing()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if "--quiet" in typed:
         os.environ[SWITCH] = "0"
@@ -175,9 +184,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(words: list[str], *, debug: bool) -> int:
     for word in words:
         if not _is_utf8(word):
-            refuse(
-                f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
-            )
+            refuse(_explain_encoding(word))
             return _WRONG_USAGE
     with warnings.catch_warnings():
         warnings.simplefilter("default", SmidgenWarning)
@@ -214,6 +221,18 @@ def _run(words: list[str], *, debug: bool) -> int:
 def _is_utf8(word: str) -> bool:
     """Whether a word of the command line is text; other bytes came as halves of characters."""
     return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
+def _explain_encoding(word: str) -> str:
+    """Say whether a word itself is no UTF-8, or is only read so by this shell's locale."""
+    try:
+        meant = os.fsencode(word).decode("utf-8")
+    except UnicodeError:
+        return f"names and values must be UTF-8, got {word!r}. Rename the file or folder."
+    return (
+        f"the encoding of names must be utf-8 for {meant!r}, got "
+        f"{sys.getfilesystemencoding()}. Set PYTHONUTF8=1, or LC_ALL to a UTF-8 locale."
+    )
 
 
 def _find_command(words: list[str]) -> Any:

@@ -4,12 +4,17 @@ Names of classes and files, labels and texts come from others. Printed as they a
 could colour the terminal, move its cursor or turn a line around, and square brackets would be
 read as markup. So nothing that is printed is markup, and control characters are shown as
 escapes. Files get every name as it is.
+
+Not every terminal has all characters: a C locale has ASCII, Windows some old code page where
+output goes to a file. What it lacks is spelled with what it has.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +33,32 @@ if TYPE_CHECKING:
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+# How to spell what a terminal has no character for; anything else becomes an escape.
+_SPELLED = {
+    **dict.fromkeys("–—−‐‑", "-"),
+    **{"•": "*", "…": "...", "×": "x", "·": ".", "→": "->", "←": "<-", "±": "+/-"},
+    **{"≤": "<=", "≥": ">=", "≈": "~", "τ": "tau", "σ": "sigma", "‘": "'", "’": "'"},
+    **{"“": '"', "”": '"', "\u00a0": " ", "\u202f": " ", "²": "2", "½": "1/2"},
+}
+_SPELLING = "smidgen.spelling"
+
+
+def spell_what_is_missing() -> None:
+    """Let a terminal that cannot show every character print them all, in other words."""
+    codecs.register_error(_SPELLING, _spell)
+    for stream in (sys.stdout, sys.stderr):
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        if hasattr(stream, "reconfigure") and not encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=_SPELLING)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    part = error.object[error.start : error.end]
+    spelled = (_SPELLED.get(letter) or ascii(letter)[1:-1] for letter in part)
+    return "".join(spelled), error.end
 
 
 def clean(text: str) -> str:

@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 import smidgen
+from smidgen.cli.completion.table import offer
 from smidgen.cli.console import Steps, out, write_json
 from smidgen.cli.options import methods, noted, outputs
 from smidgen.cli.options import select as selecting
@@ -69,6 +70,7 @@ ByHand = Annotated[
     Option(
         metavar="NAME",
         callback=require_one_of(SELECTORS),
+        autocompletion=offer(SELECTORS),
         show_default=False,
         help="Fit one posterior over these weights, by default sparse-kfac. Without --select, "
         "--method, --structure and a size, several are tried, temperature scaling first, and "

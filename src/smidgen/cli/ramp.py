@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 import smidgen
+from smidgen.cli.completion.table import offer
 from smidgen.cli.console import Steps, out, show_record
 from smidgen.cli.options import methods, outputs
 from smidgen.cli.options import select as selecting
@@ -57,8 +58,9 @@ Folder = Annotated[Path, Option("--out", help="Folder for record.json and report
 Schemes = Annotated[
     list[str] | None,
     Option(
+        autocompletion=offer(tuple(dict.fromkeys((*SCHEMES, *SWAG_SCHEMES)))),
         help=f"Schemes to try, by default all: {', '.join(SCHEMES)}; with --method swag: "
-        f"{', '.join(SWAG_SCHEMES)}."
+        f"{', '.join(SWAG_SCHEMES)}.",
     ),
 ]
 Percents = Annotated[

@@ -167,7 +167,7 @@ def _describe_cache_error(error: OSError) -> str:
 def _download(work: Path) -> None:
     """Let pip fetch the file, with the index, proxy and certificates it is set up with."""
     requirements = work / "requirements.txt"
-    requirements.write_text(f"vaderSentiment==3.3.2 --hash=sha256:{_SHA256}\n")
+    requirements.write_text(f"vaderSentiment==3.3.2 --hash=sha256:{_SHA256}\n", "utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--require-hashes"]
     command += ["--no-binary", "vaderSentiment"]

@@ -7,7 +7,6 @@ killed save leaves behind is swept, or put back, by the next one of the same tar
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -18,13 +17,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from smidgen.errors import StoreError, reason, system_reason
+from smidgen.runtime.system.process import identify_host, is_running
+from smidgen.runtime.system.replacing import (
+    OPEN_FLAGS,
+    exchange_folders,
+    rename_folder,
+    replace_file,
+    sync,
+)
 
 # What a save leaves if it is killed: .smidgen-TARGET-HOST-PID-RANDOM, of a fixed length, so
 # that any name the file system takes can be written.
@@ -45,7 +51,6 @@ _ADVICE = {
     errno.ENOTEMPTY: "Something was written there meanwhile: name another folder",
 }
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
-_RENAME_EXCHANGE, _HERE = 2, -100  # of linux/fs.h and fcntl.h
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
@@ -60,12 +65,12 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
         sweep(target)
         with _leftover(target) as temporary:
             # The kernel takes off what the umask says.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS
             with open(os.open(temporary, flags, 0o666), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+            replace_file(temporary, target)
         sync(target.parent)
     return path
 
@@ -100,7 +105,7 @@ def new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
                 # What cannot be put back is kept, for the next save or load.
                 if os.path.exists(old) and not os.path.exists(folder):
                     with suppress(OSError):
-                        os.rename(old, folder)
+                        rename_folder(old, folder)
 
 
 def _put_in_place(new: Path, folder: Path, old: Path, *, overwrite: bool) -> None:
@@ -108,12 +113,12 @@ def _put_in_place(new: Path, folder: Path, old: Path, *, overwrite: bool) -> Non
     for more in reversed(range(_TRIES)):
         try:
             if overwrite and os.path.exists(folder):
-                if _exchange(new, folder):
+                if exchange_folders(new, folder):
                     return
                 _remove(old)  # Of an earlier try: another save has replaced it since.
-                os.rename(folder, old)
-            # The system refuses to do this over a folder that is not empty.
-            os.rename(new, folder)
+                rename_folder(folder, old)
+            # Refused over a folder that is not empty.
+            rename_folder(new, folder)
             return
         except OSError as error:
             taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
@@ -153,7 +158,7 @@ def sweep(target: Path) -> None:
             if not _is_abandoned(left):
                 continue
             if os.path.isdir(left / "old") and not os.path.exists(target):
-                os.rename(left / "old", target)
+                rename_folder(left / "old", target)
                 sync(target.parent)
             _remove(left)
 
@@ -228,7 +233,7 @@ def _name_start(target: Path) -> str:
 @contextmanager
 def _leftover(target: Path) -> Iterator[Path]:
     """Yield a new name beside a target; whatever has it in the end is removed."""
-    name = f"{_name_start(target)}{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{_name_start(target)}{identify_host()}-{os.getpid()}-{secrets.token_hex(4)}"
     _LIVE.add(name)
     try:
         yield target.parent / name
@@ -240,16 +245,6 @@ def _leftover(target: Path) -> Iterator[Path]:
         _LIVE.discard(name)
 
 
-@cache
-def _host() -> str:
-    """Tell this machine and its set of process numbers from others that share a disk."""
-    try:
-        space = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        space = 0
-    return sha256(f"{os.uname().nodename}|{space}".encode()).hexdigest()[:8]
-
-
 def _is_abandoned(left: Path) -> bool:
     """Tell whether the save that used a name is over: its process is gone, or it is old."""
     try:
@@ -259,21 +254,11 @@ def _is_abandoned(left: Path) -> bool:
         return False
     if left.name in _LIVE:
         return False
-    if host != _host() or process < 1:
+    if host != identify_host() or process < 1:
         return age > _OLD_SECONDS
     if process == os.getpid():
         return True  # An earlier process had the same number.
-    return not _is_running(process) or age > _OLD_SECONDS
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True  # It belongs to somebody else.
-    return True
+    return is_running(process) is False or age > _OLD_SECONDS
 
 
 def _remove(path: Path) -> None:
@@ -292,48 +277,10 @@ def _make_folder(folder: Path) -> None:
         sync(each.parent)
 
 
-def sync(path: Path) -> None:
-    """Have the system write a file, or the list of a folder's files, to the disk."""
-    if path.is_symlink():
-        return
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:
-        return  # A folder that may be written and not listed.
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some file systems cannot sync folders.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
-            raise
-    finally:
-        os.close(handle)
-
-
-def _exchange(new: Path, folder: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot."""
-    call = _find_exchange()
-    if call is None:
-        return False
-    paths = os.fsencode(new), os.fsencode(folder)
-    return call(_HERE, paths[0], _HERE, paths[1], _RENAME_EXCHANGE) == 0
-
-
-@cache
-def _find_exchange() -> ctypes._NamedFuncPointer | None:
-    """Find Linux's renameat2."""
-    with suppress(OSError, AttributeError, TypeError):
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-        number, name = ctypes.c_int, ctypes.c_char_p
-        call.argtypes = [number, name, number, name, ctypes.c_uint]
-        return call
-    return None
-
-
 def _open_to_others(work: Path, new: Path) -> None:
     """Give files the permissions that new ones get: some writers let only their owner read."""
     probe = work / "probe"
-    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o666))
     modes = {False: probe.stat().st_mode, True: work.stat().st_mode}
     probe.unlink()
     for path in new.rglob("*"):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError
+from smidgen.runtime.system.process import find_psutil
 
 LIMIT = "SMIDGEN_MEMORY"
 """The environment variable that sets how many bytes may be used."""
@@ -29,8 +30,9 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 def available_bytes(device: torch.device | str = "cpu") -> int | None:
     """Find how many bytes are free on a device; None if that cannot be found out."""
-    # On a CPU this is the system's estimate (Linux's MemAvailable, elsewhere free pages), at
-    # most what a container's limit leaves. SMIDGEN_MEMORY, a number of bytes, overrides it.
+    # On a CPU this is the system's estimate (Linux's MemAvailable, elsewhere what psutil says,
+    # or free pages), at most what a container's limit leaves. SMIDGEN_MEMORY, a number of
+    # bytes, overrides it.
     limit = os.environ.get(LIMIT)
     if limit is not None:
         try:
@@ -70,6 +72,9 @@ def _system_bytes() -> int | None:
         return next(int(li.split()[1]) * 1024 for li in lines if li[:13] == "MemAvailable:")
     except (OSError, StopIteration, ValueError):
         pass
+    psutil = find_psutil()
+    if psutil is not None:
+        return int(psutil.virtual_memory().available)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -93,8 +98,8 @@ def _group_bytes(folder: Path) -> int | None:
     """Read how much the limit of a control group leaves, if it has one."""
     for limit, used, reclaimable in _FILES:
         try:
-            most, now = int((folder / limit).read_text()), int((folder / used).read_text())
-            lines = (folder / "memory.stat").read_text().splitlines()
+            most, now = (int((folder / name).read_text("ascii")) for name in (limit, used))
+            lines = (folder / "memory.stat").read_text("ascii").splitlines()
         except (OSError, ValueError):
             # Not there, or "max": no limit.
             continue

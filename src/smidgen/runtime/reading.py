@@ -35,10 +35,12 @@ from torch import Tensor
 
 from smidgen.errors import StoreError
 from smidgen.runtime.memory import available_bytes, format_bytes
+from smidgen.runtime.system.replacing import OPEN_FLAGS
 
 MOST_JSON = 2**25
 """Bytes that a JSON text or the header of a safetensors file may have: 32 MiB."""
 _MOST_DEPTH = 64
+_NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no such files.
 _LONGEST_NUMBER = 400
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -62,8 +64,8 @@ Made = TypeVar("Made")
 @contextmanager
 def open_regular(path: str | Path) -> Iterator[tuple[BufferedReader, int]]:
     """Open a file to read, and tell its size; refuse devices, FIFOs, sockets and folders."""
-    # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    # Opening a FIFO that nobody writes to would wait for ever.
+    handle = os.open(path, os.O_RDONLY | _NEVER_WAIT | OPEN_FLAGS)
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):

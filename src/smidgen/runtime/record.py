@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from smidgen.runtime.artifact import (
 )
 from smidgen.runtime.files import write_text
 from smidgen.runtime.reading import make_from_json
+from smidgen.runtime.system.process import count_cores
 
 RECORD_SCHEMA = 1
 BASELINES = ("map", "temperature")
@@ -60,9 +60,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "processor": platform.machine(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": count_cores(),
     }
 
 

@@ -13,8 +13,6 @@ ends.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,11 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from smidgen.runtime.artifact import read_sealed_json, reading, write_sealed_json
-from smidgen.runtime.files import explain_write_errors, sync, sync_tree
+from smidgen.runtime.files import explain_write_errors, sync_tree
 from smidgen.runtime.packed_records import SUFFIX, pack_records, unpack_records
 from smidgen.runtime.reading import convert_json
 from smidgen.runtime.record import Record
+from smidgen.runtime.system.replacing import rename_folder, sync
 from smidgen.runtime.writing.writable import require_writable
 from smidgen_studies.engine.cell import Cell, FinishedCell
 
@@ -115,7 +116,7 @@ class Ledger:
                 sync_tree(made)
                 # A run that was killed before it wrote its record may have left one.
                 shutil.rmtree(target, ignore_errors=True)
-                os.replace(made, target)
+                rename_folder(made, target)
                 sync(target.parent)
         record.save(self.record_path(cell))
         self._failure_path(cell).unlink(missing_ok=True)
@@ -149,8 +150,7 @@ class Ledger:
         """Hold a cell's lock; wait while another process has it."""
         path = self._lock_path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with FileLock(path, thread_local=False):
             yield
 
     def is_running(self, cell: Cell) -> bool:
@@ -158,12 +158,11 @@ class Ledger:
         path = self._lock_path(cell)
         if not path.is_file():
             return False
-        with path.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        try:
+            with FileLock(path, timeout=0, thread_local=False):
+                return False
+        except Timeout:
+            return True
 
     def check(self) -> None:
         """Refuse a folder that could not be written to."""

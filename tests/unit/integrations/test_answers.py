@@ -479,7 +479,9 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("train", "dev", "test"):
         rows = ["a fine film\tpositive", "a dull plot\tnegative"] * 4
-        Path(f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+        Path(f"{name}.tsv").write_text(
+            "\n".join(["sentence\tlabel", *rows]), encoding="utf-8"
+        )
     first, second = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )

@@ -20,6 +20,8 @@ from safetensors.torch import save_file
 from smidgen.errors import StoreError
 from smidgen.runtime import files
 from smidgen.runtime.files import new_folder, recover, refuse_taken, write_bytes, write_text
+from smidgen.runtime.system.process import identify_host
+from smidgen.runtime.system.replacing import find_exchange
 
 OLD, NEW = b"old " * 5000, b"new " * 6000
 
@@ -70,7 +72,7 @@ def kill_at(nth, moment):
 
     for name in ("fsync", "replace", "rename", "open", "mkdir", "unlink", "rmdir"):
         setattr(os, name, counted(getattr(os, name)))
-    files._exchange = counted(files._exchange)
+    files.exchange_folders = counted(files.exchange_folders)
 
 
 def run_killed(work, nth, moment):
@@ -103,7 +105,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_whole(
     tmp_path, monkeypatch, kind, exchange, existing, moment
 ):
     if not exchange:
-        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+        monkeypatch.setattr(files, "exchange_folders", lambda *_: False)
     seen, nth = set(), 0
     while True:
         nth += 1
@@ -131,7 +133,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_whole(
 
 def test_a_reader_never_sees_a_missing_folder(tmp_path):
     """Where the system can exchange two folders, an overwrite has no gap."""
-    if files._find_exchange() is None:
+    if find_exchange() is None:
         pytest.skip("no renameat2 here")
     target, missing, stop = tmp_path / "target", [], threading.Event()
     fill(target, OLD)
@@ -163,11 +165,11 @@ def test_leftovers_of_the_living_stay(tmp_path):
         os._exit(0)
     os.waitpid(gone, 0)
     names = {
-        f"{start}{files._host()}-{alive}-00": True,
-        f"{start}{files._host()}-{gone}-00": False,
+        f"{start}{identify_host()}-{alive}-00": True,
+        f"{start}{identify_host()}-{gone}-00": False,
         f"{start}deadbeef-{gone}-00": True,  # another machine: it may be running there
         f"{start}deadbeef-{gone}-01": False,  # and yet not for two days
-        f"{start}{files._host()}-{os.getpid()}-00": False,  # a number that was used again
+        f"{start}{identify_host()}-{os.getpid()}-00": False,  # a number that was used again
         f".other-{gone}": True,
     }
     for name in names:
@@ -206,7 +208,7 @@ def test_of_folders_that_meet_one_wins_unless_told_to_replace(
     tmp_path, monkeypatch, overwrite, exchange
 ):
     if not exchange:
-        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+        monkeypatch.setattr(files, "exchange_folders", lambda *_: False)
     for number in range(20):
         target, said = tmp_path / f"{number}" / "target", []
         # All have filled theirs before the first gives it its name.
@@ -334,7 +336,7 @@ def test_a_folder_that_was_moved_aside_is_put_back_before_it_is_judged(tmp_path)
     if not gone:
         os._exit(0)
     os.waitpid(gone, 0)
-    left = tmp_path / f"{files._name_start(target)}{files._host()}-{gone}-00"
+    left = tmp_path / f"{files._name_start(target)}{identify_host()}-{gone}-00"
     fill(left / "old", OLD)
     about = {"needed": "b.txt", "written": ("*",), "what": "thing"}
     with pytest.raises(StoreError, match="exists already"):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from smidgen.cli.completion.table import offer
 from smidgen.cli.options.lists import read_numbers, require_one_of
 from smidgen.errors import ArgumentError
 from smidgen.posterior.registry import POSTERIORS
@@ -17,6 +18,7 @@ Method = Annotated[
     Option(
         metavar="NAME",
         callback=require_one_of(POSTERIORS),
+        autocompletion=offer(POSTERIORS),
         help=f"How to fit the posterior: {', '.join(POSTERIORS)}.",
     ),
 ]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typer import Option
 
 import smidgen
+from smidgen.cli.completion.table import offer
 from smidgen.cli.options.lists import require_one_of
 from smidgen.curvature.kronecker import Approximation
 from smidgen.curvature.operators import STRUCTURES
@@ -27,6 +28,7 @@ SelectorName = Annotated[
     Option(
         metavar="NAME",
         callback=require_one_of(SELECTORS),
+        autocompletion=offer(SELECTORS),
         help=f"How to choose the weights: {', '.join(SELECTORS)}.",
     ),
 ]
@@ -59,6 +61,7 @@ Structure = Annotated[
     Option(
         metavar="NAME",
         callback=require_one_of(STRUCTURES),
+        autocompletion=offer(STRUCTURES),
         help=f"Laplace: structure of the curvature, one of {', '.join(STRUCTURES)}; by "
         "default kron, or diag for single weights.",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -11,10 +12,16 @@ from pathlib import Path
 
 from smidgen.errors import StoreError, reason
 from smidgen.runtime.memory import format_bytes
+from smidgen.runtime.system.process import on_windows
 
 _LEAST_SPACE = 1 << 20
 """What any output may need: records, pages and folders of their own."""
 _LONGEST_NAME = 255
+# What Windows takes for a device, whatever follows after a dot, and what no name there holds.
+_DEVICES = {"con", "prn", "aux", "nul"} | {
+    f"{n}{i}" for n in ("com", "lpt") for i in range(10)
+}
+_FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]|[. ]$')
 
 
 def require_writable(
@@ -43,6 +50,8 @@ def require_writable(
     try:
         os.fsencode(path)
         absolute = Path(os.path.abspath(path))
+        if on_windows():
+            _require_allowed(path, name)
         ancestor = _find_existing(absolute.parent)
         _require_short(absolute, ancestor, name)
         _require_kind(absolute, name, folder=folder)
@@ -92,6 +101,17 @@ def _require_short(path: Path, ancestor: Path, name: str) -> None:
             raise StoreError(
                 f"{name} must have names of {longest} bytes or fewer, got "
                 f"{len(os.fsencode(part))} in {part[:40] + '…'!r}. Give a shorter name."
+            )
+
+
+def _require_allowed(path: Path, name: str) -> None:
+    """Refuse a name that Windows keeps for a device, or cuts off, or has no use for."""
+    for part in path.parts[bool(path.anchor) :]:
+        device = part.partition(".")[0].rstrip().lower() in _DEVICES
+        if part not in (".", "..") and (device or _FORBIDDEN.search(part)):
+            raise StoreError(
+                f"{name} must have names that Windows allows, got {part!r}. Use letters, "
+                "digits, - and _."
             )
 
 

@@ -23,6 +23,7 @@ from smidgen.errors import ArgumentError
 from smidgen.integrations.devices import find_device
 from smidgen.runtime.memory import available_bytes
 from smidgen.runtime.progress import SWITCH
+from smidgen.runtime.system.process import count_cores
 from smidgen_studies.engine.cell import Cell
 from smidgen_studies.engine.ledger import Ledger
 from smidgen_studies.engine.study import Resources
@@ -134,7 +135,7 @@ def room_for(resources: Resources) -> int:
     # How much of a GPU's memory a cell takes is not known: one worker has it alone.
     if find_device(resources.device).type != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    cores = count_cores()
     free = available_bytes()
     by_memory = cores if free is None else int(free // resources.memory)
     return max(1, min(cores // resources.threads, by_memory))

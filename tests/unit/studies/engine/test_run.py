@@ -382,7 +382,13 @@ def started(path, folder):
 def alive(pid):
     try:
         # A zombie that its new parent has not read yet is dead.
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8")
+            .rsplit(")", 1)[1]
+            .split()[0]
+            != "Z"
+        )
     except FileNotFoundError:
         return False
 

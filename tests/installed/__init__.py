@@ -1,0 +1,1 @@
+"""What is built from this repository works where the repository is not."""

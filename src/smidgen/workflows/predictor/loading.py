@@ -28,6 +28,7 @@ def load(
     *,
     revision: str | None = None,
     device: str | None = None,
+    base: str | Path | None = None,
 ) -> Any: ...
 
 
@@ -37,6 +38,7 @@ def load(
     *,
     revision: str | None = None,
     device: str | None = None,
+    base: str | Path | None = None,
 ) -> Any:
     """Load what was saved or shared: a predictor, or a posterior beside its model.
 
@@ -48,6 +50,8 @@ def load(
             says how to build it.
         revision: Which version of a repository: a commit, a tag or a branch.
         device: Where a predictor computes, such as "cuda"; the CPU by default.
+        base: A folder with the model that a predictor was made of, where it names one; by
+            default that comes from the Hub, or from its cache.
 
     Returns:
         With a model, its posterior. Without one a `Predictor`, if the folder is a ready one;
@@ -68,4 +72,4 @@ def load(
         return load_saved(path, model)
     if model is not None:
         return load_saved(ready.posterior, model)
-    return load_predictor(ready, device=device or "cpu")
+    return load_predictor(ready, device=device or "cpu", base=base)

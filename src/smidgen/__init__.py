@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from smidgen.workflows.predictor.loading import load
     from smidgen.workflows.predictor.making import make_predictor
     from smidgen.workflows.predictor.predictor import Predictor
+    from smidgen.workflows.predictor.pushing import push_to_hub
     from smidgen.workflows.predictor.saving import save_predictor
     from smidgen.workflows.rules import make_rules
     from smidgen.workflows.verify import Verification, verify
@@ -101,6 +102,7 @@ __all__ = [
     "point_outputs",
     "predict",
     "predict_batches",
+    "push_to_hub",
     "save",
     "save_predictor",
     "select",

@@ -8,8 +8,8 @@ and the tokenizer. Another base is refused by its hash, and every file here by i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,50 +22,31 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_tokenizer, load_with_head, silence
 from smidgen.integrations.model_folder import check_model_file, find_model_folder
-from smidgen.integrations.sharing.base_note import BASE_NOTE
+from smidgen.integrations.sharing.base_note import (
+    SAVE_AGAIN,
+    NamedBase,
+    read_base_note,
+    write_base_note,
+)
 from smidgen.runtime.artifact import (
-    read_sealed_json,
     reading,
     require_finite,
     require_like,
-    require_schema,
-    write_sealed_json,
 )
 from smidgen.runtime.files import new_folder
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.reading import (
     hash_file,
-    make_from_json,
     read_safetensors,
     refuse_outside,
 )
 from smidgen.weights.delta import Delta
 
-_SCHEMA = 1
 _ADAPTER, _DELTA, _TENSORS = "adapter", "delta.safetensors", "tensors.safetensors"
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-_ADVICE = "Save the predictor again."
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_WHOLE = 0.25
 """The largest part of a model that may be stored as whole tensors beside a base."""
-
-
-@dataclass(frozen=True)
-class NamedBase:
-    """A model that is elsewhere.
-
-    Args:
-        name: Its name on the Hub, or its folder on this machine.
-        revision: Its commit; None for a folder.
-        fingerprint: A hash of its weights, but for `new`.
-        labels: How many outputs it is opened with.
-        new: The weights that it lacks, as a head.
-    """
-
-    name: str
-    revision: str | None
-    fingerprint: str
-    labels: int
-    new: tuple[str, ...]
 
 
 def save_based_model(
@@ -96,7 +77,7 @@ def save_based_model(
         ArgumentError: If the model has too little in common with the base.
     """
     place = find_model_folder(str(base or name), revision=None if base else revision)
-    commit = revision if base is not None else _find_commit(place)
+    commit = _find_commit(place, revision)
     labels = int(model.config.num_labels)
     fresh = load_with_head(place, labels=labels)
     new = () if fresh.head == "last" else fresh.head
@@ -113,13 +94,7 @@ def save_based_model(
         rest = _find_rest(model, _put_on(fresh.model, work, {}))
         if rest:
             save_file(rest, str(work / _TENSORS), metadata={"format": "smidgen"})
-        files = {
-            path.relative_to(work).as_posix(): hash_file(path)
-            for path in sorted(work.rglob("*"))
-            if path.is_file()
-        }
-        header = {"schema": _SCHEMA, "base": asdict(noted), "files": files}
-        write_sealed_json(work / BASE_NOTE, header)
+        write_base_note(noted, work)
     return noted
 
 
@@ -141,7 +116,7 @@ def load_based_model(
     """
     noted, files = read_base_note(folder)
     for file, digest in files.items():
-        with reading(folder / file, "part of a model", _ADVICE):
+        with reading(folder / file, "part of a model", SAVE_AGAIN):
             refuse_outside(folder / file, folder)
             if hash_file(folder / file) != digest:
                 raise StoreError("it was damaged or edited, its digest is another")
@@ -159,31 +134,9 @@ def load_based_model(
     config = folder / _ADAPTER / _ADAPTER_FILES[0]
     if config.exists():
         check_model_file(config)
-    with reading(folder, "model on a named base", _ADVICE):
+    with reading(folder, "model on a named base", SAVE_AGAIN):
         model = _put_on(fresh.model, folder, files)
     return model.eval(), load_tokenizer(folder, fresh.model)
-
-
-def read_base_note(folder: Path) -> tuple[NamedBase, dict[str, str]]:
-    """Read which base a model is on, and the digests of the files beside it.
-
-    Args:
-        folder: The folder of the model.
-
-    Returns:
-        The base, and the digest of each file by its path.
-
-    Raises:
-        StoreError: If the note is damaged.
-    """
-    path = folder / BASE_NOTE
-    header = read_sealed_json(path, what="note of a base", advice=_ADVICE)
-    require_schema(path, header.get("schema"), _SCHEMA, "base")
-    with reading(path, "note of a base", _ADVICE):
-        files = {str(name): str(digest) for name, digest in header["files"].items()}
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
-            raise StoreError("it names a file outside of its folder")
-        return make_from_json(NamedBase, header["base"]), files
 
 
 def _put_on(model: PreTrainedModel, folder: Path, files: Mapping[str, str]) -> Any:
@@ -259,6 +212,8 @@ def _is_adapted(model: object) -> bool:
     return isinstance(model, PeftModel)
 
 
-def _find_commit(place: Path) -> str | None:
-    """Find the commit that a folder of the Hub's cache holds; None for any other folder."""
-    return place.name if place.parent.name == "snapshots" else None
+def _find_commit(place: Path, revision: str | None) -> str | None:
+    """Find the commit of a folder of the Hub's cache; else the revision, if it is a commit."""
+    if place.parent.name == "snapshots":
+        return place.name
+    return revision if revision is not None and _COMMIT.fullmatch(revision) else None

@@ -5,7 +5,6 @@ A `README.md` for people, with a YAML head that the Hugging Face Hub reads.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 from smidgen import report
 from smidgen.decide import Rules
 from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.integrations.sharing.hub import HUB_NAME
 from smidgen.report.fields import find_primary, list_methods, read_label
 from smidgen.runtime.artifact import dump_json
 from smidgen.runtime.record import Record
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""How a repository on the Hub is named: who owns it, and what it is called."""
 _PIPELINES = {
     ("text", True): "text-classification",
     ("text", False): "text-classification",

@@ -187,6 +187,12 @@ def _read_images(note: TaskNote, rows: Any) -> ImageSet:
             f"rows must be images of numbers, got {pixels.dtype}. Convert them."
         )
     images = ImageSet(as_pixels(pixels))
+    unknown = ~images.inputs.flatten(1).isfinite().all(1)
+    if unknown.any():
+        raise DataError(
+            f"row {int(unknown.nonzero()[0]) + 1} must be an image of finite numbers, got NaN "
+            "or infinity. Leave it out."
+        )
     check_images(images, note.shape, note.span, _WHERE)
     return images
 

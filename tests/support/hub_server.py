@@ -137,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.hub.repositories:
             self._say(address, 409)
             return
-        repository = Repository(private=bool(asked.get("private")))
+        # Later versions of huggingface_hub say so in another word.
+        private = asked.get("visibility") == "private" or bool(asked.get("private"))
+        repository = Repository(private=private)
         repository.commit({".gitattributes": b"*.safetensors filter=lfs\n"})
         self.hub.repositories[name] = repository
         self._say(address)

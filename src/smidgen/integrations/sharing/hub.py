@@ -44,7 +44,7 @@ def fetch_repository(name: str, *, revision: str | None = None) -> Path:
         StoreError: If it holds nothing of smidgen's.
     """
     hub = _import_hub()
-    with _explaining(name, revision, "read"):
+    with _explaining(name, revision, "read", f"there is no folder {name!r} here, and "):
         folder = Path(
             hub.snapshot_download(name, revision=revision, allow_patterns=list(SHARED))
         )
@@ -130,35 +130,37 @@ def _import_hub() -> Any:
 
 
 @contextmanager
-def _explaining(name: str, revision: str | None, act: str) -> Iterator[None]:
+def _explaining(
+    name: str, revision: str | None, act: str, lead: str = ""
+) -> Iterator[None]:
     """Turn the Hub's errors into one sentence with a next step."""
     check_hub_name(name)
     errors = import_module("huggingface_hub.errors")
     at = "" if revision is None else f" at {revision!r}"
     try:
         yield
-    except (errors.HTTPError, OSError, ValueError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        said = _explain(errors, error, status, revision)
-        raise ArgumentError(f"{name}{at} on the Hub cannot be {act}: {said}") from error
+    except (errors.HTTPError, OSError, ValueError, RuntimeError) as error:
+        # An upload in parts says which part failed, and why only in its cause.
+        inner = error.__cause__ if type(error) is RuntimeError else error
+        said = _explain(errors, inner or error, revision)
+        raise ArgumentError(
+            f"{lead}{name}{at} on the Hub cannot be {act}: {said}"
+        ) from error
 
 
-def _explain(
-    errors: Any, error: Exception, status: int | None, revision: str | None
-) -> str:
+def _explain(errors: Any, error: BaseException, revision: str | None) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
     log_in = "Log in with 'hf auth login', or set HF_TOKEN"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"there is no version {revision!r}. Name a commit, a tag or a branch."
     if isinstance(error, errors.GatedRepoError):
         return f"its owner lets in those who ask. Ask on its page. {log_in}."
     if status == 401:
-        return (
-            f"nobody of this name may see it without a token. {log_in}, or check the name."
-        )
+        return f"it takes a token that may do so. {log_in}, or check the name."
     if status == 403:
         return f"this token may not do that. {log_in} with one that may write there."
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no such repository. Check the name; if it is private, {log_in.lower()}."
+        return f"there is no such repository. Check the name; if it is private, log in first."
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
         return (
             "it is not in the cache, and the Hub cannot be reached. Go online, or copy its "

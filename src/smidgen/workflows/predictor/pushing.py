@@ -23,7 +23,7 @@ from smidgen.runtime.artifact import dump_json, find_keys
 from smidgen.workflows.run.ready_folder import CARD, RunParts
 
 _WITH_ROWS = ("record.json", "report.html")
-_LOADED = re.compile(r'smidgen\.load\("[^"]*"\)')
+_LOADED = re.compile(r'smidgen\.load\("[^"]*"')
 _TYPED = re.compile(r"^smidgen (predict|evaluate) .+ (--data|--test) ", re.MULTILINE)
 _FILES = {"smidgen-delta": "delta.safetensors", "smidgen-subset": "subset.safetensors"}
 
@@ -132,20 +132,18 @@ def _settle_ready(stage: Path) -> None:
 def _settle_card(stage: Path, name: str, base: str | None) -> None:
     """Have the card say how the repository is loaded, and name the base."""
     path = stage / CARD
-    text = path.read_text(encoding="utf-8") if path.exists() else f"# {name}\n"
+    called = f"```python\nsmidgen.load({dump_json(name)})\n```\n"
+    text = path.read_text(encoding="utf-8") if path.exists() else f"# {name}\n\n{called}"
     if not text.startswith("---\n"):
-        head = ['library_name: "smidgen"', 'tags: ["smidgen", "uncertainty"]']
-        if base is not None:
-            head.append(f"base_model: {dump_json(base)}")
-        used = f"```python\nsmidgen.load({dump_json(name)}, model)\n```"
-        if not (stage / "posterior.safetensors").exists():
-            used = f"```python\nsmidgen.load({dump_json(name)})\n```"
-        text = "\n".join(["---", *head, "---", "", text.rstrip(), "", used, ""])
-    elif base is not None:
-        raise ArgumentError(
-            f"base must be left out for a ready folder, got {base!r}: it names its own."
-        )
-    text = _LOADED.sub(lambda _: f"smidgen.load({dump_json(name)})", text)
+        text = f'---\nlibrary_name: smidgen\ntags: ["smidgen"]\n---\n\n{text}'
+    if base is not None:
+        if (stage / TASK_NOTE).exists():
+            raise ArgumentError(
+                f"base must be left out for a ready folder, got {base!r}: it names its own. "
+                "Leave it out."
+            )
+        text = text.replace("---\n", f"---\nbase_model: {dump_json(base)}\n", 1)
+    text = _LOADED.sub(lambda _: f"smidgen.load({dump_json(name)}", text)
     text = _TYPED.sub(rf"smidgen \1 {name} \2 ", text)
     path.unlink(missing_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from urllib.parse import unquote, urlsplit
 
+from huggingface_hub import constants
+
 TOKEN = "hf_standin"
 _LARGE = 2000
 
@@ -299,3 +301,18 @@ def run_hub() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def use_hub(monkeypatch, endpoint, cache):
+    """Point huggingface_hub at the stand-in, and at a cache of its own."""
+    # What HF_ENDPOINT and the like set while it is imported.
+    for name, value in {
+        "ENDPOINT": endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint
+        + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(cache),
+        # Large files go by LFS: the stand-in has no Xet.
+        "HF_HUB_DISABLE_XET": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)

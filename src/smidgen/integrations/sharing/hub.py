@@ -160,7 +160,9 @@ def _explain(errors: Any, error: BaseException, revision: str | None) -> str:
     if status == 403:
         return f"this token may not do that. {log_in} with one that may write there."
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no such repository. Check the name; if it is private, log in first."
+        return (
+            "there is no such repository. Check the name; if it is private, log in first."
+        )
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
         return (
             "it is not in the cache, and the Hub cannot be reached. Go online, or copy its "

@@ -98,7 +98,7 @@ class LayerStack:
         return cls(layers)
 
 
-def describe_layers(model: nn.Module) -> LayerStack:
+def describe_stack(model: nn.Module) -> LayerStack:
     """Describe an `nn.Sequential` of torch's own layers, so that it can be built again.
 
     Args:

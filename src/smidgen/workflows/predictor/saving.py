@@ -15,7 +15,7 @@ from smidgen.errors import ArgumentError, StoreError, as_path, require_kind
 from smidgen.integrations.model_folder import CONFIG
 from smidgen.integrations.plain_model import save_plain_model
 from smidgen.integrations.reading.task_note import TaskNote
-from smidgen.integrations.sharing.layer_stack import describe_layers
+from smidgen.integrations.sharing.layer_stack import describe_stack
 from smidgen.outputs.batches import model_outputs
 from smidgen.posterior.store import save
 from smidgen.runtime.files import new_folder
@@ -78,7 +78,7 @@ def save_predictor(
     with new_folder(folder, overwrite=overwrite) as work:
         parts = RunParts(work)
         if note.kind != "text":
-            save_plain_model(network, describe_layers(network), parts.model)
+            save_plain_model(network, describe_stack(network), parts.model)
         elif base is None:
             save_text_model(task.tokenizer)(network, parts.model)
             _name_classes(parts.model / CONFIG, note.classes)

@@ -8,7 +8,7 @@ from torch import nn
 
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.plain_model import load_plain_model, save_plain_model
-from smidgen.integrations.sharing.layer_stack import LayerStack, describe_layers
+from smidgen.integrations.sharing.layer_stack import LayerStack, describe_stack
 from smidgen.runtime.artifact import seal
 
 
@@ -34,7 +34,7 @@ def test_a_stack_is_built_again_bitwise(tmp_path):
     model, inputs = make_model(), torch.randn(5, 1, 7, 6)
     model(inputs)  # statistics of the norm
     model.eval()
-    stack = describe_layers(model)
+    stack = describe_stack(model)
     assert LayerStack.from_json(json.loads(json.dumps(stack.to_json()))) == stack
     save_plain_model(model, stack, tmp_path / "model")
     loaded = load_plain_model(tmp_path / "model")
@@ -72,14 +72,14 @@ def with_forward():
 )
 def test_other_layers_are_refused(layer, named):
     with pytest.raises(ArgumentError, match=f"torch's own layers, got {named}"):
-        describe_layers(nn.Sequential(nn.Linear(2, 2), layer))
+        describe_stack(nn.Sequential(nn.Linear(2, 2), layer))
 
 
 def test_a_model_that_is_no_stack_is_refused():
     with pytest.raises(
         ArgumentError, match="got Linear as model. Build it of these, or sh"
     ):
-        describe_layers(nn.Linear(2, 2))
+        describe_stack(nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_model_that_is_no_stack_is_refused():
 )
 def test_a_file_makes_no_other_layers(change, message, tmp_path):
     model = nn.Sequential(nn.Linear(2, 2))
-    save_plain_model(model, describe_layers(model), tmp_path / "model")
+    save_plain_model(model, describe_stack(model), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
     config["layers"][0] |= change

@@ -17,7 +17,7 @@ import smidgen
 from smidgen.cli.app import main
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.workflows.predictor.loading import find_shared
-from tests.support.hub_server import TOKEN, run_hub
+from tests.support.hub_server import TOKEN, run_hub, use_hub
 from tests.support.predictors import (
     fit_text_predictor,
     load_tiny,
@@ -41,20 +41,6 @@ def hub(tmp_path, monkeypatch):
     with run_hub() as running:
         use_hub(monkeypatch, running.endpoint, tmp_path / "cache")
         yield running
-
-
-def use_hub(monkeypatch, endpoint, cache):
-    # What HF_ENDPOINT and the like set while huggingface_hub is imported.
-    for name, value in {
-        "ENDPOINT": endpoint,
-        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint
-        + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(cache),
-        # Large files go by LFS: the stand-in has no Xet.
-        "HF_HUB_DISABLE_XET": True,
-    }.items():
-        monkeypatch.setattr(constants, name, value)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smidgen.posterior.laplace import LaplacePosterior
     from smidgen.posterior.point import PointPosterior
     from smidgen.posterior.sparse import SparsePosterior
-    from smidgen.posterior.store import load, save
+    from smidgen.posterior.store import save
     from smidgen.posterior.swag import SwagPosterior
     from smidgen.prediction import point_outputs, predict, predict_batches
     from smidgen.runtime.record import Record
@@ -38,6 +38,17 @@ if TYPE_CHECKING:
     from smidgen.workflows.bayesify.settings import BayesifySettings
     from smidgen.workflows.compare import Comparison, compare
     from smidgen.workflows.decisions.settings import CompareSettings
+    from smidgen.workflows.predictor.answers import Answer, Answers
+    from smidgen.workflows.predictor.describing import (
+        describe_images,
+        describe_table,
+        describe_texts,
+    )
+    from smidgen.workflows.predictor.loading import load
+    from smidgen.workflows.predictor.making import make_predictor
+    from smidgen.workflows.predictor.predictor import Predictor
+    from smidgen.workflows.predictor.pushing import push_to_hub
+    from smidgen.workflows.predictor.saving import save_predictor
     from smidgen.workflows.rules import make_rules
     from smidgen.workflows.verify import Verification, verify
 else:
@@ -46,6 +57,8 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Answers",
     "BayesifySettings",
     "Bernoulli",
     "Categorical",
@@ -60,6 +73,7 @@ __all__ = [
     "PointPosterior",
     "Posterior",
     "Predictive",
+    "Predictor",
     "Problem",
     "Record",
     "SmidgenError",
@@ -73,10 +87,14 @@ __all__ = [
     "compare",
     "coverage",
     "decide",
+    "describe_images",
+    "describe_table",
+    "describe_texts",
     "evaluate",
     "fit",
     "load",
     "make_delta",
+    "make_predictor",
     "make_rules",
     "make_sparse",
     "merge_deltas",
@@ -84,7 +102,9 @@ __all__ = [
     "point_outputs",
     "predict",
     "predict_batches",
+    "push_to_hub",
     "save",
+    "save_predictor",
     "select",
     "verify",
 ]

@@ -36,7 +36,7 @@ _COVERING = {
     "integration/test_noted.py": "cli/options/noted",
     "integration/test_processes.py": "runtime/processes/whole_weights",
     "integration/test_run.py": """
-        cli/run/command cli/run/ready workflows/run/answers workflows/run/pipeline
+        cli/run/command cli/run/ready workflows/run/pipeline
         workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
         workflows/run/training
     """,
@@ -121,6 +121,15 @@ _COVERING = {
     """,
     "unit/workflows/ramp/test_laplace.py": """
         workflows/ramp/levels workflows/ramp/points workflows/ramp/schemes workflows/ramp/scorer
+    """,
+    "unit/workflows/predictor/test_making.py": "workflows/predictor/describing",
+    "unit/workflows/predictor/test_packing.py": "cli/pack/command",
+    "unit/workflows/predictor/test_pushing.py": """
+        cli/push/command integrations/sharing/hub workflows/predictor/loading
+    """,
+    "unit/workflows/predictor/test_saving.py": """
+        integrations/sharing/base_note integrations/sharing/based_model
+        workflows/predictor/card
     """,
     "unit/workflows/test_verify.py": """
         runtime/text_table workflows/exact_factors workflows/exact_jacobian

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smidgen.posterior.laplace import LaplacePosterior
     from smidgen.posterior.point import PointPosterior
     from smidgen.posterior.sparse import SparsePosterior
-    from smidgen.posterior.store import load, save
+    from smidgen.posterior.store import save
     from smidgen.posterior.swag import SwagPosterior
     from smidgen.prediction import point_outputs, predict, predict_batches
     from smidgen.runtime.record import Record
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from smidgen.workflows.bayesify.settings import BayesifySettings
     from smidgen.workflows.compare import Comparison, compare
     from smidgen.workflows.decisions.settings import CompareSettings
+    from smidgen.workflows.predictor.answers import Answer, Answers
+    from smidgen.workflows.predictor.loading import load
+    from smidgen.workflows.predictor.predictor import Predictor
     from smidgen.workflows.rules import make_rules
     from smidgen.workflows.verify import Verification, verify
 else:
@@ -46,6 +49,8 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Answers",
     "BayesifySettings",
     "Bernoulli",
     "Categorical",
@@ -60,6 +65,7 @@ __all__ = [
     "PointPosterior",
     "Posterior",
     "Predictive",
+    "Predictor",
     "Problem",
     "Record",
     "SmidgenError",

@@ -36,7 +36,7 @@ _COVERING = {
     "integration/test_noted.py": "cli/options/noted",
     "integration/test_processes.py": "runtime/processes/whole_weights",
     "integration/test_run.py": """
-        cli/run/command cli/run/ready workflows/run/answers workflows/run/pipeline
+        cli/run/command cli/run/ready workflows/run/pipeline
         workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
         workflows/run/training
     """,

@@ -11,7 +11,7 @@ from transformers import BertForSequenceClassification
 
 import smidgen
 from smidgen.cli import main
-from smidgen.integrations.answers import Answers, make_answer_loader, read_prompts
+from smidgen.integrations.answers import Question, make_answer_loader, read_prompts
 from smidgen.integrations.answers.folder import load_language_model
 from smidgen.integrations.reading.task_note import TaskNote
 from tests.support.tiny import bert_config, byte_tokenizer, saved, tiny_llama
@@ -188,7 +188,7 @@ def test_an_adapter_of_a_gguf_file_is_tuned_and_tuned_further(world, tmp_path, c
     note = json.loads((tmp_path / "further" / "answers.json").read_text())
     assert (note["base"], note["gguf"]) == (str(tmp_path / "packed"), "tiny.gguf")
     found = load_language_model(tmp_path / "further")
-    assert found.answers == Answers("Review: {sentence}\nSentiment:", ONE)
+    assert found.answers == Question("Review: {sentence}\nSentiment:", ONE)
     base = found.model.get_base_model()
     embedding = base.get_input_embeddings().weight
     assert torch.equal(embedding, model.get_input_embeddings().weight)

@@ -13,7 +13,8 @@ from smidgen.cli.run import command
 from smidgen.decide import Rules
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.runtime.record import Record
-from smidgen.workflows.run import answers, pipeline
+from smidgen.workflows.predictor.answers import Answers
+from smidgen.workflows.run import pipeline
 from tests.support.tiny import saved_encoder
 
 WORDS = "abcd"
@@ -331,10 +332,8 @@ def test_probabilities_are_listed_only_if_they_are_asked_for(table, tmp_path, mo
     words = ("run", table, "--label", "buys", *RUN, "--leave-out", "score", "--out", out)
     assert smidgen(*words, "--epochs", 2) == 0
     listed = []
-    list_all = answers.list_probabilities
-    monkeypatch.setattr(
-        answers, "list_probabilities", lambda *a: listed.append(1) or list_all(*a)
-    )
+    list_all = Answers.to_dicts
+    monkeypatch.setattr(Answers, "to_dicts", lambda a: listed.append(1) or list_all(a))
     assert smidgen("predict", out, "--data", table, "--out", tmp_path / "a.csv") == 0
     assert not listed
     assert smidgen("predict", out, "--data", table, "--json", tmp_path / "a.json") == 0

@@ -157,7 +157,10 @@ def read_text(
 
 
 def join_texts(
-    columns: FileColumns, names: str | int | Sequence[str | int], argument: str, path: Path
+    columns: FileColumns,
+    names: str | int | Sequence[str | int],
+    argument: str,
+    path: Path | str,
 ) -> tuple[str, ...]:
     """Take the texts of a column, or of several: joined, and without those that are empty."""
     if isinstance(names, str | int) or len(names) == 1:
@@ -171,7 +174,7 @@ def join_texts(
     return _check_texts(joined, argument, path)
 
 
-def _check_texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:
+def _check_texts(values: Sequence[Any], argument: str, path: Path | str) -> tuple[str, ...]:
     texts = tuple(values)
     for row, value in enumerate(texts, 1):
         if not isinstance(value, str) or not value.strip():

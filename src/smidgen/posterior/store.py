@@ -1,4 +1,4 @@
-"""`save` and `load`: posteriors in folders, subsets and deltas in single files.
+"""`save` and `load_saved`: posteriors in folders, subsets and deltas in single files.
 
 The folder of a posterior holds `config.json`, `posterior.safetensors` and a `README.md`
 card, and no pickle. A save is whole or not at all. A load checks the digest over all that
@@ -107,14 +107,14 @@ def save(
 
 
 @overload
-def load(path: str | Path, model: nn.Module | Problem) -> Posterior: ...
+def load_saved(path: str | Path, model: nn.Module | Problem) -> Posterior: ...
 
 
 @overload
-def load(path: str | Path, model: None = None) -> Any: ...
+def load_saved(path: str | Path, model: None = None) -> Any: ...
 
 
-def load(path: str | Path, model: nn.Module | Problem | None = None) -> Any:
+def load_saved(path: str | Path, model: nn.Module | Problem | None = None) -> Any:
     """Read what `save` wrote.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError
-from smidgen.integrations.answers import Answers, make_answer_loader
+from smidgen.integrations.answers import Question, make_answer_loader
 from smidgen.integrations.text import TextTable
 from smidgen_studies.data.text import SplitLoader, TextData, TextSplit, draw
 from smidgen_studies.engine.cell import Job
@@ -38,9 +38,9 @@ class AnswerData(TextData):
             )
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> Question:
         """The question and its answers."""
-        return Answers(self.prompt, self.choices)
+        return Question(self.prompt, self.choices)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from transformers import (
 import smidgen
 from smidgen.errors import ArgumentError, DataError, SmidgenWarning, StructureError
 from smidgen.integrations.answers import (
-    Answers,
+    Question,
     make_answer_loader,
     make_answer_problem,
     read_prompts,
@@ -61,7 +61,7 @@ PRECISION = 0.7
 def asked(model, choices=ONE, *, side="right", chat=False):
     """A problem and one batch of padded prompts."""
     tokenizer = byte_tokenizer(padding_side=side)
-    answers = Answers(TEMPLATE, choices, chat=chat)
+    answers = Question(TEMPLATE, choices, chat=chat)
     table = answers.fill({"text": TEXTS}, labels=[0, 1, 1, 0])
     problem = make_answer_problem(model, tokenizer, answers)
     loader = make_answer_loader(table, tokenizer, answers, batch_size=4, max_length=60)
@@ -327,7 +327,7 @@ def test_an_offloaded_model_is_refused():
 
 def test_a_chat_is_asked_as_its_template_says():
     tokenizer = byte_tokenizer()
-    answers = Answers("Is {text} good?", (" positive", " negative"), chat=True)
+    answers = Question("Is {text} good?", (" positive", " negative"), chat=True)
     table = answers.fill({"text": ["a film"]})
     (batch,) = make_answer_loader(table, tokenizer, answers, batch_size=1, max_length=60)
     written = "<s>user: Is a film good?</s><s>assistant:"
@@ -339,7 +339,7 @@ def test_a_chat_is_asked_as_its_template_says():
 
 def test_long_prompts_lose_their_beginning():
     tokenizer = byte_tokenizer()
-    answers = Answers("<s>Review: {text}\nSentiment:", SEVERAL)
+    answers = Question("<s>Review: {text}\nSentiment:", SEVERAL)
     table = answers.fill({"text": ["a plot " * 9, "a film"]}, labels=[0, 2])
     with pytest.warns(SmidgenWarning, match=r"^1 of 2 prompts lost their beginning: they "):
         loader = make_answer_loader(table, tokenizer, answers, batch_size=2, max_length=12)
@@ -355,7 +355,7 @@ def test_long_prompts_lose_their_beginning():
 
 
 def test_a_shuffled_loader_is_drawn_from_its_seed():
-    tokenizer, answers = byte_tokenizer(), Answers(TEMPLATE, ONE)
+    tokenizer, answers = byte_tokenizer(), Question(TEMPLATE, ONE)
     table = answers.fill({"text": [f"film {n}" for n in range(20)]})
 
     def drawn(seed):
@@ -375,7 +375,7 @@ def test_choices_that_cannot_be_told_apart_are_refused():
 
     def refuse(words, *choices, template=TEMPLATE):
         with pytest.raises(ArgumentError, match=words):
-            find_choice_tokens(tokenizer, Answers(template, choices))
+            find_choice_tokens(tokenizer, Question(template, choices))
 
     refuse(r"'ive', which merges with the end of .*begin the choice with one", "ive", " a",
            template="Review: {text} posit")  # fmt: skip
@@ -384,7 +384,7 @@ def test_choices_that_cannot_be_told_apart_are_refused():
     refuse(r"choices must be two answers or more, all different", "a", " a")
     refuse(r"choices must be words, got ' '", " ", "a")
     with pytest.raises(ArgumentError, match=r"must be a list of answers, got 'ab'"):
-        Answers(TEMPLATE, "ab")
+        Question(TEMPLATE, "ab")
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     refuse(r"got ' Plot' and ' plot' with the same", " Plot", " plot")
     tokenizer = word_tokenizer(bert=False)
@@ -396,7 +396,7 @@ def test_choices_that_cannot_be_told_apart_are_refused():
 
 def test_a_prompt_that_merges_with_a_choice_is_refused():
     tokenizer = byte_tokenizer()
-    answers = Answers("{text}", ("positive", " negative"))
+    answers = Question("{text}", ("positive", " negative"))
     table = answers.fill({"text": ["a film", "a film "]})
     with pytest.raises(DataError, match=r"others after 'a film ' in row 2\. End the templ"):
         make_answer_loader(table, tokenizer, answers, batch_size=2, max_length=60)
@@ -405,8 +405,8 @@ def test_a_prompt_that_merges_with_a_choice_is_refused():
 def test_templates_name_columns():
     for template in ("no column", "{text", "{}", "{text:3}", "{text!r}"):
         with pytest.raises(ArgumentError, match=r"^template must "):
-            Answers(template, ONE)
-    answers = Answers("{{{a}}} {b} {a}", ONE)
+            Question(template, ONE)
+    answers = Question("{{{a}}} {b} {a}", ONE)
     assert answers.columns == ("a", "b")
     assert answers.fill({"a": ["x"], "b": [3]}).texts == ("{x} 3 x",)
     with pytest.raises(ArgumentError, match=r"that are there \(a, c\), got \{b\}"):
@@ -420,7 +420,7 @@ def test_templates_name_columns():
 
 
 def test_prompts_are_read_from_files(tmp_path):
-    answers = Answers("{sentence} Sentiment:", ONE)
+    answers = Question("{sentence} Sentiment:", ONE)
     path = tmp_path / "data.tsv"
     path.write_text("sentence\tlabel\ngood\tpositive\nbad\t1\n", encoding="utf-8")
     table = read_prompts(path, answers)
@@ -430,7 +430,7 @@ def test_prompts_are_read_from_files(tmp_path):
     assert read_prompts(path, answers, label=None).labels is None
     with pytest.raises(ArgumentError, match=r"\{text\} in the template must be one of the "
                        r"columns of data.tsv \(sentence, label\)"):  # fmt: skip
-        read_prompts(path, Answers("{text}", ONE))
+        read_prompts(path, Question("{text}", ONE))
     lines = [{"sentence": "good", "label": "yes"}, {"sentence": "bad", "label": "no"}]
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
@@ -441,7 +441,7 @@ def test_prompts_are_read_from_files(tmp_path):
         read_prompts(path, answers, label_names=("yes",))
     path = tmp_path / "bare.csv"
     path.write_text("good,0\n", encoding="utf-8")
-    assert read_prompts(path, Answers("{0}", ONE), label=1).texts == ("good",)
+    assert read_prompts(path, Question("{0}", ONE), label=1).texts == ("good",)
 
 
 def test_stored_class_names_are_matched_with_the_choices(tmp_path):
@@ -451,11 +451,11 @@ def test_stored_class_names_are_matched_with_the_choices(tmp_path):
     datasets.disable_progress_bars()
     rows.to_parquet(tmp_path / "data.parquet")
     datasets.enable_progress_bars()
-    assert read_prompts(tmp_path / "data.parquet", Answers("{text}", ONE)).labels == (1, 0)
+    assert read_prompts(tmp_path / "data.parquet", Question("{text}", ONE)).labels == (1, 0)
 
 
 def test_labels_are_numbers_of_choices():
-    answers = Answers(TEMPLATE, ONE)
+    answers = Question(TEMPLATE, ONE)
     table = answers.fill({"text": ["a film", "a plot"]}, labels=[0, 2])
     with pytest.raises(DataError, match=r"from 0 to 1, got 2 in row 2"):
         make_answer_loader(table, byte_tokenizer(), answers, batch_size=2, max_length=60)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from smidgen.integrations.answers.folder import LanguageModel
-    from smidgen.integrations.answers.template import Answers
+    from smidgen.integrations.answers.template import Question
     from smidgen.integrations.reading.columns import FileColumns
     from smidgen.integrations.text import TextTable
     from smidgen.outputs.problem import Problem
@@ -106,16 +106,16 @@ class Source:
         """Whether it is a language model that chooses among answers."""
         return self.prompt is not None or find_answers_folder(self.model) is not None
 
-    def read_answers(self) -> Answers | None:
+    def read_answers(self) -> Question | None:
         """Read the prompt and its choices, if they were typed."""
-        from smidgen.integrations.answers.template import Answers
+        from smidgen.integrations.answers.template import Question
 
         if self.prompt is None:
             return None
         template = self.prompt.replace("\\n", "\n").replace("\\t", "\t")
         space = "" if self.chat or template[-1:].isspace() else " "
         words = tuple(space + word for word in split_words([self.choices or ""]))
-        return Answers(template, tuple(self.choice or words), self.chat)
+        return Question(template, tuple(self.choice or words), self.chat)
 
     def load(self) -> TextModel:
         """Load the model and its tokenizer."""
@@ -143,7 +143,7 @@ class TextModel:
     names: (
         tuple[str, ...] | None
     )  # those that files may have; None if they are placeholders
-    answers: Answers | None = None
+    answers: Question | None = None
 
     @classmethod
     def of_classifier(cls, network: Any, tokenizer: PreTrainedTokenizerBase) -> TextModel:

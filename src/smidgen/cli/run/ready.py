@@ -18,8 +18,9 @@ from smidgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from smidgen.integrations.reading.task_note import TaskNote
+    from smidgen.workflows.predictor.predictor import Predictor
     from smidgen.workflows.run.dividing import TaskRows
-    from smidgen.workflows.run.ready_folder import Predictor, RunParts
+    from smidgen.workflows.run.ready_folder import RunParts
 
 _SHOWN, _WIDTH = 10, 28
 
@@ -77,14 +78,13 @@ def predict_ready(
 ) -> None:
     """Predict new rows by a ready folder, and write its answers beside their columns."""
     from smidgen.integrations.reading.answers_file import add_columns, write_answers
-    from smidgen.workflows.run.answers import list_answers, list_probabilities
     from smidgen.workflows.run.rows import read_noted_rows
 
     predictor, note = load_ready(context, parts, device)
     rows, columns = read_noted_rows(note, data, labelled=False)
     size = context.params["batch_size"] if _is_typed(context, "batch_size") else None
-    predictive = predictor.task.predict(predictor.posterior, rows, size=size)
-    added = list_answers(predictor, predictive)
+    found = predictor.answer(rows, batch_size=size, progress=True)
+    added = found.to_columns()
     kept = {name: list(column) for name, column in columns.items()}
     _show_answers(kept, added)
     if not predictor.is_regression and predictor.rules.abstain is None:
@@ -93,17 +93,8 @@ def predict_ready(
         write_answers(answers, add_columns(kept, added))
         out.print(f"wrote {answers}")
     json_file = context.params["json_file"]
-    if json_file is None:
-        return  # Every class of every row may be a lot.
-    entries: list[dict[str, Any]] = [
-        {name: column[row] for name, column in added.items()} for row in range(len(rows))
-    ]
-    if not predictor.is_regression:
-        for entry, probabilities in zip(
-            entries, list_probabilities(predictor, predictive), strict=True
-        ):
-            entry["probabilities"] = probabilities
-    write_json(json_file, {"predictions": entries})
+    if json_file is not None:  # Every class of every row may be a lot.
+        write_json(json_file, {"predictions": found.to_dicts()})
 
 
 def evaluate_ready(

@@ -3,11 +3,11 @@
 from smidgen.integrations.answers.answer_model import AnswerModel
 from smidgen.integrations.answers.asking import make_answer_problem
 from smidgen.integrations.answers.loader import make_answer_loader
-from smidgen.integrations.answers.template import Answers, read_prompts
+from smidgen.integrations.answers.template import Question, read_prompts
 
 __all__ = [
     "AnswerModel",
-    "Answers",
+    "Question",
     "make_answer_loader",
     "make_answer_problem",
     "read_prompts",

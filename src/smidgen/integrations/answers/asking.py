@@ -12,7 +12,7 @@ from smidgen.errors import StructureError
 from smidgen.integrations.answers.answer_model import AnswerModel
 from smidgen.integrations.answers.causal_parts import split_causal, takes_positions
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
-from smidgen.integrations.answers.template import Answers
+from smidgen.integrations.answers.template import Question
 from smidgen.outputs.batches import batch_mask
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem
@@ -27,7 +27,7 @@ _COARSE = 5e-2
 
 
 def make_answer_problem(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, answers: Answers
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, answers: Question
 ) -> Problem:
     """Pose the choice among answers: one output for each, after the prompt.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.integrations.answers.template import Answers
+from smidgen.integrations.answers.template import Question
 from smidgen.integrations.labels import format_label
 
 ChoiceTokens = tuple[tuple[int, ...], ...]
@@ -20,7 +20,7 @@ ChoiceTokens = tuple[tuple[int, ...], ...]
 
 
 def find_choice_tokens(
-    tokenizer: PreTrainedTokenizerBase, answers: Answers
+    tokenizer: PreTrainedTokenizerBase, answers: Question
 ) -> ChoiceTokens:
     """Find the tokens that every choice adds to the prompt; refuse what cannot be told apart."""
     (prompt,) = answers.fill({name: ["a"] for name in answers.columns}).texts
@@ -53,7 +53,7 @@ def find_choice_tokens(
 
 
 def encode_prompts(
-    tokenizer: PreTrainedTokenizerBase, answers: Answers, prompts: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase, answers: Question, prompts: Sequence[str]
 ) -> list[list[int]]:
     """Tokenise prompts, and refuse one to which a choice does not add its own tokens."""
     tokens = find_choice_tokens(tokenizer, answers)
@@ -72,7 +72,7 @@ def encode_prompts(
 
 
 def _write(
-    tokenizer: PreTrainedTokenizerBase, answers: Answers, prompts: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase, answers: Question, prompts: Sequence[str]
 ) -> list[str]:
     """Write prompts as the model reads them: as they are, or as messages of a chat."""
     if not answers.chat:
@@ -90,7 +90,7 @@ def _write(
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase, answers: Answers, texts: list[str]
+    tokenizer: PreTrainedTokenizerBase, answers: Question, texts: list[str]
 ) -> list[list[int]]:
     # A chat template writes the special tokens itself.
     encoded = tokenizer(texts, add_special_tokens=not answers.chat, verbose=False)

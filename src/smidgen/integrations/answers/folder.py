@@ -24,7 +24,7 @@ from transformers import (
 from smidgen.errors import ArgumentError, reason
 from smidgen.integrations.answers.answer_model import AnswerModel
 from smidgen.integrations.answers.asking import make_answer_problem
-from smidgen.integrations.answers.template import Answers
+from smidgen.integrations.answers.template import Question
 from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import silence
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
@@ -55,7 +55,7 @@ class LanguageModel:
 
     model: Any  # of transformers, or of peft
     tokenizer: PreTrainedTokenizerBase
-    answers: Answers
+    answers: Question
     base: str
     gguf: str | None = None
 
@@ -115,7 +115,7 @@ class LanguageModel:
 
 def load_language_model(
     name_or_folder: str | Path,
-    answers: Answers | None = None,
+    answers: Question | None = None,
     *,
     gguf: str | None = None,
     device: str | torch.device | None = None,
@@ -173,7 +173,7 @@ def _read_note(folder: Path) -> LanguageModel:
     try:
         refuse_outside(path, folder)
         note = parse_object(read_whole(path))
-        answers = Answers(
+        answers = Question(
             convert_json(note["template"], str, "template"),
             convert_json(note["choices"], tuple[str, ...], "choices"),
             convert_json(note["chat"], bool, "chat"),

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, DataError, warn
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
-from smidgen.integrations.answers.template import Answers
+from smidgen.integrations.answers.template import Question
 from smidgen.integrations.huggingface import batch_rows
 from smidgen.integrations.text import TextTable
 
@@ -20,7 +20,7 @@ from smidgen.integrations.text import TextTable
 def make_answer_loader(
     table: TextTable,
     tokenizer: PreTrainedTokenizerBase,
-    answers: Answers,
+    answers: Question,
     *,
     batch_size: int,
     max_length: int,
@@ -30,7 +30,7 @@ def make_answer_loader(
     """Tokenise prompts once and yield batches, padded on the tokenizer's side.
 
     Args:
-        table: Filled prompts, from `read_prompts` or `Answers.fill`.
+        table: Filled prompts, from `read_prompts` or `Question.fill`.
         tokenizer: The model's.
         answers: The choices that follow every prompt.
         batch_size: How many prompts a batch has.

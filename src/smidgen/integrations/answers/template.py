@@ -1,4 +1,4 @@
-"""`Answers`: a prompt with places for columns of a table, and the answers to choose among."""
+"""`Question`: a prompt with places for columns of a table, and the answers to choose among."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smidgen.integrations.text import TextTable
 
 
 @dataclass(frozen=True)
-class Answers:
+class Question:
     """What a language model is asked, and what it may answer.
 
     Args:
@@ -124,7 +124,7 @@ class Answers:
 
 def read_prompts(
     path: str | Path,
-    answers: Answers,
+    answers: Question,
     *,
     label: str | int | None = "label",
     label_names: Sequence[str] | None = None,

@@ -101,12 +101,32 @@ def read_image_set(path: Path, *, shape: Shape | None = None) -> tuple[ImageSet,
             f"{path} must hold images (number, height, width), got shape "
             f"{tuple(images.inputs.shape)}. Pass --table if it is a table."
         )
-    if shape is not None and images.shape != tuple(shape):
+    if shape is not None:
+        check_images(images, shape, None, path)
+    return images, labels
+
+
+def check_images(
+    images: ImageSet, shape: Shape, span: tuple[float, float] | None, where: Path | str
+) -> None:
+    """Refuse images of another shape, or on another scale, than those of training.
+
+    Args:
+        images: New images.
+        shape: The shape in training.
+        span: The smallest and the largest value in training; None checks the shape alone.
+        where: Where the images came from.
+
+    Raises:
+        DataError: If they differ.
+    """
+    if images.shape != tuple(shape):
         raise DataError(
-            f"{path} must hold images of shape {tuple(shape)}, as in training, got "
+            f"{where} must hold images of shape {tuple(shape)}, as in training, got "
             f"{images.shape}. Scale them first."
         )
-    return images, labels
+    if span is not None:
+        refuse_other_scale(images, span, where)
 
 
 def decode_picture(data: bytes, shape: Shape, name: str) -> Tensor:
@@ -130,7 +150,7 @@ def decode_picture(data: bytes, shape: Shape, name: str) -> Tensor:
                 f"{name} must be a picture of at most {_MOST_PIXELS // 10**6} million pixels, "
                 f"got {picture.width} × {picture.height}. Make it smaller."
             )
-        return as_pixels(_scale_picture(picture, shape)[None])[0]
+        return as_pixels(as_picture_bytes(picture, shape)[None])[0]
 
 
 def join_images(parts: Sequence[ImageSet]) -> ImageSet:
@@ -148,7 +168,9 @@ def find_span(images: ImageSet) -> tuple[float, float]:
     return float(images.inputs.min()), float(images.inputs.max())
 
 
-def refuse_other_scale(images: ImageSet, span: tuple[float, float], path: Path) -> None:
+def refuse_other_scale(
+    images: ImageSet, span: tuple[float, float], path: Path | str
+) -> None:
     """Refuse images whose values are on another scale than those of training.
 
     Args:
@@ -203,15 +225,34 @@ def _read_folder(folder: Path, shape: Shape | None) -> tuple[ImageSet, list[Any]
 
 
 def _read_pictures(paths: Sequence[Path], folder: Path, shape: Shape | None) -> ImageSet:
+    names = tuple(path.relative_to(folder).as_posix() for path in paths)
+    return read_pictures(paths, shape, names)
+
+
+def read_pictures(
+    paths: Sequence[Path], shape: Shape | None, names: tuple[str, ...]
+) -> ImageSet:
+    """Read the files of pictures, scaled to one shape.
+
+    Args:
+        paths: The files.
+        shape: The shape to scale them to; None for theirs if it is one and small.
+        names: What each is called.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: If one cannot be read, or Pillow is not installed.
+    """
     if find_spec("PIL") is None:
         raise DataError(
-            f"{folder} holds pictures, which need the package Pillow, and it is not "
+            f"{paths[0]} is a picture, which needs the package Pillow, and it is not "
             "installed. Install pillow, or write the images into an .npz (images, labels)."
         )
     if shape is None:
         shape = _find_shape(paths)
     arrays = [_read_picture(path, shape) for path in paths]
-    names = tuple(path.relative_to(folder).as_posix() for path in paths)
     return ImageSet(as_pixels(np.stack(arrays)), files=names)
 
 
@@ -251,12 +292,12 @@ def _open_picture(
 
 
 def _read_picture(path: Path, shape: Shape) -> np.ndarray:
-    """Read one picture as bytes, (height, width) or (height, width, 3), scaled to a shape."""
     with _open_picture(path) as picture:
-        return _scale_picture(picture, shape)
+        return as_picture_bytes(picture, shape)
 
 
-def _scale_picture(picture: Any, shape: Shape) -> np.ndarray:
+def as_picture_bytes(picture: Any, shape: Shape) -> np.ndarray:
+    """Turn a picture of Pillow into bytes, (height, width) or (height, width, 3), scaled."""
     channels, height, width = shape
     plain = picture.convert("L" if channels == 1 else "RGB")
     if plain.size != (width, height):

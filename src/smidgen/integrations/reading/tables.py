@@ -100,7 +100,7 @@ def read_table_columns(path: Path, chosen: Chosen) -> FileColumns:
 def make_feature_table(
     columns: FileColumns,
     names: Sequence[str],
-    path: Path,
+    path: Path | str,
     *,
     labels: Labels | None = None,
     label_names: tuple[str, ...] | None = None,
@@ -110,7 +110,7 @@ def make_feature_table(
     Args:
         columns: The columns of the file.
         names: Which of them to use; all must be there.
-        path: The file, for errors.
+        path: The file, or what else holds the rows, for errors.
         labels: The labels of the rows, where they are known.
         label_names: The names of the classes.
 
@@ -187,7 +187,7 @@ def _has_no_gap(column: Sequence[Any]) -> bool:
     return bool(max(column) - min(column) == len(column) - 1)
 
 
-def _parse_cell(value: Any, name: str, row: int, path: Path) -> FeatureCell:
+def _parse_cell(value: Any, name: str, row: int, path: Path | str) -> FeatureCell:
     try:
         return read_cell(value)
     except ValueError as error:

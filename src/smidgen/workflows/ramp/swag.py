@@ -288,7 +288,7 @@ class _StoredPoints:
         write_sealed_json(self.folder / _POINTS, about)
 
     def load(self, point: SwagPoint, problem: Problem) -> Posterior:
-        return store.load(self._path(point), problem)
+        return store.load_saved(self._path(point), problem)
 
     def _path(self, point: SwagPoint) -> Path:
         return self.folder / f"{point.scheme}-{point.level:g}"

@@ -17,14 +17,15 @@ from smidgen.decide import Rules
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.store import load, save
+from smidgen.posterior.store import load_saved, save
 from smidgen.runtime.record import Record
 from smidgen.workflows.bayesify import bayesify
 from smidgen.workflows.compare import compare
 from smidgen.workflows.decisions.settings import CompareSettings
+from smidgen.workflows.predictor.predictor import Predictor
 from smidgen.workflows.rules import make_rules
 from smidgen.workflows.run.dividing import TaskRows
-from smidgen.workflows.run.ready_folder import Predictor, RunParts
+from smidgen.workflows.run.ready_folder import RunParts
 from smidgen.workflows.run.rows import RunRows, read_run_rows
 from smidgen.workflows.run.settings import RunSettings, RunSource
 from smidgen.workflows.run.task_model import TaskModel, load_task_model, name_rows
@@ -236,7 +237,7 @@ def _make_posterior(
             progress=progress,
         )
         save(posterior, parts.posterior)
-    loaded = load(parts.posterior, task.problem)
+    loaded = load_saved(parts.posterior, task.problem)
     if loaded.choice is not None:
         say(f"  {loaded.choice.verdict()}")
     return loaded

@@ -11,14 +11,13 @@ from smidgen import report
 from smidgen.decide import Rules
 from smidgen.errors import StoreError
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
-from smidgen.outputs.likelihood import Gaussian
-from smidgen.posterior.base import Posterior
-from smidgen.posterior.store import load
+from smidgen.posterior.store import load_saved
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.record import Record
 from smidgen.runtime.writing.claim import RUN_NOTE
 from smidgen.runtime.writing.rules_note import RULES_NOTE
-from smidgen.workflows.run.task_model import TaskModel, load_task_model
+from smidgen.workflows.predictor.predictor import Predictor
+from smidgen.workflows.run.task_model import load_task_model
 
 _MODEL, _POSTERIOR, _RECORD = "model", "posterior", "record.json"
 _PAGE, _CARD = "report.html", "README.md"
@@ -56,20 +55,6 @@ class RunParts:
         return self.folder / _PAGE
 
 
-@dataclass(frozen=True, eq=False)
-class Predictor:
-    """A ready folder in memory: the model, its posterior, and its rules."""
-
-    task: TaskModel
-    posterior: Posterior
-    rules: Rules
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether it predicts a number."""
-        return isinstance(self.posterior.likelihood, Gaussian)
-
-
 def find_ready_folder(name: str | Path) -> RunParts | None:
     """Find a folder that `smidgen run` made, or return None."""
     parts = RunParts(Path(name).expanduser())
@@ -89,7 +74,7 @@ def load_predictor(parts: RunParts, *, device: str = "cpu") -> Predictor:
     """
     note = TaskNote.load(parts.folder)
     task = load_task_model(parts.model, note, device=device)
-    posterior = load(parts.posterior, task.problem)
+    posterior = load_saved(parts.posterior, task.problem)
     rules = Rules.load(parts.posterior) if parts.rules.is_file() else Rules()
     return Predictor(task, posterior, rules)
 

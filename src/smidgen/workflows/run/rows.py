@@ -162,7 +162,7 @@ def read_noted_rows(
         kind: TargetKind | None = "regression" if note.classes is None else None
         values = columns[note.label]
         labels = read_target(values, path, kind=kind, names=note.classes).labels
-    return _make_rows(note, columns, path, labels), columns
+    return make_rows(note, columns, path, labels), columns
 
 
 def _guess_kind(path: Path) -> TaskKind | None:
@@ -170,17 +170,28 @@ def _guess_kind(path: Path) -> TaskKind | None:
     return "images" if path.is_dir() or path.name.endswith(_IMAGES) else None
 
 
-def _make_rows(
-    note: TaskNote, columns: FileColumns, path: Path, labels: Labels | None
+def make_rows(
+    note: TaskNote, columns: FileColumns, where: Path | str, labels: Labels | None
 ) -> TextTable | FeatureTable:
+    """Make rows of the columns that training saw.
+
+    Args:
+        note: What training saw.
+        columns: All columns.
+        where: What they were read from, for errors.
+        labels: The labels of the rows, where they are known.
+
+    Returns:
+        The texts, or the cells of a table.
+    """
     if note.kind == "table":
         return make_feature_table(
-            columns, note.columns, path, labels=labels, label_names=note.classes
+            columns, note.columns, where, labels=labels, label_names=note.classes
         )
     pair = note.text_pair
     return TextTable(
-        join_texts(columns, note.columns, "text", path),
-        None if pair is None else join_texts(columns, pair, "text_pair", path),
+        join_texts(columns, note.columns, "text", where),
+        None if pair is None else join_texts(columns, pair, "text_pair", where),
         labels,
         note.classes,
     )
@@ -249,7 +260,7 @@ def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> 
     targets = _read_targets(source, label, files, said)
     note = replace(note, classes=targets[0].names)
     parts = [
-        _make_rows(note, columns, path, target.labels)
+        make_rows(note, columns, path, target.labels)
         for columns, path, target in zip(files, source.files, targets, strict=True)
     ]
     rows = _join(parts)

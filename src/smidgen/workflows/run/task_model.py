@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,7 @@ class TaskModel:
     problem: Problem
     note: TaskNote
     tokenizer: PreTrainedTokenizerBase | None = None
+    _tokenizing: Any = field(default_factory=Lock, init=False, repr=False)
 
     def batch(
         self,
@@ -63,9 +65,11 @@ class TaskModel:
         labels = self._scale(rows.labels)
         if isinstance(rows, TextTable):
             table = replace(rows, labels=labels)
-            return batch_texts(
-                table, self.tokenizer, self.note, size, shuffle=shuffle, seed=seed
-            )
+            # Fast tokenizers refuse to be set up for one thread while another uses them.
+            with self._tokenizing:
+                return batch_texts(
+                    table, self.tokenizer, self.note, size, shuffle=shuffle, seed=seed
+                )
         inputs = self._find_inputs(rows)
         if labels is None:
             return list(inputs.split(size))
@@ -75,7 +79,12 @@ class TaskModel:
         return ArrayBatches(Arrays(inputs, targets), size, shuffle=shuffle, seed=seed)
 
     def predict(
-        self, posterior: Posterior, rows: TaskRows, *, size: int | None = None
+        self,
+        posterior: Posterior,
+        rows: TaskRows,
+        *,
+        size: int | None = None,
+        progress: bool = True,
     ) -> Predictive:
         """Predict rows, in their order.
 
@@ -83,16 +92,18 @@ class TaskModel:
             posterior: A posterior of the model.
             rows: What to predict.
             size: Rows of a batch.
+            progress: Show a progress bar.
 
         Returns:
             The predictive; that of a regression is in the model's unit.
         """
         if not isinstance(rows, TextTable):
-            return predict_batches(posterior, self.problem, self.batch(rows, size=size))
+            batches = self.batch(rows, size=size)
+            return predict_batches(posterior, self.problem, batches, progress=progress)
         # Texts of one length share a batch; then back into the order of the file.
         order = rows.by_length()
         batches = self.batch(rows.take(order), size=size)
-        predictive = predict_batches(posterior, self.problem, batches)
+        predictive = predict_batches(posterior, self.problem, batches, progress=progress)
         return predictive.take(torch.tensor(order).argsort())
 
     def unscale(self, values: Tensor) -> Tensor:

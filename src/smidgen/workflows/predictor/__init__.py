@@ -1,0 +1,1 @@
+"""A ready folder in memory, what it is given, and what it answers."""

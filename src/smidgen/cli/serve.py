@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 import smidgen
-from smidgen.cli.console import err, note
+from smidgen.cli.console import err, note, out
 from smidgen.cli.options import text as texts
 from smidgen.cli.run import ready
 from smidgen.errors import ResourceError, how_to_install
@@ -79,6 +79,7 @@ def serve(
                 f"{how_to_install('serve')}."
             )
     from smidgen.serving.app import make_app
+    from smidgen.serving.checking import check_rows
     from smidgen.serving.server import find_address, is_local, open_socket, run_server
     from smidgen.serving.settings import ServingSettings
 
@@ -90,13 +91,15 @@ def serve(
         max_bytes=max_bytes,
         max_characters=max_characters,
         timeout=timeout,
-        origins=tuple(allow_origin or ()),
+        allow_origin=tuple(allow_origin or ()),
     )
     parts = ready.require_ready(folder)
     # Before the model is loaded: a port that is taken is known at once.
     opened = open_socket(host, port)
     try:
         served = _load(parts, device, threads)
+        # The first row takes longest: it is one that nobody waits for.
+        served.compute(check_rows(served.form, [served.form.example()], settings))
         _say(f"{parts.folder} · {served.digest[:12]} · smidgen {served.version}")
         if not is_local(host):
             note(
@@ -105,7 +108,7 @@ def serve(
             )
 
         def tell() -> None:
-            err.say("ready:", find_address(opened), "green")
+            out.say("ready:", find_address(opened), "green")
 
         finished = run_server(make_app(served, settings), opened, settings, on_ready=tell)
     finally:
@@ -114,7 +117,7 @@ def serve(
 
 
 def _load(parts: RunParts, device: str, threads: int | None) -> Served:
-    """Load a folder, and let it answer a row of its own before anybody asks."""
+    """Load a folder to be served."""
     import torch
 
     from smidgen.runtime.writing.claim import digest_path

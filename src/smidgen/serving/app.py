@@ -98,10 +98,10 @@ def make_app(served: Served, settings: ServingSettings | None = None) -> FastAPI
     app.add_exception_handler(Refusal, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_middleware(_Outermost, metrics=metrics)
-    if settings.origins:
+    if settings.allow_origin:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(settings.origins),
+            allow_origins=list(settings.allow_origin),
             allow_methods=["GET", "POST"],
             allow_headers=["Content-Type"],
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from smidgen.errors import ArgumentError, is_number, is_whole
+
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class ServingSettings:
         max_bytes: Bytes of the body of one request.
         max_characters: Characters of one text or category.
         timeout: Seconds that a client has to send its request.
-        origins: Web pages of other addresses that may ask, such as "https://example.org".
+        allow_origin: Web pages of other addresses that may ask, such as "https://example.org".
 
     Raises:
         ArgumentError: If a number is out of range, or a whole request could never wait.
@@ -32,7 +35,7 @@ class ServingSettings:
     max_bytes: int = 8 * 2**20
     max_characters: int = 20_000
     timeout: float = 30.0
-    origins: tuple[str, ...] = ()
+    allow_origin: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -52,6 +55,12 @@ class ServingSettings:
                 f"timeout must be above 0 and at most 3600 seconds, got {self.timeout!r}. "
                 "Thirty are usual."
             )
+        for origin in self.allow_origin:
+            if not _ORIGIN.fullmatch(origin):
+                raise ArgumentError(
+                    "allow_origin must be addresses such as https://example.org, without a path "
+                    f"and without stars, got {origin!r}. Name each page's own."
+                )
         if self.max_waiting < self.max_rows:
             raise ArgumentError(
                 f"max_waiting must be max_rows ({self.max_rows}) or more, got "

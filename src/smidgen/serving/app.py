@@ -138,7 +138,8 @@ def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None
         )
         return _say(200, {"answers": answers, **served.about})
 
-    @app.api_route("/health", methods=["GET", "HEAD"], openapi_extra=describe_health())
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", openapi_extra=describe_health())
     async def health() -> Response:
         """Tell whether rows are answered, and by what."""
         ready = batcher.ready
@@ -149,7 +150,8 @@ def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None
         """Write all counts for Prometheus."""
         return Response(metrics.write(), media_type=CONTENT_TYPE)
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def show() -> Response:
         """Show a page to try rows on."""
         return Response(page.text, media_type="text/html", headers=page.headers)

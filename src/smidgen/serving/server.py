@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import os
 import socket
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import h11
 import uvicorn
@@ -45,11 +46,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        said = system_reason(error) if isinstance(error, OSError) else "no name"
-        raise ArgumentError(
-            f"host must be an address of this machine, got {host!r} ({said}). Use 127.0.0.1, "
-            "or 0.0.0.0 for all of its addresses."
-        ) from error
+        _refuse_host(host, error)
     family, kind, protocol, _, address = found[0]
     opened = socket.socket(family, kind, protocol)
     try:
@@ -60,11 +57,21 @@ def open_socket(host: str, port: int) -> socket.socket:
         opened.listen()
     except OSError as error:
         opened.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            _refuse_host(host, error)
         raise ArgumentError(
             f"port must be a free one of {host}, got {port} ({system_reason(error)}). Stop "
             "what uses it, or pass --port 0 for any free one."
         ) from error
     return opened
+
+
+def _refuse_host(host: str, error: OSError | UnicodeError) -> NoReturn:
+    said = system_reason(error) if isinstance(error, OSError) else "no name"
+    raise ArgumentError(
+        f"host must be an address of this machine, got {host!r} ({said}). Use 127.0.0.1, or "
+        "0.0.0.0 for all of its addresses."
+    ) from error
 
 
 def find_address(opened: socket.socket) -> str:
@@ -92,6 +99,24 @@ def run_server(
     Returns:
         Whether everything was finished; False if a second signal cut it off.
     """
+    server = make_server(app, settings, on_ready=on_ready)
+    server.run([opened])
+    return not server.force_exit
+
+
+def make_server(
+    app: FastAPI, settings: ServingSettings, *, on_ready: Callable[[], None]
+) -> uvicorn.Server:
+    """Make a server that is not running yet.
+
+    Args:
+        app: The application.
+        settings: How long a client has to send its request.
+        on_ready: Called when requests are taken.
+
+    Returns:
+        The server; its `run` takes the socket, and `should_exit` ends it.
+    """
     config = uvicorn.Config(
         app,
         http=_make_protocol(settings.timeout),
@@ -105,9 +130,7 @@ def run_server(
         timeout_keep_alive=_KEPT_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,
     )
-    server = _Server(config, on_ready)
-    server.run([opened])
-    return not server.force_exit
+    return _Server(config, on_ready)
 
 
 class _Server(uvicorn.Server):
@@ -157,14 +180,21 @@ def _make_protocol(seconds: float) -> type[asyncio.Protocol]:
                 self._timer.cancel()
                 self._timer = None
 
+        def send_400_response(self, msg: str) -> None:
+            self._refuse("400 Bad Request", "the request must be HTTP, got something else.")
+
         def _refuse_slow(self) -> None:
             self._timer = None
+            said = f"the request must begin within {seconds:g} seconds. Send it faster."
+            self._refuse("408 Request Timeout", said)
+
+        def _refuse(self, status: str, said: str) -> None:
             if self.transport.is_closing():
                 return
-            said = f"the request must begin within {seconds:g} seconds. Send it faster."
             body = json.dumps({"error": said}).encode("ascii")
             head = (
-                "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+                f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+                "X-Content-Type-Options: nosniff\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             self.transport.write(head.encode("ascii") + body)

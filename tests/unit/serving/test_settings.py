@@ -15,7 +15,10 @@ from smidgen.serving.settings import ServingSettings
         ({"max_waiting": 5}, r"max_waiting must be max_rows \(256\) or more, got 5"),
         ({"allow_origin": ("example.org",)}, "allow_origin must be addresses such as"),
         ({"allow_origin": ("*",)}, "allow_origin must be addresses such as"),
-        ({"allow_origin": ("https://example.org/page",)}, "allow_origin must be addresses such as"),
+        (
+            {"allow_origin": ("https://example.org/page",)},
+            "allow_origin must be addresses such as",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(values, message):

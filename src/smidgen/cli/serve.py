@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 import smidgen
-from smidgen.cli.console import err, note, out
+from smidgen.cli.console import Interrupted, err, note, out
 from smidgen.cli.options import text as texts
 from smidgen.cli.run import ready
 from smidgen.errors import ResourceError, how_to_install
@@ -113,7 +113,9 @@ def serve(
         finished = run_server(make_app(served, settings), opened, settings, on_ready=tell)
     finally:
         opened.close()
-    _say("stopped; all that was asked is answered" if finished else "stopped at once")
+    if not finished:
+        raise Interrupted("What was being asked got no answer.")
+    _say("stopped; all that was asked is answered")
 
 
 def _load(parts: RunParts, device: str, threads: int | None) -> Served:

@@ -13,17 +13,30 @@ function make(kind, content = {}, ...children) {
 
 const percent = value => {
   const shown = 100 * value;
-  // Never a certainty that was not given.
-  if (value < 1 && shown > 99.9) return "> 99.9 %";
-  if (value > 0 && shown < 0.1) return "< 0.1 %";
+  // What is rounded is no certainty.
+  if (shown >= 99.95) return "> 99.9 %";
+  if (shown < 0.05) return "< 0.1 %";
   return `${shown.toFixed(shown < 10 || shown > 99 ? 1 : 0)} %`;
 };
-const number = value => String(Number(value.toPrecision(6)));
+
+// As many decimals as the width of the interval is worth, and a true minus.
+function number(value, width) {
+  const decimals = width > 0 ? Math.max(0, Math.min(20, 2 - Math.floor(Math.log10(width)))) : 0;
+  const shown = width > 0 ? value.toFixed(decimals) : String(Number(value.toPrecision(5)));
+  return shown.replace("-", "−");
+}
 
 function bar(value) {
   const fill = make("i");
   fill.style.width = `${Math.max(0, Math.min(1, value)) * 100}%`;
   return make("div", { className: "bar" }, fill);
+}
+
+function image(src, alt) {
+  const element = make("img", { src, alt });
+  // Few pixels stay squares, as the model sees them.
+  element.onload = () => element.classList.toggle("few", element.naturalWidth <= 64);
+  return element;
 }
 
 // What is asked.
@@ -33,7 +46,7 @@ function describe() {
     ? `the number ${form.label}`
     : form.classes.length > 8
       ? `one of ${form.classes.length} classes`
-      : form.classes.join(" or ");
+      : form.classes.join(", ").replace(/, ([^,]*)$/, " or $1");
   const given = { text: "a text", table: "a row", images: "a picture" }[form.kind];
   find("what").textContent = `Answers ${what} for ${given}, and says when it is unsure.`;
   const facts = make("p");
@@ -85,7 +98,7 @@ function drop() {
     reader.onload = () => {
       picture = { data: reader.result, name: file.name };
       area.querySelector("img")?.remove();
-      area.prepend(make("img", { src: picture.data, alt: file.name }));
+      area.prepend(image(picture.data, file.name));
     };
     reader.readAsDataURL(file);
   };
@@ -130,13 +143,14 @@ function collect() {
 
 function card(answer, asked) {
   const shown = make("p", { className: "input", text: asked.shown });
-  if (asked.image) shown.replaceChildren(make("img", { src: asked.image, alt: asked.shown }));
+  if (asked.image) shown.replaceChildren(image(asked.image, asked.shown));
   const box = make("article", { className: "answer" }, shown);
   const isNumber = typeof answer.answer === "number";
+  const width = answer.high - answer.low;
   const head = make("div", { className: answer.abstain ? "head unsure" : "head" });
-  head.append(make("strong", { text: isNumber ? number(answer.answer) : answer.answer }));
+  head.append(make("strong", { text: isNumber ? number(answer.answer, width) : answer.answer }));
   if (answer.confidence !== undefined) head.append(make("span", { text: `${percent(answer.confidence)} sure` }));
-  if (answer.low !== undefined) head.append(make("span", { text: `${number(answer.low)} to ${number(answer.high)}` }));
+  if (answer.low !== undefined) head.append(make("span", { text: `${number(answer.low, width)} to ${number(answer.high, width)}` }));
   box.append(head);
   if (answer.confidence !== undefined) box.append(bar(answer.confidence));
   if (answer.abstain) box.append(badge("unsure", "I don’t know.", " Too unsure for the error rate that was asked for: ask a person."));
@@ -152,10 +166,10 @@ const badge = (kind, first, rest) =>
 function listSet(names) {
   const line = make("p", { className: "set" });
   if (!names.length) {
-    line.textContent = "No class is likely enough to be in the set.";
+    line.textContent = "Possible answers: none is likely enough.";
     return line;
   }
-  line.append(names.length === 1 ? "The set holds only" : "One of",
+  line.append(names.length === 1 ? "Possible answer:" : "Possible answers:",
     ...names.slice(0, 30).map(text => make("em", { text })));
   if (names.length > 30) line.append(` and ${names.length - 30} more`);
   return line;
@@ -167,7 +181,7 @@ function listChances(chances) {
   for (const [name, value] of sorted.slice(0, LISTED)) {
     grid.append(make("span", { text: name }), bar(value), make("span", { text: percent(value) }));
   }
-  const more = make("details", { open: sorted.length <= 5 }, make("summary", { text: "Probabilities" }), grid);
+  const more = make("details", { open: sorted.length > 2 && sorted.length <= 5 }, make("summary", { text: "Probabilities" }), grid);
   if (sorted.length > LISTED) more.append(make("p", { className: "note", text: `and ${sorted.length - LISTED} less likely classes` }));
   return more;
 }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_SECONDS = 300.0
+_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)

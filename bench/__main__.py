@@ -20,6 +20,7 @@ from bench import (
     zoo,
 )
 from bench.cost import classes, growth, limit, lora, startup, tokens, warm
+from bench.serving import compared
 
 BENCHES = {
     "limit": limit.run,
@@ -36,6 +37,7 @@ BENCHES = {
     "peers": peers.run,
     "reliability": reliability.run,
     "samples": samples.run,
+    "serve": compared.run,
     "ssvi": ssvi.run,
     "zoo": zoo.run,
 }

@@ -82,6 +82,10 @@ _COMMANDS = {
         "Did it help? Compare a posterior with the model as it is and temperature scaling.",
         "smidgen evaluate finetuned posterior --test test.tsv",
     ),
+    "serve": _Row(
+        "Answer rows over HTTP, on this machine, with a page to try them on.",
+        "smidgen serve news --port 8000",
+    ),
     "ramp": _Row(
         "Find out which weights, and how many, are worth making stochastic.",
         f"smidgen ramp finetuned {_DATA} --test test.tsv --out runs/ramp",

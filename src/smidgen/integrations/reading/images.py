@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from smidgen.errors import DataError
+from smidgen.errors import DataError, reason
 from smidgen.integrations.arrays import (
     as_pixels,
     find_idx_labels,
@@ -30,6 +31,8 @@ from smidgen.integrations.labels import Labels
 from smidgen.types import Shape
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_SENT = ("PNG", "JPEG", "WEBP")
+_MOST_PIXELS = 40_000_000
 _LARGEST_SIDE = 32
 """Larger pictures of a folder are scaled to squares of this size."""
 _WIDE = 100.0
@@ -124,6 +127,30 @@ def check_images(
         )
     if span is not None:
         refuse_other_scale(images, span, where)
+
+
+def decode_picture(data: bytes, shape: Shape, name: str) -> Tensor:
+    """Decode a picture that somebody sent: PNG, JPEG or WebP.
+
+    Args:
+        data: The bytes of its file.
+        shape: The shape that a trained model takes; the picture is scaled to it.
+        name: What it is called in errors.
+
+    Returns:
+        The pixels, of that shape, in [0, 1].
+
+    Raises:
+        DataError: If it is no picture, or one of very many pixels.
+    """
+    with _open_picture(name, data, _SENT) as picture:
+        # Before any pixel is decoded: a small file may hold a very large picture.
+        if picture.width * picture.height > _MOST_PIXELS:
+            raise DataError(
+                f"{name} must be a picture of at most {_MOST_PIXELS // 10**6} million pixels, "
+                f"got {picture.width} × {picture.height}. Make it smaller."
+            )
+        return as_pixels(as_picture_bytes(picture, shape)[None])[0]
 
 
 def join_images(parts: Sequence[ImageSet]) -> ImageSet:
@@ -244,15 +271,23 @@ def _find_shape(paths: Sequence[Path]) -> Shape:
 
 
 @contextmanager
-def _open_picture(path: Path) -> Iterator[Any]:
+def _open_picture(
+    path: Path | str, data: bytes | None = None, formats: Sequence[str] | None = None
+) -> Iterator[Any]:
     pillow = import_module("PIL.Image")
     # Pixels are decoded when they are asked for, so what is damaged also shows inside.
     try:
-        with pillow.open(path) as picture:
+        with pillow.open(
+            path if data is None else BytesIO(data), formats=formats
+        ) as picture:
             yield picture
-    except (OSError, ValueError, pillow.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        # Of bytes Pillow says nothing but where in memory they are.
+        said = reason(error) if data is None else "something else"
         raise DataError(
-            f"{path} must be a picture that Pillow can read, got {error}. Remove it."
+            f"{path} must be a picture that Pillow can read, got {said}. Remove it."
         ) from error
 
 

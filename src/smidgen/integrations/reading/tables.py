@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,27 @@ def _has_no_gap(column: Sequence[Any]) -> bool:
 
 
 def _parse_cell(value: Any, name: str, row: int, path: Path | str) -> FeatureCell:
-    """Parse one cell: a number, a category, or nothing."""
+    try:
+        return read_cell(value)
+    except ValueError as error:
+        raise DataError(
+            f"column {name!r} must hold numbers or texts, got {format_label(value)} in row "
+            f"{row} of {path}. Fix it, or leave the column out with --leave-out."
+        ) from error
+
+
+def read_cell(value: Any) -> FeatureCell:
+    """Read one cell: a number, a category, or nothing.
+
+    Args:
+        value: What a file or a request holds.
+
+    Returns:
+        The cell.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
     if isinstance(value, str):
         text = value.strip()
         if text.casefold() in _MISSING:
@@ -197,12 +218,9 @@ def _parse_cell(value: Any, name: str, row: int, path: Path | str) -> FeatureCel
         return str(value).lower()
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
         return float(value)
-    raise DataError(
-        f"column {name!r} must hold numbers or texts, got {format_label(value)} in row {row} "
-        f"of {path}. Fix it, or leave the column out with --leave-out."
-    )
+    raise ValueError("neither a number nor a text")
 
 
 def _as_number(text: str, otherwise: str) -> float | str:

@@ -1,0 +1,1 @@
+"""Throughput of `smidgen serve` beside the plain model behind the same server."""

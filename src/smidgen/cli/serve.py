@@ -1,0 +1,149 @@
+"""`smidgen serve`: a folder that `smidgen run` made, as a small HTTP service."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+import smidgen
+from smidgen.cli.console import Interrupted, err, note, out
+from smidgen.cli.options import text as texts
+from smidgen.cli.run import ready
+from smidgen.errors import ResourceError, how_to_install
+from smidgen.runtime.progress import SWITCH
+
+if TYPE_CHECKING:
+    from smidgen.serving.app import Served
+    from smidgen.workflows.run.ready_folder import RunParts
+
+_LIMITS = "Limits"
+Folder = Annotated[str, Argument(help="A folder that 'smidgen run' made.")]
+Host = Annotated[str, Option(help="The address to listen on; 0.0.0.0 is all of them.")]
+Port = Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")]
+Wait = Annotated[
+    float, Option(help="Milliseconds that a row waits for others, if nothing runs.")
+]
+MaxBatch = Annotated[int, Option(help="Rows that are computed together.")]
+MaxWaiting = Annotated[
+    int,
+    Option(help="Rows that may wait; beyond, 503 says when.", rich_help_panel=_LIMITS),
+]
+MaxRows = Annotated[int, Option(help="Rows of one request.", rich_help_panel=_LIMITS)]
+MaxBytes = Annotated[
+    int, Option(help="Bytes of the body of one request.", rich_help_panel=_LIMITS)
+]
+MaxCharacters = Annotated[
+    int, Option(help="Characters of one text.", rich_help_panel=_LIMITS)
+]
+Timeout = Annotated[
+    float,
+    Option(help="Seconds that a client has to send its request.", rich_help_panel=_LIMITS),
+]
+Threads = Annotated[
+    int | None,
+    Option(min=1, help="Threads that compute; by default as many as torch takes."),
+]
+Origins = Annotated[
+    list[str] | None,
+    Option(
+        "--allow-origin",
+        help="A web page's address that may ask, such as https://example.org; repeat it.",
+    ),
+]
+
+
+def serve(
+    folder: Folder,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    wait: Wait = 2.0,
+    max_batch: MaxBatch = 64,
+    threads: Threads = None,
+    device: texts.Device = "auto",
+    allow_origin: Origins = None,
+    max_waiting: MaxWaiting = 1024,
+    max_rows: MaxRows = 256,
+    max_bytes: MaxBytes = 8 * 2**20,
+    max_characters: MaxCharacters = 20_000,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Answer rows over HTTP, on this machine, with a page to try them on."""
+    for package in ("fastapi", "uvicorn"):
+        if find_spec(package) is None:
+            raise ResourceError(
+                f"the package {package!r} must be installed to serve, got none. "
+                f"{how_to_install('serve')}."
+            )
+    from smidgen.serving.app import make_app
+    from smidgen.serving.checking import check_rows
+    from smidgen.serving.server import find_address, is_local, open_socket, run_server
+    from smidgen.serving.settings import ServingSettings
+
+    settings = ServingSettings(
+        max_batch=max_batch,
+        wait=wait,
+        max_waiting=max_waiting,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        max_characters=max_characters,
+        timeout=timeout,
+        allow_origin=tuple(allow_origin or ()),
+    )
+    parts = ready.require_ready(folder)
+    # Before the model is loaded: a port that is taken is known at once.
+    opened = open_socket(host, port)
+    try:
+        served = _load(parts, device, threads)
+        # The first row takes longest: it is one that nobody waits for.
+        served.compute(check_rows(served.form, [served.form.example()], settings))
+        _say(f"{parts.folder} · {served.digest[:12]} · smidgen {served.version}")
+        if not is_local(host):
+            note(
+                f"whoever reaches {host} may ask: there is no authentication and no "
+                "encryption. Put a proxy before it that has both."
+            )
+
+        def tell() -> None:
+            out.say("ready:", find_address(opened), "green")
+
+        finished = run_server(make_app(served, settings), opened, settings, on_ready=tell)
+    finally:
+        opened.close()
+    if not finished:
+        raise Interrupted("What was being asked got no answer.")
+    _say("stopped; all that was asked is answered")
+
+
+def _load(parts: RunParts, device: str, threads: int | None) -> Served:
+    """Load a folder to be served."""
+    import torch
+
+    from smidgen.runtime.writing.claim import digest_path
+    from smidgen.serving.app import Served
+    from smidgen.serving.form import make_form
+    from smidgen.workflows.run.ready_folder import load_predictor
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    predictor = load_predictor(parts, device=device)
+
+    def compute(rows: Any) -> list[dict[str, Any]]:
+        return predictor(rows).to_dicts()
+
+    return Served(
+        compute,
+        make_form(predictor.note),
+        folder=Path(os.path.abspath(parts.folder)).name,
+        digest=digest_path(parts.folder),
+        version=smidgen.__version__,
+        rules=[str(rule) for rule in predictor.rules.by_name().values()],
+    )
+
+
+def _say(line: str) -> None:
+    if os.environ.get(SWITCH) != "0":
+        err.say("serve:", line, "dim")

@@ -1,0 +1,290 @@
+"""From the body of a request to rows: whatever is wrong with it is said in one sentence."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from smidgen.errors import DataError, did_you_mean
+from smidgen.integrations.reading.images import (
+    ImageSet,
+    decode_picture,
+    refuse_other_scale,
+)
+from smidgen.integrations.reading.tables import read_cell
+from smidgen.serving.form import FormField, RowForm
+from smidgen.serving.refusals import Refusal
+from smidgen.serving.settings import ServingSettings
+
+_SHOWN = 60
+_BODY = 'Send {"rows": [...]} or {"row": ...}.'
+
+
+def parse_body(body: bytes) -> Any:
+    """Parse JSON as it is defined: UTF-8, and no NaN.
+
+    Args:
+        body: What was sent.
+
+    Returns:
+        The value.
+
+    Raises:
+        Refusal: If it is anything else.
+    """
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise Refusal(
+            400,
+            f"the body must be UTF-8, got byte 0x{error.object[error.start]:02x} at "
+            f"{error.start}. Encode it as UTF-8.",
+        ) from error
+    except RecursionError as error:
+        raise Refusal(
+            400, f"the body must be nested a few levels deep, got very many. {_BODY}"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise Refusal(
+            400,
+            f"the body must be JSON, got something else at character {error.pos} "
+            f"({error.msg}). {_BODY}",
+        ) from error
+    except ValueError as error:
+        # A number of thousands of digits.
+        raise Refusal(
+            400, f"the body must hold usual numbers, got another. {_BODY}"
+        ) from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise Refusal(
+        422, f"numbers must be finite, got {name}. Write null where a value is missing."
+    )
+
+
+def find_rows(content: Any, settings: ServingSettings) -> list[Any]:
+    """Find the rows of a request.
+
+    Args:
+        content: What its body holds.
+        settings: How many there may be.
+
+    Returns:
+        The rows as they were sent, at least one.
+
+    Raises:
+        Refusal: If there is none, or too many.
+    """
+    if not isinstance(content, dict):
+        raise Refusal(422, f"the body must be an object, got {_show(content)}. {_BODY}")
+    for name in content:
+        if name not in ("row", "rows"):
+            raise Refusal(
+                422, f"the body must have the field 'rows', got {_show(name)}. {_BODY}"
+            )
+    if len(content) != 1:
+        found = "both 'row' and 'rows'" if content else "no field"
+        raise Refusal(422, f"the body must have the field 'rows', got {found}. {_BODY}")
+    if "row" in content:
+        return [content["row"]]
+    rows = content["rows"]
+    if not isinstance(rows, list):
+        raise Refusal(422, f"'rows' must be a list, got {_show(rows)}. {_BODY}")
+    if not rows:
+        raise Refusal(422, "'rows' must hold at least one row, got none. Add one.")
+    if len(rows) > settings.max_rows:
+        raise Refusal(
+            422,
+            f"'rows' must hold at most {settings.max_rows:,} rows, got {len(rows):,}. Send "
+            "them in several requests.",
+        )
+    return rows
+
+
+def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) -> list[Any]:
+    """Turn rows as they were sent into rows as they are computed.
+
+    Args:
+        form: What a row is.
+        rows: The rows of a request.
+        settings: How long a text may be.
+
+    Returns:
+        Texts or cells by column; or pixels (channels, height, width).
+
+    Raises:
+        Refusal: If a row cannot be used; it says which, from 1.
+    """
+    checked: list[Any] = []
+    for number, row in enumerate(rows, 1):
+        where = f"row {number}"
+        try:
+            if form.kind == "images":
+                checked.append(_read_image(form, row, where))
+            else:
+                cells = _name_cells(form, row, where)
+                for column in form.fields:
+                    _check_cell(column, cells[column.name], where, settings)
+                if form.kind == "text":
+                    _refuse_empty(form, cells, where)
+                checked.append(cells)
+        except DataError as error:
+            raise Refusal(422, str(error)) from error
+    return checked
+
+
+def _name_cells(form: RowForm, row: Any, where: str) -> Mapping[str, Any]:
+    """Give each cell of a row the name of its column."""
+    names = form.names
+    if form.kind == "text" and isinstance(row, str | list):
+        # A text may stand alone, and two as a list.
+        cells = [row] if isinstance(row, str) else row
+        if len(cells) != len(names):
+            raise DataError(
+                f"{where} must have a text for each of {', '.join(names)}, got "
+                f"{len(cells)}. Send a list of {len(names)}, or an object by column."
+            )
+        return dict(zip(names, cells, strict=True))
+    if not isinstance(row, dict):
+        plain = "a text or " if form.kind == "text" else ""
+        raise DataError(
+            f"{where} must be {plain}an object with a value for each column "
+            f"({', '.join(names)}), got {_show(row)}. Write it so."
+        )
+    for name in names:
+        if name not in row:
+            raise DataError(
+                f"{where} must have the column {name!r}, as in training, got "
+                f"{', '.join(map(_show, row)) or 'none'}.{did_you_mean(name, row)} Add it."
+            )
+    for name in row:
+        if name not in names:
+            raise DataError(
+                f"{where} must have no columns but {', '.join(names)}, got {_show(name)}. "
+                "Leave it out."
+            )
+    return row
+
+
+def _check_cell(
+    column: FormField, value: Any, where: str, settings: ServingSettings
+) -> None:
+    if isinstance(value, str):
+        if len(value) > settings.max_characters:
+            raise DataError(
+                f"{where} must have at most {settings.max_characters:,} characters in "
+                f"{column.name!r}, got {len(value):,}. Shorten it."
+            )
+        if not _is_text(value):
+            raise DataError(
+                f"{where} must have texts of whole characters, got half of one in "
+                f"{column.name!r}. Encode it as UTF-8."
+            )
+    if column.kind == "text":
+        if not (value is None or isinstance(value, str)):
+            raise DataError(
+                f"{where} must have a text in {column.name!r}, got {_show(value)}. Put it "
+                "in quotes."
+            )
+        return
+    try:
+        cell = read_cell(value)
+    except ValueError:
+        cell, allowed = value, False
+    else:
+        allowed = not (column.kind == "number" and isinstance(cell, str))
+        allowed = allowed or isinstance(value, bool)
+    if not allowed:
+        kind = "a finite number" if column.kind == "number" else "a text or a number"
+        raise DataError(
+            f"{where} must have {kind} in {column.name!r}, as in training, got "
+            f"{_show(value)}. Write null where it is missing."
+        )
+
+
+def _refuse_empty(form: RowForm, cells: Mapping[str, Any], where: str) -> None:
+    # Of several columns that are read as one text, some may be empty.
+    groups = [form.columns] if form.pair is None else [form.columns, (form.pair,)]
+    for group in groups:
+        if not any((cells[name] or "").strip() for name in group):
+            raise DataError(
+                f"{where} must have a text in {' or '.join(map(repr, group))}, got none. "
+                "Fill or remove the row."
+            )
+
+
+def _read_image(form: RowForm, row: Any, where: str) -> np.ndarray:
+    """Read a picture or pixels, (channels, height, width)."""
+    shape = form.shape or ()
+    if isinstance(row, str):
+        return decode_picture(_decode(row, where), shape, where).numpy()
+    # Of one channel, a list of rows is enough.
+    if shape[:1] == (1,) and isinstance(row, list) and len(row) == shape[1] != 1:
+        row = [row]
+    if not _has_shape(row, shape):
+        raise DataError(
+            f"{where} must be a picture in base64, or numbers of shape "
+            f"{' × '.join(map(str, shape))}, got {_show(row)}. Send a PNG."
+        )
+    try:
+        pixels = np.asarray(row, dtype=np.float32)
+    except OverflowError:
+        pixels = np.full(shape, np.inf)
+    if not np.isfinite(pixels).all():
+        raise DataError(f"{where} must be finite numbers, got others. Scale them first.")
+    if form.span is not None:
+        image = ImageSet(torch.from_numpy(pixels)[None])
+        refuse_other_scale(image, form.span, Path(where))
+    return pixels
+
+
+def _decode(text: str, where: str) -> bytes:
+    head, comma, rest = text[:100].partition(",")
+    if comma and head.startswith("data:"):
+        text = text[len(head) + 1 :]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DataError(
+            f"{where} must be a picture in base64, got another text. Encode the file."
+        ) from error
+
+
+def _has_shape(value: Any, shape: Sequence[int]) -> bool:
+    if not shape:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return (
+        isinstance(value, list)
+        and len(value) == shape[0]
+        and all(_has_shape(part, shape[1:]) for part in value)
+    )
+
+
+def _is_text(value: str) -> bool:
+    # JSON may hold halves of characters, which nothing can encode.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _show(value: Any) -> str:
+    """Show a value briefly, whatever it is."""
+    if isinstance(value, str):
+        return ascii(value[:_SHOWN]) if not _is_text(value) else repr(value[:_SHOWN])
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**15:
+        return "a very large number"
+    return json.dumps(value)

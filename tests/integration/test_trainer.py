@@ -13,7 +13,7 @@ from transformers import (
 
 import smidgen
 from smidgen.errors import ArgumentError
-from smidgen.integrations.trainer import SwagCallback
+from smidgen.trainer import SwagCallback
 from tests.support.tiny import bert_config
 from tests.support.tolerances import SINGLE
 

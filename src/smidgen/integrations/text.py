@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,11 +164,12 @@ def join_texts(
         name = names if isinstance(names, str | int) else names[0]
         return _check_texts(columns[str(name)], argument, path)
     rows = zip(*(columns[str(name)] for name in names), strict=True)
-    joined = [
-        _BETWEEN.join(part for part in row if isinstance(part, str) and part.strip())
-        for row in rows
-    ]
-    return _check_texts(joined, argument, path)
+    return _check_texts([join_row(row) for row in rows], argument, path)
+
+
+def join_row(parts: Iterable[Any]) -> str:
+    """Join the texts of a row into one, without those that are empty."""
+    return _BETWEEN.join(part for part in parts if isinstance(part, str) and part.strip())
 
 
 def _check_texts(values: Sequence[Any], argument: str, path: Path) -> tuple[str, ...]:

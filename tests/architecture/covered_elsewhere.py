@@ -41,7 +41,7 @@ _COVERING = {
         workflows/run/training
     """,
     "integration/test_sharded_fit.py": "integrations/distributed",
-    "integration/test_trainer.py": "integrations/trainer",
+    "integration/test_trainer.py": "trainer/bayes trainer/swag",
     "integration/test_train_sparse.py": """
         cli/train_sparse integrations/arrays report/drawing/connectivity sparse/architectures
     """,

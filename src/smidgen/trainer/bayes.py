@@ -15,7 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 from smidgen.errors import ArgumentError
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
-from smidgen.posterior.store import save
+from smidgen.posterior.store import refuse_taken_posterior, save
 from smidgen.types import Batch
 from smidgen.workflows.bayesify.one_call import bayesify
 from smidgen.workflows.bayesify.settings import BayesifySettings
@@ -62,7 +62,7 @@ class BayesCallback(TrainerCallback):  # type: ignore[misc]
         self.train, self.validation, self.problem = train, validation, problem
         self.settings, self.seed, self.progress, self.say = settings, seed, progress, say
         self.posterior: Posterior | None = None
-        self._evaluated: list[DataLoader[Any]] = []
+        self._evaluated: dict[str, DataLoader[Any]] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any
@@ -79,7 +79,7 @@ class BayesCallback(TrainerCallback):  # type: ignore[misc]
             ArgumentError: If there are several processes, no rows to choose with, or
                 training rows without a number.
         """
-        self.posterior, self._evaluated = None, []
+        self.posterior, self._evaluated = None, {}
         if args.world_size > 1:
             raise ArgumentError(
                 f"the trainer must run in one process for BayesCallback, got {args.world_size}. "
@@ -97,14 +97,18 @@ class BayesCallback(TrainerCallback):  # type: ignore[misc]
                 f"{type(loader.dataset).__name__}. Pass BayesCallback(train=...) with batches "
                 "of some thousand training rows."
             )
+        # Not after hours of training.
+        refuse_taken_posterior(Path(args.output_dir) / FOLDER, overwrite=True)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any
     ) -> None:
         """Note which rows the trainer evaluates."""
-        loader = kwargs["eval_dataloader"]
-        if all(known.dataset is not loader.dataset for known in self._evaluated):
-            self._evaluated.append(loader)
+        # The trainer makes the same rows a new data set each time, so they are told apart by
+        # the names of their metrics: eval_runtime, or eval_NAME_runtime of several sets.
+        for name in kwargs["metrics"]:
+            if name.endswith("_runtime"):
+                self._evaluated[name] = kwargs["eval_dataloader"]
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any
@@ -123,7 +127,7 @@ class BayesCallback(TrainerCallback):  # type: ignore[misc]
         if self.validation is None and not self._evaluated:
             raise ArgumentError(
                 f"eval rows must be evaluated once while training, got none in "
-                f"{state.global_step} steps. Lower eval_steps, or pass "
+                f"{state.global_step} steps. Lower eval_delay or eval_steps, or pass "
                 "BayesCallback(validation=...)."
             )
         train = self.train
@@ -133,7 +137,9 @@ class BayesCallback(TrainerCallback):  # type: ignore[misc]
             )
         validation = self.validation
         if validation is None:
-            validation = _read_in_order(self._evaluated, args.per_device_eval_batch_size)
+            validation = _read_in_order(
+                [*self._evaluated.values()], args.per_device_eval_batch_size
+            )
         self.posterior = bayesify(
             self.problem(kwargs["model"]),
             train,

@@ -106,6 +106,10 @@ _COVERING = {
         workflows/variances
     """,
     "unit/select/test_sparse_kfac.py": "select/modules select/weights",
+    "unit/sklearn/test_tables.py": """
+        sklearn/estimators sklearn/fitting sklearn/modules
+    """,
+    "unit/sklearn/test_texts.py": "sklearn/text_rows",
     "unit/sparse/test_layers.py": "sparse/matmul sparse/pattern",
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
     "unit/runtime/sites/test_attention.py": "runtime/sites/rewrites runtime/sites/site",

@@ -43,9 +43,10 @@ class MakesIntervals(Protocol):
         ...
 
 
-class _RowMetric(Metric):
+class _RowMetric(Metric):  # type: ignore[misc]
     """Keeps a vector for each row, batch after batch."""
 
+    higher_is_better: bool | None
     is_differentiable = False
     full_state_update = False
     rows: Any

@@ -22,7 +22,7 @@ from smidgen.outputs.predictive import CategoricalPredictive, Predictive
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.prediction.predict import predict_batches
-from smidgen.sklearn.fitting import FitPlan, FittedNetwork, MakeBatches, Parts
+from smidgen.sklearn.fitting import FitPlan, FittedNetwork, MakeBatches, RowParts
 from smidgen.types import Batch
 from smidgen.workflows.rules import make_rules
 
@@ -150,7 +150,7 @@ class BayesClassifierBase(ClassifierMixin, BayesEstimator):  # type: ignore[misc
             raise self._refuse_missing("for sets")
         return rule.apply(self._predict_classes(X)).numpy()
 
-    def keep_rules(self, problem: Problem, batch: MakeBatches, parts: Parts) -> None:
+    def keep_rules(self, problem: Problem, batch: MakeBatches, parts: RowParts) -> None:
         """Make rules from the rows that chose nothing else, if there are any."""
         if "decision" in parts:
             self.rules_ = make_rules(

@@ -26,7 +26,7 @@ from smidgen.workflows.run.training import plan_training
 
 MakeBatches: TypeAlias = Callable[[Sequence[int], bool], Iterable[Batch]]
 """Makes batches of these rows; shuffled anew each time they are read, if asked."""
-Parts: TypeAlias = Mapping[str, Sequence[int]]
+RowParts: TypeAlias = Mapping[str, Sequence[int]]
 """Rows by what they are for: "train", "validation", "calibration" and "decision"."""
 
 
@@ -109,7 +109,7 @@ def divide_rows_for_fit(
 
 
 def fit_network(
-    problem: Problem, batch: MakeBatches, parts: Parts, plan: FitPlan
+    problem: Problem, batch: MakeBatches, parts: RowParts, plan: FitPlan
 ) -> FittedNetwork:
     """Train a network unless it is trained, and make it Bayesian as far as that pays.
 

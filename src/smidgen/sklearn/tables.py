@@ -30,7 +30,7 @@ from smidgen.sklearn.estimators import (
 from smidgen.sklearn.fitting import (
     FitPlan,
     MakeBatches,
-    Parts,
+    RowParts,
     divide_rows_for_fit,
     fit_network,
 )
@@ -56,7 +56,7 @@ class _TableEstimator(BayesEstimator):
         targets: Tensor,
         likelihood: Likelihood,
         classes: Sequence[int] | None = None,
-    ) -> tuple[Problem, MakeBatches, Parts]:
+    ) -> tuple[Problem, MakeBatches, RowParts]:
         """Fit the module; return its problem, what makes batches of rows, and the parts."""
         plan: FitPlan = self.make_plan("table", self.batch_size)
         parts = divide_rows_for_fit(

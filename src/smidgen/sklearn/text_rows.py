@@ -50,15 +50,16 @@ def read_texts(
 
 
 def _join(row: Any, number: int) -> str:
-    wrong = next((cell for cell in row if not _is_text_or_gap(cell)), None)
-    text = "" if wrong is not None else join_row(row)
+    wrong = [cell for cell in row if not _is_text_or_gap(cell)]
+    text = "" if wrong else join_row(row)
     if not text:
         raise DataError(
-            f"X must have a text in every row, got {format_label(wrong)} in row {number} "
+            f"X must have a text in every row, got {format_label((wrong or row)[0])} in row {number} "
             "(rows are counted from 0). Fill or remove the row."
         )
     return text
 
 
 def _is_text_or_gap(cell: Any) -> bool:
-    return cell is None or isinstance(cell, str)
+    # Data frames write what is missing as NaN, which is not even itself.
+    return cell is None or isinstance(cell, str) or bool(cell != cell)
